@@ -1,4 +1,4 @@
-//! Edits of a pass, applied within the limit for growth.
+//! Applies the edits of a pass within the limit for growth.
 
 use std::collections::HashMap;
 
@@ -17,27 +17,27 @@ use crate::passes::simplify::simplify_known;
 /// A model after edits without sites.
 pub(super) struct EditedModel {
     pub model: Model,
-    /// The tensors that it stores.
+    /// The tensors that the edits stored.
     pub stored: Vec<Stored>,
-    /// Bytes that copies of weights add.
+    /// The bytes that copies of weights add.
     pub growth: u64,
 }
 
-/// Which movements are simplified with the edits.
+/// Which movements are simplified together with the edits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Neighbours {
-    /// None.
+    /// No movements.
     Stay,
-    /// Movements beside replaced nodes.
+    /// Movements next to replaced nodes.
     Simplified,
 }
 
 impl Settings<'_> {
-    /// Applies edits and removals in an editor, within the limit for growth. Returns the stored tensors and their growth in
-    /// bytes.
+    /// Applies edits and removals in an editor, within the limit for growth. Returns the stored
+    /// tensors and their growth in bytes.
     ///
     /// # Errors
-    /// The edits that cannot be applied, or add too much.
+    /// The edits that cannot be applied, or that add too much.
     pub fn apply(
         &self,
         changes: (&[Edit], &[Removal]),
@@ -58,10 +58,10 @@ impl Settings<'_> {
         }
     }
 
-    /// The model after edits without sites.
+    /// Returns the model after edits without sites.
     ///
     /// # Errors
-    /// The edits that cannot be applied, or add too much.
+    /// The edits that cannot be applied, or that add too much.
     pub fn edited(
         &self,
         edits: &[Edit],
@@ -85,10 +85,11 @@ impl Settings<'_> {
 }
 
 impl Context<'_, '_> {
-    /// The model after edits without sites, noted in the log; `None` without edits.
+    /// Returns the model after edits without sites, and records them in the log. `None` if there
+    /// are no edits.
     ///
     /// # Errors
-    /// If an edit cannot be applied.
+    /// An edit cannot be applied.
     pub fn rewritten(
         &self,
         edits: &[Edit],
@@ -105,7 +106,7 @@ impl Context<'_, '_> {
         Ok(Some(self.noted(edited, log)))
     }
 
-    /// Notes an edited model in the log.
+    /// Records an edited model in the log.
     pub fn noted(&self, edited: EditedModel, log: &mut PlanLog) -> Model {
         let has_fewer = edited.model.graph().node.len() < self.model().graph().node.len();
         log.rewritten(edited.stored, edited.growth, has_fewer);
@@ -124,7 +125,7 @@ fn replaced_ends(edits: &[Edit]) -> Vec<String> {
     ends
 }
 
-/// An edit that fails although no site is left to refuse.
+/// The error of an edit that fails although no site can be refused for it.
 pub(super) fn defect(model: &Model, failed: &[Failed]) -> Error {
     let first = failed
         .first()

@@ -1,4 +1,4 @@
-//! The constants that formulas of new tensors read.
+//! The constants that the formulas of new tensors read.
 
 use std::cell::OnceCell;
 
@@ -8,7 +8,7 @@ use crate::analysis::Analysis;
 use crate::onnx::Model;
 use crate::refusal::{Reason, Refusal};
 
-/// The constants of the first model, which the first read analyses.
+/// The constants of the first model, which is analysed at the first read.
 pub(super) struct FirstConstants<'m> {
     model: &'m Model,
     analysis: OnceCell<Option<Analysis<'m>>>,
@@ -22,10 +22,10 @@ impl<'m> FirstConstants<'m> {
         }
     }
 
-    /// The numbers of a constant in float64.
+    /// The elements of a constant in float64.
     ///
     /// # Errors
-    /// If the model has no constant of this name, or if its numbers cannot be read.
+    /// The model has no constant with this name, or its elements cannot be read.
     pub fn read(&self, name: &str) -> Result<ArrayD<f64>, Refusal> {
         let unknown = || Refusal::new(Reason::NotConstant, name);
         let analysis = self.analysis.get_or_init(|| Analysis::new(self.model).ok());

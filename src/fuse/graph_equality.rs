@@ -1,5 +1,5 @@
-//! Whether two graphs are equal up to the names of intermediate values: a model that was taken
-//! apart and put together again is then the input.
+//! Whether two graphs are equal except for the names of intermediate values. If a model was split
+//! and joined again, the input itself is kept.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,16 +11,17 @@ use crate::onnx::external::Externals;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor;
 
-/// Constants of more elements are compared by their names.
+/// Constants with more elements are compared by their names.
 const SMALL: i64 = 1 << 10;
 
-/// Whether both have the same operators on the same values. Large constants are the same if they have the same name.
+/// Whether both models have equal operators on equal values. Large constants are equal if they have
+/// one name.
 pub fn is_unchanged(before: &Model, after: &Model) -> bool {
     let [one, other] = [before, after].map(|model| signature(model.graph(), model.externals()));
     one.is_some() && one == other
 }
 
-/// A number for each operator, in order, and for each output; `None` for unsorted operators.
+/// A hash for each operator, in order, and for each output. `None` for unsorted operators.
 fn signature(graph: &GraphProto, externals: &Externals) -> Option<(Vec<u64>, Vec<u64>)> {
     let mut values: HashMap<&str, u64> = HashMap::new();
     values.insert("", hash_of("absent"));
@@ -67,7 +68,7 @@ fn attributes(node: &NodeProto) -> Vec<Vec<u8>> {
     encoded
 }
 
-/// A number for a constant: of its elements, where these are few integers, or of its name.
+/// The hash of a constant: of its elements if they are few integers, otherwise of its name.
 fn constant(tensor: &TensorProto, externals: &Externals) -> u64 {
     let count = tensor
         .dims

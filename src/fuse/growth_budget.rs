@@ -5,17 +5,18 @@ use crate::provenance::Provenance;
 
 /// The limit for growth by copies of weights.
 pub(crate) struct GrowthBudget {
-    /// How many bytes copies may add.
+    /// The number of bytes that copies may add.
     pub bytes: f64,
     /// The bytes of all weights.
     pub weights: u64,
 }
 
 impl GrowthBudget {
-    /// The limit for a model, whose weights may grow by so many percent.
+    /// The limit for a model whose weights may grow by `percent` percent.
     pub fn new(model: &Model, percent: f64) -> Self {
         let there = model.weight_bytes();
-        // The growth of earlier runs, if it is noted plausibly: any program can write metadata.
+        // The growth of earlier runs, according to the metadata. It is limited to a plausible
+        // value, because any program can write metadata.
         let grown = Provenance::from_model(model)
             .iter()
             .filter_map(|time| time.grown)

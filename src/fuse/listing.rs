@@ -11,9 +11,10 @@ use crate::fuse::stage::{PipelineStage, Repeats};
 pub struct StageInfo {
     /// The name.
     pub stage: &'static str,
-    /// The largest number of changes, in a stage that begins again after each of them; `None` where passes run once.
+    /// The largest number of changes, if the stage begins again after each change. `None` if its
+    /// passes run once.
     pub bound: Option<usize>,
-    /// The pass without whose change the stage does not run.
+    /// The pass that must change the model before the stage runs, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<&'static str>,
     /// The passes, in order.
@@ -25,7 +26,7 @@ pub struct StageInfo {
 pub struct PassInfo {
     /// The name, for `skip` and `stop_after`.
     pub name: &'static str,
-    /// The transformation, in a line.
+    /// The transformation, in one line.
     pub description: &'static str,
     /// Older words for `skip`.
     pub aliases: &'static [&'static str],

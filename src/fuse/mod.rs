@@ -1,6 +1,6 @@
-//! The pipeline of a model: inline, then recognize, plan, apply and simplify until nothing more
-//! folds. Where calls of functions remain, it runs again with all of them inlined, and that result
-//! is taken if more folds.
+//! The pipeline of a model: inline, then recognize, plan, apply and simplify until nothing folds
+//! any more. If calls of functions remain, it runs again with all functions inlined, and that
+//! result is taken if more folds.
 
 mod edits;
 mod first_constants;
@@ -38,13 +38,13 @@ pub use options::FuseOptions;
 
 /// A model after the pipeline, with the plan.
 pub struct Fused {
-    /// The result; equal to the input where the plan is empty.
+    /// The result. It equals the input if the plan is empty.
     pub model: Model,
-    /// The changes, and the refusals.
+    /// The changes and the refusals.
     pub plan: Plan,
-    /// The reference of the comparison, where it differs from the input: with the sizes of
-    /// [`FuseOptions::fix`], with opaque normalizers inlined for engines that do not know them, and
-    /// with functions inlined where more folds then.
+    /// The model with which the result must be compared, if it differs from the input. It has the
+    /// sizes of [`FuseOptions::fix`]. Opaque normalizers are inlined, because engines do not know
+    /// them, and functions are inlined if more folds then.
     pub lowered: Option<Model>,
 }
 
@@ -55,37 +55,37 @@ impl Fused {
     }
 }
 
-/// A plan that is not carried out.
+/// A plan that is not applied.
 pub struct Planned {
     /// The changes that would be made, and the refusals.
     pub plan: Plan,
-    /// As [`Fused::lowered`]: the model whose nodes the plan names.
+    /// The model whose nodes the plan names. Like [`Fused::lowered`].
     pub lowered: Option<Model>,
 }
 
 /// Plans without changing anything: runs [`fuse`] and drops the result.
 ///
 /// # Errors
-/// If the model's graph is invalid, a `skip` is neither a name nor a valid glob, the scale of
+/// The graph of the model is invalid, a `skip` is neither a name nor a valid glob, the scale of
 /// streams is out of range, a dimension to fix does not exist, or a resolver fails.
 pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
     Ok(dry_run(model, options)?.plan)
 }
 
-/// As [`plan`], with the model that the plan is for.
+/// Like [`plan`], but also returns the model to which the plan applies.
 ///
 /// # Errors
-/// As [`plan`].
+/// The errors of [`plan`].
 pub fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
     let (_, plan, lowered) = run(model, options)?;
     Ok(Planned { plan, lowered })
 }
 
-/// Folds everything that is exact to fold, and notes the origin in the metadata of the result: a
-/// [`Provenance`].
+/// Folds everything that is exact to fold, and records the origin in the metadata of the result, as
+/// a [`Provenance`].
 ///
 /// # Errors
-/// As [`plan`]. A refused fold is no error: the plan has the reason.
+/// The errors of [`plan`]. A refused fold is not an error: the plan has the reason.
 ///
 /// ```
 /// use unfold::onnx::Model;
@@ -101,8 +101,9 @@ pub fn fuse(model: &Model, options: &FuseOptions) -> Result<Fused> {
     Ok(fused)
 }
 
-/// As [`fuse`], without waiting for the digest of what the model was read from, which takes longer than folding: the metadata
-/// of the result has zeros for it. It is filled in while the result is written, in whatever way, or by [`Model::settle`].
+/// Like [`fuse`], but does not wait for the digest of the file from which the model was read, which
+/// takes longer than folding. The metadata of the result has zeros in its place. The digest is
+/// filled in while the result is written, or by [`Model::settle`].
 ///
 /// ```
 /// use unfold::onnx::Model;
@@ -114,7 +115,7 @@ pub fn fuse(model: &Model, options: &FuseOptions) -> Result<Fused> {
 /// ```
 ///
 /// # Errors
-/// As [`fuse`].
+/// The errors of [`fuse`].
 pub fn fuse_ahead(model: &Model, options: &FuseOptions) -> Result<Fused> {
     model.begin_sha256();
     let (result, plan, lowered) = run(model, options)?;
@@ -131,10 +132,10 @@ pub fn fuse_ahead(model: &Model, options: &FuseOptions) -> Result<Fused> {
     Ok(fused)
 }
 
-/// The result, if anything changed; the plan; and the input after inlining, if it differs.
+/// The result if anything changed, the plan, and the input after inlining if it differs.
 type Run = (Option<Model>, Plan, Option<Model>);
 
-/// Fixes dimensions with given sizes, runs the pipeline, and checks that all data could be read,
+/// Gives dimensions their fixed sizes and runs the pipeline. Checks that all data could be read,
 /// and that all skips are names or patterns.
 fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
     model
@@ -158,8 +159,8 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
     Ok((result, plan, lowered.or(fixed)))
 }
 
-/// Runs the pipeline: again with fewer shifts given away, where that centres no stream, and with all functions inlined,
-/// where more folds then.
+/// Runs the pipeline. It runs again without folding shifts at the price of an Add, if these folds
+/// centre no stream. It runs again with all functions inlined, and takes that result if more folds.
 fn run_pipeline(model: &Model, options: &FuseOptions) -> Result<Run> {
     let tell = |stage: &str, done, of| {
         if let Some(progress) = options.progress {
@@ -170,16 +171,17 @@ fn run_pipeline(model: &Model, options: &FuseOptions) -> Result<Run> {
     let inlined = OnceCell::new();
     let (mut result, mut plan) = pipeline.run(model, &inlined)?;
     if options.centre && !plan.streams.iter().any(StreamPlan::is_centred) {
-        // Every normalizer takes the mean off: a shift outside of one is an Add for nothing.
+        // Every normalizer still subtracts the mean, so a shift outside of a normalizer is a
+        // useless Add.
         pipeline.settings.gives_shifts_away = false;
         let streams = std::mem::take(&mut plan.streams);
         (result, plan) = pipeline.run(model, &inlined)?;
-        // A stream inherits the refusal of the stream whose normalizers have no shift.
+        // A stream keeps the refusal from the run in which its normalizers have no shift.
         plan.streams_centred_as(streams);
     }
     let lowered = inlined.into_inner().map(|inlined| inlined.model);
     let first = lowered.as_ref().unwrap_or(model);
-    // A flaw in a body that need not be inlined is no error.
+    // An error in a body that need not be inlined is ignored.
     if let Some(all) = all_written_out(model, first, &pipeline)
         && let all = OnceCell::from(all)
         && let Ok((written, further)) = pipeline.run(model, &all)
@@ -196,8 +198,8 @@ fn run_pipeline(model: &Model, options: &FuseOptions) -> Result<Run> {
     Ok((result, plan, lowered))
 }
 
-/// The model with everything inlined; `None` where that adds nothing to inlining normalizers, or
-/// where nothing would fold.
+/// The model with everything inlined. `None` if that is no more than inlining normalizers, or if
+/// nothing would fold.
 fn all_written_out(model: &Model, lowered: &Model, pipeline: &Pipeline) -> Option<Lowered> {
     if opaque(lowered).is_empty() || unknown_operators(lowered).is_some() {
         return None;

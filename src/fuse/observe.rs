@@ -1,27 +1,27 @@
-//! An observer of the passes, such as a proof of each of them.
+//! An observer of the passes, such as a proof of each pass.
 
 use crate::affine::plan::Stored;
 use crate::fuse::pass::{Context, Effect, Pass};
 use crate::onnx::Model;
 
-/// Called after each pass that makes another model.
+/// Called after each pass that changes the model.
 pub type OnPass<'o> = &'o dyn Fn(&PassResult);
 
 /// The result of one pass.
 pub struct PassResult<'p> {
     /// The name of the pass.
     pub pass: &'static str,
-    /// Whether the pass keeps the function of the model in exact arithmetic.
+    /// Whether the pass preserves the function of the model in exact arithmetic.
     pub is_exact: bool,
-    /// The model before and after, with the bodies of control flow in their places; `None` where these cannot be restored
-    /// between two passes.
+    /// The model before and after the pass, with all bodies of control flow restored. `None` if the
+    /// bodies cannot be restored between two passes.
     pub models: Option<[&'p Model; 2]>,
-    /// The tensors that the model after the pass has and the one before it has not, as formulas over the constants of the
-    /// one before.
+    /// The tensors that are in the model after the pass but not in the one before it, as formulas
+    /// over constants of the one before it.
     pub tensors: &'p [Stored],
 }
 
-/// Shows an observer what a pass made.
+/// Shows the result of a pass to an observer.
 pub(super) fn observe(
     observer: OnPass,
     pass: &dyn Pass,
@@ -37,7 +37,7 @@ pub(super) fn observe(
             tensors,
         });
     };
-    // Each flat model is shown with its bodies.
+    // A flattened model is shown with its bodies restored.
     if pass.is_required() {
         return;
     }

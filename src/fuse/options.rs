@@ -24,29 +24,33 @@ use crate::run::Dims;
 
 /// The options of folding, and a progress callback.
 pub struct FuseOptions<'o> {
-    /// Passes that do not run, by their names, and sites that stay: names or kinds, or patterns of them with `*` and `?`.
+    /// Passes that do not run, by their names, and sites that stay. Sites are given by names or
+    /// kinds, or by patterns of them with `*` and `?`.
     pub skip: Vec<String>,
-    /// How much copies of weights that something else reads too may add, in percent of the weights. Sites beyond it
-    /// stay, those first that add the most; by default 5.
+    /// The limit for the growth by copies of weights with other readers, in percent of the weights.
+    /// Beyond it sites stay, those with the largest growth first. The default is 5.
     pub max_growth: f64,
     /// Whether residual streams are centred, so that LayerNormalizations become RMS normalizations.
     pub centre: bool,
-    /// Whether a normalizer goes where only others follow it, which is equal up to their ε.
+    /// Whether a normalizer is removed if only other normalizers follow it. The result is equal
+    /// except for their ε.
     pub merge_norms: bool,
-    /// The engine that the result is for.
+    /// The engine that runs the result.
     pub target: Target,
-    /// Scales residual streams by `2^-k`, for this k: [`StreamMagnitude`](crate::magnitude::StreamMagnitude) finds one.
+    /// The k of the factor `2^-k` by which residual streams are scaled.
+    /// [`StreamMagnitude`](crate::magnitude::StreamMagnitude) finds one.
     pub scale_stream: Option<u32>,
-    /// Sizes of open dimensions of the inputs, by name: the result declares them as numbers, and its shape arithmetic is
-    /// folded. [`Input::sizes`](crate::run::Input::sizes) has one for each.
+    /// Sizes of unknown dimensions of the inputs, by name. The result declares them as known, and
+    /// its shape arithmetic is folded. [`Input::sizes`](crate::run::Input::sizes) has one for each.
     pub fix: Dims,
-    /// Which regions run part by part, to bound the memory of activations.
+    /// The regions that run part by part, to limit the memory of activations.
     pub slicing: Slicing,
-    /// A pass or a number: the run stops after the first run of the pass, or after so many changes.
+    /// The name of a pass or a number. The run stops after the first run of the pass, or after this
+    /// number of changes.
     pub stop_after: Option<String>,
-    /// Is told the stage, and how much of it is done out of how much.
+    /// Called with the name of the stage, the work that is done, and the total work.
     pub progress: Option<OnProgress<'o>>,
-    /// Is called after each pass that makes another model.
+    /// Called after each pass that changes the model.
     pub observer: Option<OnPass<'o>>,
 }
 
@@ -114,11 +118,11 @@ impl FuseOptions<'_> {
         }
     }
 
-    /// The pipeline with these options, for a model.
+    /// The pipeline with these options for a model.
     ///
     /// # Errors
-    /// If there are too many patterns to skip, the scale of streams is out of range, or no pass has the name of the one to
-    /// stop after.
+    /// There are too many patterns to skip, the scale of streams is out of range, or the pass to
+    /// stop after does not exist.
     pub(super) fn pipeline<'r>(
         &'r self,
         model: &Model,
@@ -147,8 +151,8 @@ impl FuseOptions<'_> {
         })
     }
 
-    /// The entries of `skip` that are neither name of a pass, nor name or kind of any site of a plan, nor name a function of
-    /// the model: misspelled, perhaps.
+    /// The entries of `skip` that name no pass, no site or kind of the plan, and no function of the
+    /// model. They may be misspelled.
     pub fn idle_skips(&self, model: &Model, plan: &Plan) -> Vec<&str> {
         let skip = self.skip.iter().map(String::as_str);
         skip.filter(|pattern| is_idle(pattern, model, plan))
@@ -165,7 +169,8 @@ impl FuseOptions<'_> {
         Ok(())
     }
 
-    /// The changes of more than one site that were asked for, by the names of their fields, and that a plan has none of.
+    /// The names of options that request a change beyond single sites, and of which a plan has no
+    /// such change.
     pub fn idle_changes(&self, plan: &Plan) -> Vec<&'static str> {
         let streams = &plan.streams;
         let cuts = plan.memory.iter().flat_map(|memory| &memory.cuts);
@@ -186,7 +191,7 @@ impl FuseOptions<'_> {
     }
 }
 
-/// The kinds of changes beside passes that `--skip` knows.
+/// The kinds of changes other than passes that `--skip` knows.
 const KINDS: &[&str] = &[hard_swish::KIND, residual::CENTRING, residual::SCALING];
 
 /// Whether an entry of `skip` has no effect.
@@ -208,7 +213,7 @@ fn is_idle(pattern: &str, model: &Model, plan: &Plan) -> bool {
         && !sites.any(|site| skip.has(&site.name, &site.kind))
 }
 
-/// The pass of this name, or the number of changes.
+/// Reads the name of a pass or a number of changes.
 fn pass_to_stop_after(name: &str) -> Result<StopAfter> {
     name.parse().map_err(|reason| Error::StopAfter {
         pass: name.to_owned(),

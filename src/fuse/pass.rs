@@ -1,4 +1,4 @@
-//! The trait of passes, and the context that a pass runs in.
+//! The trait of passes, and the context in which a pass runs.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::time::{Duration, Instant};
@@ -20,71 +20,75 @@ use crate::passes::legalize::Target;
 use crate::passes::slice::Slicing;
 use crate::refusal::{Reason, Refusal};
 
-/// The newest version of ONNX's operator set whose operators the rules are written for.
+/// The newest version of the operator set of ONNX for whose operators the rules are written.
 const NEWEST_OPSET: i64 = 28;
 
-/// The oldest: before it arithmetic did not broadcast by itself, as the results of folds have to.
+/// The oldest version. Before it, arithmetic did not broadcast by default, as the results of folds
+/// require.
 const OLDEST_OPSET: i64 = 7;
 
 /// A transformation of a model into an equal one.
 pub(crate) trait Pass: Sync {
-    /// The name, which `--skip` and `--stop-after` take.
+    /// The name for `--skip` and `--stop-after`.
     fn name(&self) -> &'static str;
 
     /// One line for `unfold passes`.
     fn description(&self) -> &'static str;
 
-    /// Older words for `--skip`, which may be matched by a pattern, as kinds of sites are.
+    /// Older words for `--skip`. Like kinds of sites, they may be matched by a pattern.
     fn aliases(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Whether it runs even if it is skipped, or if the run stops before it: the result would be no model without it.
+    /// Whether it runs even if it is skipped, or if the run stops before it. Without it, the result
+    /// would not be a model.
     fn is_required(&self) -> bool {
         false
     }
 
-    /// Whether it runs on a model of which [`unknown_operators`] says that the meaning of its operators is unknown.
+    /// Whether it runs on a model for which [`unknown_operators`] finds that the meaning of
+    /// operators is unknown.
     fn reads_unknown_operators(&self) -> bool {
         false
     }
 
-    /// Whether the result is equal to the model in exact arithmetic.
+    /// Whether the result equals the model in exact arithmetic.
     fn is_exact(&self) -> bool {
         true
     }
 
-    /// Transforms the model of a context, and notes the change in the log.
+    /// Transforms the model of a context, and records the change in the log.
     ///
     /// # Errors
-    /// If the graph is invalid, or if an edit without a site cannot be applied.
+    /// The graph is invalid, or an edit without a site cannot be applied.
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect>;
 }
 
 /// The effect of one run of a pass.
 #[derive(Debug)]
 pub(crate) enum Effect {
-    /// It found nothing to do.
+    /// The pass found nothing to do.
     Nothing,
-    /// The model that it makes.
+    /// The changed model.
     Model(Box<Model>),
-    /// It filled [`Bases`]: later passes begin with another representation of the input.
+    /// The pass filled [`Bases`]. Later passes begin with another representation of the input.
     Base,
-    /// The model is the input again: changes of earlier passes have undone each other.
+    /// The model is the input again, because changes of earlier passes have undone each other.
     Input,
-    /// The model stays, and earlier passes of the stage may find more in it.
+    /// The model stays, but earlier passes of the stage may find more to do in it.
     Again,
-    /// The bodies of the flattened model cannot be restored: the run begins again without flattening.
+    /// The bodies of the flattened model cannot be restored. The run begins again without
+    /// flattening.
     Unrestorable,
 }
 
 impl Effect {
-    /// The model that a pass makes, if it makes one.
+    /// The effect of a pass that may have changed the model.
     pub fn from_model(made: Option<Model>) -> Self {
         made.map_or(Effect::Nothing, Effect::made)
     }
 
-    /// The model that a pass makes.
+    /// The effect of a pass that changed the model.
     pub fn made(model: Model) -> Self {
         Effect::Model(Box::new(model))
     }
@@ -94,7 +98,8 @@ impl Effect {
 pub(crate) struct Settings<'s> {
     pub skip: SkipSet,
     pub centre: bool,
-    /// Whether a LayerNormalization gives its shift away at the price of an Add, so that it can do without the mean.
+    /// Whether the shift of a LayerNormalization folds even at the price of an Add, so that the
+    /// LayerNormalization can do without the mean.
     pub gives_shifts_away: bool,
     pub merge_norms: bool,
     pub growth: GrowthBudget,
@@ -104,14 +109,14 @@ pub(crate) struct Settings<'s> {
     pub tell: &'s dyn Fn(&str, usize, usize),
 }
 
-/// The input of a run, and its representations that passes begin with.
+/// The input of a run, and the representations of it with which passes begin.
 pub(crate) struct Bases<'m> {
     pub model: &'m Model,
-    /// The model after inlining, where that changes it.
+    /// The model after inlining, if inlining changes it.
     pub inlined: &'m OnceCell<Lowered>,
-    /// The inlined model with its bodies laid out in the main graph, where it has bodies.
+    /// The inlined model with its bodies flattened into the main graph, if it has bodies.
     pub flat: OnceCell<Flat<'m>>,
-    /// Whether the result has its bodies again.
+    /// Whether the bodies of the result are restored.
     pub is_restored: Cell<bool>,
     /// Whether bodies may be flattened.
     pub may_flatten: bool,
@@ -132,7 +137,7 @@ impl<'m> Bases<'m> {
             .map_or(self.model, |inlined| &inlined.model)
     }
 
-    /// The model after inlining and flattening: formulas of new tensors read its constants.
+    /// The model after inlining and flattening. Formulas of new tensors read its constants.
     pub fn first(&self) -> &Model {
         self.flat
             .get()
@@ -140,11 +145,12 @@ impl<'m> Bases<'m> {
     }
 }
 
-/// A model between two passes, with its analysis and sites, which are computed when a pass first asks for them.
+/// A model between two passes, with its analysis and sites. These are computed when a pass first
+/// needs them.
 pub(crate) struct Context<'c, 'm> {
     pub settings: &'c Settings<'c>,
     pub bases: &'c Bases<'m>,
-    /// The result so far; `None` before the first change.
+    /// The result so far. `None` before the first change.
     result: Option<&'c Model>,
     /// The last pass that changed the model.
     made_by: Option<&'static str>,
@@ -189,7 +195,7 @@ impl<'c, 'm> Context<'c, 'm> {
         self.result
     }
 
-    /// The result so far, or the inlined model: that of the user, with its bodies.
+    /// The result so far, or the inlined model with its bodies if nothing has changed yet.
     pub fn result_or_inlined(&self) -> &'c Model {
         self.result.unwrap_or_else(|| self.bases.inlined())
     }
@@ -197,7 +203,7 @@ impl<'c, 'm> Context<'c, 'm> {
     /// The analysis of the model.
     ///
     /// # Errors
-    /// If the graph is invalid, or has other inputs or outputs than the first model.
+    /// The graph is invalid, or its inputs or outputs differ from those of the first model.
     pub fn analysis(&self) -> Result<&Analysis<'c>> {
         if let Some(analysis) = self.analysis.get() {
             return Ok(analysis);
@@ -212,20 +218,21 @@ impl<'c, 'm> Context<'c, 'm> {
         Ok(self.analysis.get_or_init(|| analysis))
     }
 
-    /// The time of the analysis, the first time after it.
+    /// Takes the time of the analysis. `None` if there was no analysis, or its time was taken
+    /// before.
     pub fn take_analysis_time(&self) -> Option<Duration> {
         self.analysis_time.take()
     }
 
-    /// Whether the bodies of the model are laid out in its main graph.
+    /// Whether the bodies of the model are flattened into its main graph.
     pub fn is_flat(&self) -> bool {
         self.bases.flat.get().is_some() && !self.bases.is_restored.get()
     }
 
-    /// Takes the sites of the model, which are found again if another pass asks for them.
+    /// Takes the sites of the model. They are found again if another pass needs them.
     ///
     /// # Errors
-    /// As [`Context::analysis`].
+    /// The errors of [`Context::analysis`].
     pub fn take_sites(&self) -> Result<Vec<Site>> {
         let kept = self.sites.take();
         kept.map_or_else(|| self.find_sites(), Ok)
@@ -239,15 +246,15 @@ impl<'c, 'm> Context<'c, 'm> {
     /// The sites of the model.
     ///
     /// # Errors
-    /// As [`Context::analysis`].
+    /// The errors of [`Context::analysis`].
     pub fn find_sites(&self) -> Result<Vec<Site>> {
         Ok(recognize::find(&View::new(self.analysis()?)))
     }
 
-    /// The nodes that `--skip` names: by their own names, or by the name or kind of their site.
+    /// The nodes that `--skip` names, by their own names, or by the name or kind of their site.
     ///
     /// # Errors
-    /// As [`Context::analysis`].
+    /// The errors of [`Context::analysis`].
     pub fn skipped_nodes(&self) -> Result<HashSet<NodeId>> {
         let skip = &self.settings.skip;
         if skip.is_empty() {
@@ -264,7 +271,7 @@ impl<'c, 'm> Context<'c, 'm> {
         Ok(skipped)
     }
 
-    /// Why the meaning of the operators is unknown, if it is.
+    /// The reason why the meaning of operators is unknown, if it is.
     pub fn unknown_operators(&self) -> Option<&Refusal> {
         self.unknown
             .get_or_init(|| unknown_operators(self.model()))
@@ -272,10 +279,11 @@ impl<'c, 'm> Context<'c, 'm> {
     }
 }
 
-/// The analysis of a result: a valid graph with the inputs and outputs of the original.
+/// The analysis of a result, which must be a valid graph with the inputs and outputs of the
+/// original.
 ///
 /// # Errors
-/// [`Error::Defect`], which names the pass that made the result.
+/// [`Error::Defect`], which names the pass that produced the result.
 pub(crate) fn checked<'m>(
     before: &Model,
     after: &'m Model,
@@ -289,7 +297,7 @@ pub(crate) fn checked<'m>(
     Analysis::new(after).map_err(|error| invalid(before, made_by, error.to_string()))
 }
 
-/// The error of a graph that a pass should not have made.
+/// The error of an invalid graph, which names the pass that produced it.
 pub(super) fn invalid(model: &Model, made_by: Option<&'static str>, reason: String) -> Error {
     let at = made_by.map_or("the graph".into(), |pass| {
         format!("the graph after the pass `{pass}`")
@@ -301,7 +309,8 @@ pub(super) fn invalid(model: &Model, made_by: Option<&'static str>, reason: Stri
     }
 }
 
-/// Why the meaning of a model's operators is unknown. A model that imports no version means the first.
+/// The reason why the meaning of a model's operators is unknown, if it is. A model that imports no
+/// version has version 1.
 pub(crate) fn unknown_operators(model: &Model) -> Option<Refusal> {
     let reason = match model.own_opset() {
         opset if opset < OLDEST_OPSET => Reason::PastOpset(opset),

@@ -1,6 +1,7 @@
 //! The pipeline: the passes in their order.
 //!
-//! A stage runs its passes once, or again from the first one after each change until none finds anything to do.
+//! A stage runs its passes once, or begins again with the first pass after each change until none
+//! finds anything to do.
 
 use crate::fuse::pass::Pass;
 use crate::fuse::passes::clean_up::{CleanUp, IdentityElimination};
@@ -52,13 +53,13 @@ pub(crate) static PIPELINE: &[PipelineStage] = &[
     PipelineStage::fixpoint("forms", 64, &[FORMS, ENGINE_FORMS]),
     // Another run of `fold` would fold the power of two away.
     PipelineStage::once("streams", &[&[&ScaleStreams]]),
-    // Layers on rows hide from other passes that a product and its bias are a layer.
+    // Other passes do not recognize a product and its bias as a layer once it works on rows.
     PipelineStage::once("legalize", &[&[&LegalizeProducts]]),
     PipelineStage::fixpoint("layout", 64, &[FORMS, &[&CleanUp]]).after("legalize-products"),
     PipelineStage::once("finish", &[&[&KeepInput, &RestoreRegions, &StripShapes]]),
 ];
 
-/// Folds affines, in a model whose operators have few forms.
+/// Folds affines, after operators are written in few forms.
 const FOLDING: &[&dyn Pass] = &[
     &UpgradeOpset,
     &UNFLATTEN_ROWS,
@@ -73,7 +74,7 @@ const FOLDING: &[&dyn Pass] = &[
 /// Moves work to fewer places.
 const PLACING: &[&dyn Pass] = &[&DemandPass, &PlacementPass];
 
-/// Writes operators in the forms that engines look for, or run faster.
+/// Writes operators in the forms that engines search for or run faster.
 const FORMS: &[&dyn Pass] = &[
     &SPLIT_BEFORE_TRANSPOSE,
     &LEGALIZE_GELU,

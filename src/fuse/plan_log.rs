@@ -1,6 +1,6 @@
 //! The plans of all repetitions of the pipeline, merged into one.
 //!
-//! A site that stays is found again in the next repetition by the values that its nodes make.
+//! A site that stays is found again in the next repetition by the values that its nodes output.
 
 use crate::affine::plan::{
     Outcome, PassStats, Placed, Plan, SitePlan, StopReason, Stored, StreamPlan, Tidy,
@@ -16,62 +16,64 @@ use crate::passes::simplify::{NamedFloats, Tidied};
 use crate::recipe::{Read, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
 
-/// Numbers that differ by no more are the same but for the arithmetic.
+/// Numbers that differ by at most this much are equal except for rounding.
 const EXACT: f64 = 1e-12;
 
 /// The sites of all passes so far.
 #[derive(Default)]
 pub struct PlanLog {
-    /// The plan of the first pass, with what the others did to its sites, and the sites that they brought.
+    /// The plan of the first pass, with the outcomes of its sites in later passes, and the sites
+    /// that later passes added.
     pub plan: Plan,
-    /// The names of its sites, and the last number behind each.
+    /// The names of its sites, with the last number that was appended to each.
     names: HashMap<String, usize>,
     tensors: Vec<Stored>,
-    /// The tensors of the pass that runs, by formulas over the model before it, where an observer wants to see them.
+    /// The tensors of the current pass, as formulas over the model before it. They are collected
+    /// only for an observer.
     latest: Option<Vec<Stored>>,
     passes: usize,
-    /// Which site makes a value, by the names of the next pass.
+    /// The site that outputs each value, by the names in the next pass.
     makers: HashMap<String, usize>,
     refused: HashMap<usize, Refusal>,
-    /// Whether constants were computed since sites were refused for what copies of them add.
+    /// Whether constants were computed since sites were refused for the growth by copies.
     has_other_weights: bool,
-    /// Whether layers were taken off rows, which may be put back on them.
+    /// Whether layers were moved from rows to all axes. They may be moved back.
     pub is_lifted: bool,
-    /// The work that stays where it is, as of the last look for moves.
+    /// The work that is not moved, as of the last search for moves.
     pub unplaced: Vec<Placed>,
-    /// Whether there are fewer operators since some were written in another form.
+    /// Whether the number of operators fell when some were written in another form.
     has_fewer: bool,
 }
 
 /// A site as one pass sees it.
 pub struct SiteRecord {
-    /// Its index in the merged plan, unless it is new.
+    /// The index of the site in the merged plan, unless it is new.
     known: Option<usize>,
-    /// The sites whose values it makes besides.
+    /// Other sites whose values this site outputs.
     takes: Vec<usize>,
-    /// The names of the values that it makes.
+    /// The names of the values that it outputs.
     values: Vec<String>,
 }
 
 impl SiteRecord {
-    /// Notes a value that it makes from now on.
+    /// Records a value that the site will output.
     pub fn makes(&mut self, value: &str) {
         self.values.push(value.to_owned());
     }
 }
 
 impl PlanLog {
-    /// Collects the tensors of the next pass for [`PlanLog::latest`].
+    /// Begins to collect the tensors of the next pass for [`PlanLog::latest`].
     pub fn begin_pass(&mut self) {
         self.latest = Some(vec![]);
     }
 
-    /// The tensors of the last pass, by formulas over the model before it, if they are collected.
+    /// The tensors of the last pass, as formulas over the model before it, if they are collected.
     pub fn latest(&self) -> &[Stored] {
         self.latest.as_deref().unwrap_or_default()
     }
 
-    /// Begins with tensors that are computed from those of the model, before there are sites.
+    /// Adds tensors that are computed from those of the model before sites are known.
     pub fn begin(&mut self, formulas: &[NewConstant]) {
         let stored: Vec<Stored> = formulas.iter().filter_map(Stored::from_constant).collect();
         if let Some(latest) = &mut self.latest {
@@ -80,13 +82,13 @@ impl PlanLog {
         self.tensors.extend(stored);
     }
 
-    /// Which of the sites were there before.
+    /// Finds which of the sites are known from earlier repetitions.
     pub fn recognise(&self, graph: &Graph, sites: &[Site]) -> Vec<SiteRecord> {
         let sites = sites.iter();
         sites.map(|site| self.record(graph, site)).collect()
     }
 
-    /// The record of a site: a site of an earlier repetition made its values.
+    /// The record of a site. It is known if a site of an earlier repetition output its values.
     fn record(&self, graph: &Graph, site: &Site) -> SiteRecord {
         let nodes = site.nodes.iter();
         let values = nodes.flat_map(|&node| graph.outputs(node).iter().flatten());
@@ -103,7 +105,8 @@ impl PlanLog {
         }
     }
 
-    /// Whether a site may be the one at a place: merged branches are a site of their own kind alone, since they absorb others.
+    /// Whether a site may be the one at an index. Merged branches absorb other sites, so they only
+    /// match a site of their own kind.
     fn may_be(&self, site: &Site, place: usize) -> bool {
         site.kind.family != Family::Linear || self.plan.sites[place].kind == site.kind
     }
@@ -113,14 +116,14 @@ impl PlanLog {
         self.refused.get(&seen.known?).cloned()
     }
 
-    /// The refusal of a site whose constants are 1 and 0 only after storing: computed from
-    /// constants of the first model, they only come near to that.
+    /// The refusal of a site whose constants are 1 and 0 only because they were rounded when they
+    /// were stored. As formulas over constants of the first model, they only come near 1 and 0.
     pub fn rounded(&self, graph: &Graph, site: &Site, read: Read) -> Option<Refusal> {
         let parts = [&site.pre, &site.post]
             .into_iter()
             .flatten()
             .filter(|part| part.affine.is_identity());
-        // Of several numbers none need be 1 for that.
+        // If several nodes compute the identity, none of their constants need be 1 or 0.
         let nodes = parts
             .filter(|part| part.nodes.len() == 1)
             .flat_map(|part| &part.nodes);
@@ -131,7 +134,8 @@ impl PlanLog {
             .map(|near| Refusal::new(Reason::Rounded, near))
     }
 
-    /// Whether the numbers of a stored tensor are whole only after rounding; `None` for other constants.
+    /// Whether the numbers of a stored tensor are integers only after rounding. `None` for other
+    /// constants.
     fn only_comes_near(&self, name: &str, read: Read) -> Option<bool> {
         let tensor = self.tensors.iter().find(|tensor| tensor.name == name)?;
         let Stored {
@@ -144,8 +148,8 @@ impl PlanLog {
         Some(is_as_wide || distances.any(|distance| distance > EXACT))
     }
 
-    /// Notes what a pass plans for the sites that it saw, which of them it was not to touch, and what values are
-    /// called from now on.
+    /// Records the plan of a pass for the sites that it saw, the sites that it refused, and the new
+    /// names of values.
     pub fn note(
         &mut self,
         mut plan: Plan,
@@ -162,8 +166,8 @@ impl PlanLog {
         let sites = std::mem::take(&mut plan.sites);
         self.add_plan(plan);
         self.makers.clear();
-        // The first repetition reserves room: a list of hundreds of thousands should not grow one
-        // by one.
+        // The first repetition reserves room, because a list of hundreds of thousands should not
+        // grow one by one.
         self.plan
             .sites
             .reserve(if self.passes == 0 { sites.len() } else { 0 });
@@ -203,7 +207,7 @@ impl PlanLog {
         match self.passes {
             0 => {
                 let Plan { tidy, growth, .. } = std::mem::replace(&mut self.plan, plan);
-                // A change of form counts only together with other changes, or with fewer
+                // A change of form counts only together with other changes, or if it saves
                 // operators.
                 self.plan.is_tidied |= tidy.constants + tidy.duplicates > 0 || self.has_fewer;
                 self.plan.growth += growth;
@@ -217,7 +221,7 @@ impl PlanLog {
     pub fn rebased(&mut self, streams: Vec<StreamPlan>, stored: Vec<Stored>) {
         let is_first = self.plan.streams.is_empty();
         for stream in streams {
-            // A changed stream is found again, perhaps under another name.
+            // A changed stream is found again, possibly under another name.
             match self
                 .plan
                 .streams
@@ -237,7 +241,7 @@ impl PlanLog {
         self.keep(stored, &HashMap::default());
     }
 
-    /// Records changes beside the sites.
+    /// Records changes other than folds of sites.
     pub fn tidied(&mut self, tidied: &Tidied) {
         self.plan.tidy.constants += tidied.constants;
         self.plan.tidy.duplicates += tidied.duplicates;
@@ -249,7 +253,7 @@ impl PlanLog {
         self.keep(stored, &HashMap::default());
     }
 
-    /// Drops refusals for growth, since a part of a shared weight may be a weight of its own now;
+    /// Drops refusals for growth, because a part of a shared weight may be a weight of its own now.
     /// `false` if there were none.
     pub fn reconsider(&mut self) -> bool {
         let before = self.refused.len();
@@ -260,7 +264,8 @@ impl PlanLog {
         self.refused.len() < before
     }
 
-    /// Records tensors of operators in another form, and whether operators were saved.
+    /// Records the tensors of operators that were written in another form, and whether operators
+    /// were saved.
     pub fn rewritten(&mut self, stored: Vec<Stored>, grown: u64, has_fewer: bool) {
         self.plan.is_tidied = true;
         self.has_fewer |= has_fewer;
@@ -268,12 +273,13 @@ impl PlanLog {
         self.keep(stored, &HashMap::default());
     }
 
-    /// Whether all that was done may be undone: layers were taken off rows, and no site or stream has changed.
+    /// Whether all changes may have been undone: layers were moved from rows to all axes, and no
+    /// site or stream has changed.
     pub fn may_be_unchanged(&self) -> bool {
         self.is_lifted && self.plan.is_tidied_alone()
     }
 
-    /// Notes that the result is the model itself.
+    /// Records that the result is the model itself.
     pub fn is_unchanged(&mut self) {
         self.plan.is_tidied = false;
         self.plan.growth = 0;
@@ -288,7 +294,7 @@ impl PlanLog {
             .collect()
     }
 
-    /// Keeps what a pass stored, by formulas over the tensors of the first model.
+    /// Adds the tensors that a pass stored, as formulas over the tensors of the first model.
     fn keep(&mut self, stored: Vec<Stored>, places: &HashMap<usize, usize>) {
         if let Some(latest) = &mut self.latest {
             let own = Earlier::new(latest);
@@ -306,7 +312,7 @@ impl PlanLog {
         replace(&mut self.tensors, resolved);
     }
 
-    /// Drops the tensors that the result does not have.
+    /// Drops the tensors that are not in the result.
     pub fn keep_tensors_of(&mut self, result: &Model) {
         let graph = result.graph();
         let nodes = graph.node.iter();
@@ -318,7 +324,8 @@ impl PlanLog {
             .retain(|tensor| there.contains(tensor.name.as_str()));
     }
 
-    /// The plan of all passes, why there are no more passes, and what each of them did.
+    /// The plan of all passes, with the reason why the run stopped, and the statistics of each
+    /// pass.
     pub fn finish(mut self, stopped: StopReason, passes: Vec<PassStats>) -> Plan {
         self.plan.placed.append(&mut self.unplaced);
         Plan {
@@ -329,7 +336,7 @@ impl PlanLog {
         }
     }
 
-    /// The name, or the name with the first free number above those that were given.
+    /// The name, or the name with the first free number above those already appended to it.
     fn name_of(&mut self, name: String) -> String {
         let Some(mut count) = self.names.get(&name).copied() else {
             return name;
@@ -343,7 +350,8 @@ impl PlanLog {
         free
     }
 
-    /// Puts a site where it was, or behind the others; one that comes up later counts only if it goes.
+    /// Updates a known site, or appends a new one. A site that is found after the first pass is
+    /// appended only if it folds.
     fn place(&mut self, mut site: SitePlan, known: Option<usize>) -> Option<usize> {
         if let Some(place) = known {
             let before = &mut self.plan.sites[place];
@@ -363,7 +371,8 @@ impl PlanLog {
     }
 }
 
-/// A constant that was computed and stored under a name of its own: its formula is the value that it replaces.
+/// The entry of a constant that was computed and stored under a name of its own. Its formula is the
+/// value that it replaces.
 fn computed_constant(computed: &NamedFloats) -> Stored {
     Stored {
         name: computed.name.clone(),
@@ -374,7 +383,7 @@ fn computed_constant(computed: &NamedFloats) -> Stored {
     }
 }
 
-/// Tensors that were stored before, by name.
+/// Tensors that were stored earlier, by name.
 struct Earlier<'t>(HashMap<&'t str, &'t Stored>);
 
 impl<'t> Earlier<'t> {
@@ -387,7 +396,7 @@ impl<'t> Earlier<'t> {
         )
     }
 
-    /// A tensor whose formula has the formulas of earlier tensors instead of their names.
+    /// The tensor with the names of earlier tensors in its formula replaced by their formulas.
     fn resolve(&self, tensor: &Stored) -> Stored {
         Stored {
             recipe: tensor.recipe.substituted(&|name| self.rounded(name)),
@@ -401,7 +410,8 @@ impl<'t> Earlier<'t> {
         Some(tensor.recipe.rounded(tensor.data_type))
     }
 
-    /// The sites of a tensor in the merged plan, and those of the tensors that it is computed from.
+    /// The sites of a tensor in the merged plan, and those of the tensors from which it is
+    /// computed.
     fn sites(&self, tensor: &Stored, places: &HashMap<usize, usize>) -> Vec<usize> {
         let constants = tensor.recipe.constants().into_iter();
         let read = constants.filter_map(|name| self.0.get(&**name));
@@ -413,21 +423,21 @@ impl<'t> Earlier<'t> {
     }
 }
 
-/// Adds tensors; each replaces an earlier one of its name.
+/// Adds tensors. Each replaces an earlier tensor with the same name.
 fn replace(tensors: &mut Vec<Stored>, stored: Vec<Stored>) {
     let names: HashSet<&str> = stored.iter().map(|tensor| tensor.name.as_str()).collect();
     tensors.retain(|tensor| !names.contains(tensor.name.as_str()));
     tensors.extend(stored);
 }
 
-/// Updates the outcome of an affine after a later repetition has folded the rest of it, or has
+/// Updates the outcome of an affine if a later repetition folded the remaining part of it, or
 /// refused it for another reason.
 fn goes_on(before: &mut Option<Outcome>, mut now: Option<Outcome>) {
     if let (Some(Outcome::Kept { forward, backward }), Some(Outcome::Kept { .. })) =
         (&*before, &now)
     {
         let was_changed = |refusal: &Refusal| refusal.reason == Reason::Changed;
-        // Or once all that is left of it goes nowhere.
+        // This also holds if what is left of it is neutral only after rounding.
         let is_rounded = matches!(&now, Some(Outcome::Kept { forward, .. }) if forward.reason == Reason::Rounded);
         if is_rounded || was_changed(forward) || backward.as_ref().is_some_and(was_changed) {
             *before = now;
@@ -455,8 +465,8 @@ fn goes_on(before: &mut Option<Outcome>, mut now: Option<Outcome>) {
     *before = now;
 }
 
-/// A constant of those whose product is 1, or whose sum is 0, as far as float64 has bits, where that is the type that they
-/// have: in numbers it need not be.
+/// A float64 constant of several nodes that compute the identity together. Their product is 1, or
+/// their sum 0, only to the precision of float64, and so need not be exact.
 fn unsure<'g>(graph: &Graph<'g>, site: &Site) -> Option<&'g str> {
     let parts = [&site.pre, &site.post]
         .into_iter()

@@ -1,4 +1,4 @@
-//! Runs a pipeline on a model: each pass in its turn, and after a change on the model that it made.
+//! Runs a pipeline on a model. Each pass runs on the model that the last change produced.
 
 use std::cell::{Cell, OnceCell};
 use std::collections::HashSet;
@@ -15,7 +15,7 @@ use crate::fuse::stop_after::StopAfter;
 use crate::onnx::Model;
 use crate::passes::inline::Lowered;
 
-/// A pipeline, and the options that it runs with.
+/// A pipeline, and the options with which it runs.
 pub(crate) struct Pipeline<'r> {
     pub stages: &'r [PipelineStage],
     pub settings: Settings<'r>,
@@ -24,11 +24,11 @@ pub(crate) struct Pipeline<'r> {
 }
 
 impl Pipeline<'_> {
-    /// The result, if anything but inlining changes the model, and the plan. `inlined` is filled by the first pass, unless it
-    /// has a model already.
+    /// Returns the result, if anything besides inlining changes the model, and the plan. The first
+    /// pass fills `inlined`, unless it is filled already.
     ///
     /// # Errors
-    /// If the graph is invalid, or a pass has a defect.
+    /// The graph is invalid, or a pass has a defect.
     pub fn run(&self, model: &Model, inlined: &OnceCell<Lowered>) -> Result<(Option<Model>, Plan)> {
         for may_flatten in [true, false] {
             let bases = Bases {
@@ -46,7 +46,7 @@ impl Pipeline<'_> {
         Err(invalid(model, None, reason.into()))
     }
 
-    /// As [`Pipeline::run`]; `None` where flattened bodies cannot be restored.
+    /// Like [`Pipeline::run`]. `None` if flattened bodies cannot be restored.
     fn attempt(&self, bases: &Bases) -> Result<Option<(Option<Model>, Plan)>> {
         let mut progress = Progress::new(self);
         let mut result: Option<Model> = None;
@@ -63,7 +63,7 @@ impl Pipeline<'_> {
             drop(context);
             match effect {
                 Effect::Model(made) => {
-                    // A later pass may give the name of a tensor that is gone to another constant.
+                    // A later pass may give the name of a removed tensor to another constant.
                     if !bases.is_restored.get() {
                         progress.log.keep_tensors_of(&made);
                     }
@@ -85,17 +85,17 @@ impl Pipeline<'_> {
     }
 }
 
-/// Whether results are checked that no pass analyses any more.
+/// Whether results that no pass analyses any more are checked.
 const CHECKS_RESULTS: bool = cfg!(any(test, debug_assertions));
 
-/// How far a run is.
+/// The progress of a run.
 struct Progress<'p> {
     pipeline: &'p Pipeline<'p>,
-    /// The stage, and the next pass of it.
+    /// The index of the stage, and the index of the next pass in it.
     place: (usize, usize),
-    /// How often the model has changed in the stage.
+    /// The number of changes of the model in the stage.
     changes_in_stage: usize,
-    /// How often the model has changed.
+    /// The number of changes of the model.
     changes: usize,
     /// The passes that changed the model.
     changed_by: HashSet<&'static str>,
@@ -126,7 +126,7 @@ impl<'p> Progress<'p> {
         }
     }
 
-    /// Runs passes until one has an effect; `None` at the end of the pipeline.
+    /// Runs passes until one has an effect. `None` at the end of the pipeline.
     fn next_effect(&mut self, context: &Context) -> Result<Option<(&'static dyn Pass, Effect)>> {
         while let Some(stage) = self.pipeline.stages.get(self.place.0) {
             let Some(pass) = self.next_pass(stage) else {
@@ -149,7 +149,7 @@ impl<'p> Progress<'p> {
         Ok(None)
     }
 
-    /// The next pass of a stage; `None` behind its last one, or if the stage does not run.
+    /// The next pass of a stage. `None` after its last pass, or if the stage does not run.
     fn next_pass(&mut self, stage: &PipelineStage) -> Option<&'static dyn Pass> {
         if stage
             .after
@@ -187,7 +187,7 @@ impl<'p> Progress<'p> {
         Ok(effect)
     }
 
-    /// Notes an effect, and begins a stage with a fixpoint again.
+    /// Records an effect. A stage with a fixpoint begins again.
     fn note_change(
         &mut self,
         stage: &PipelineStage,
@@ -215,7 +215,7 @@ impl<'p> Progress<'p> {
         }
     }
 
-    /// Lets only required passes run from now on, if the run is to stop after this one.
+    /// Lets only required passes run from now on, if the run was requested to stop after this pass.
     fn stop_if_asked(&mut self, pass: &'static dyn Pass) {
         let is_last = match self.pipeline.stop_after {
             Some(StopAfter::Pass(name)) => pass.name() == name,
@@ -240,14 +240,14 @@ mod tests {
     use crate::ir::{Graph, NodeId};
     use crate::passes::legalize::Target;
 
-    /// `out = x + y`
+    /// `out = x + y`.
     fn sum() -> Model {
         let text = "<ir_version: 8, opset_import: [\"\" : 17]>
             sum (float[2] x, float[2] y) => (float[2] out) { out = Add(x, y) }";
         Model::from_text(text).unwrap()
     }
 
-    /// An Add with its operands swapped, as another operator.
+    /// Writes an Add as another operator with its operands swapped.
     fn swapped<'m>(graph: &'m Graph, node: NodeId, operator: &str) -> Option<Maker<'m>> {
         let [left, right] = [graph.input(node, 0)?, graph.input(node, 1)?];
         let mut maker = Maker::new(graph, node);
@@ -256,12 +256,12 @@ mod tests {
         Some(maker)
     }
 
-    /// `a + b` as `b + a`, which the next run writes back.
+    /// Writes `a + b` as `b + a`, which the next run writes back.
     fn swaps(analysis: &Analysis, _: Target) -> Vec<Edit> {
         written_anew(analysis, |node, _| swapped(&analysis.graph, node, "Add"))
     }
 
-    /// `a + b` as `b - a`, which is another function.
+    /// Writes `a + b` as `b - a`, which is another function.
     #[cfg(feature = "prove")]
     fn subtracts(analysis: &Analysis, _: Target) -> Vec<Edit> {
         written_anew(analysis, |node, _| swapped(&analysis.graph, node, "Sub"))
@@ -300,7 +300,7 @@ mod tests {
         pipeline.run(&model, &OnceCell::new()).unwrap()
     }
 
-    /// Name, runs and changes of each pass.
+    /// The name, runs and changes of each pass.
     fn counts(plan: &Plan) -> Vec<(&str, usize, usize)> {
         let rows = plan.passes.iter();
         rows.map(|row| (row.name, row.runs, row.changes)).collect()
@@ -315,7 +315,7 @@ mod tests {
             counts(&plan),
             [("analysis", 5, 0), ("rest", 5, 0), ("swap", 5, 5)]
         );
-        // Of five swaps the last one is left.
+        // An odd number of swaps leaves the operands swapped.
         assert_eq!(result.unwrap().graph().node[0].input, ["y", "x"]);
     }
 
@@ -324,7 +324,7 @@ mod tests {
         let (result, plan) = run(RESTING, None);
         assert!(result.is_none());
         assert_eq!(plan.stopped, StopReason::Fixpoint);
-        // The second stage does not look for it again, and the third has nothing to follow.
+        // The second stage does not run the pass again, and the third has no change to follow.
         assert_eq!(counts(&plan), [("analysis", 1, 0), ("rest", 1, 0)]);
     }
 

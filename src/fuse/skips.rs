@@ -23,10 +23,11 @@ pub(super) struct SkipSet {
 }
 
 impl SkipSet {
-    /// An invalid pattern may still be a name: see [`FuseOptions`](super::FuseOptions).
+    /// Builds the set. An invalid pattern may still be a name: see
+    /// [`FuseOptions`](super::FuseOptions).
     ///
     /// # Errors
-    /// Where too many patterns are given to be looked for together.
+    /// There are too many patterns to search for them together.
     pub fn new(skip: &[String]) -> Result<Self> {
         let mut set = GlobSetBuilder::new();
         for pattern in skip.iter().filter_map(|pattern| Glob::new(pattern).ok()) {
@@ -43,12 +44,14 @@ impl SkipSet {
         self.exact.is_empty()
     }
 
-    /// Whether a name is skipped: the star of `PN*` and the brackets of `layers[0]` are parts of names.
+    /// Whether a name is skipped. Exact names come first, because the star of `PN*` and the
+    /// brackets of `layers[0]` are parts of names.
     pub fn is_match(&self, name: &str) -> bool {
         self.exact.contains(name) || self.patterns.is_match(name)
     }
 
-    /// Whether a pass of this name is skipped, or one of the older words for it, which a pattern may match.
+    /// Whether a pass is skipped, by its name or by one of its older words, which a pattern may
+    /// match.
     pub fn skips(&self, name: &str, aliases: &[&str]) -> bool {
         self.exact.contains(name) || aliases.iter().any(|alias| self.is_match(alias))
     }

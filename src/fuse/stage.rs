@@ -2,22 +2,23 @@
 
 use crate::fuse::pass::Pass;
 
-/// Passes in a row.
+/// A list of passes.
 pub(crate) struct PipelineStage {
     pub name: &'static str,
     /// The passes, in groups that several stages share.
     groups: &'static [&'static [&'static dyn Pass]],
     pub repeats: Repeats,
-    /// The pass without whose change the stage does not run.
+    /// The pass that must change the model before the stage runs, if there is one.
     pub after: Option<&'static str>,
 }
 
 /// How often a stage runs its passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeats {
-    /// Each pass once.
+    /// Each pass runs once.
     Once,
-    /// After a change again from the first pass, until no pass finds anything to do, or to the bound.
+    /// After each change the stage begins again with the first pass, until no pass finds anything
+    /// to do, or until the bound is reached.
     Fixpoint {
         /// The largest number of changes.
         bound: usize,
@@ -35,8 +36,8 @@ impl PipelineStage {
         }
     }
 
-    /// A stage that runs its passes until none of them finds anything to do, or until they have changed the model `bound`
-    /// times.
+    /// A stage that runs its passes until none of them finds anything to do, or until they have
+    /// changed the model `bound` times.
     pub const fn fixpoint(
         name: &'static str,
         bound: usize,
@@ -50,7 +51,7 @@ impl PipelineStage {
         }
     }
 
-    /// The stage, which only runs if this pass changes the model.
+    /// The stage with the condition that this pass has changed the model.
     pub const fn after(self, pass: &'static str) -> Self {
         PipelineStage {
             after: Some(pass),

@@ -7,7 +7,7 @@ use crate::fuse::pass::{Context, Effect, Pass};
 use crate::fuse::stage::PipelineStage;
 use crate::onnx::Model;
 
-/// The row for analyses, which all passes share.
+/// The row of analyses, which all passes share.
 const ANALYSIS: &str = "analysis";
 
 /// The statistics of a run, by pass.
@@ -26,7 +26,7 @@ impl Stats {
         Stats { rows }
     }
 
-    /// Notes a run of a pass. The time of an analysis that it was the first to ask for is not its own.
+    /// Records a run of a pass. The time of an analysis during the run does not count for the pass.
     pub fn ran(&mut self, pass: &dyn Pass, time: Duration, context: &Context) {
         let analysed = context.take_analysis_time();
         if let Some(time) = analysed {
@@ -40,7 +40,7 @@ impl Stats {
         row.seconds += own.as_secs_f64();
     }
 
-    /// Notes the effect of the last run.
+    /// Records the effect of the last run.
     pub fn changed(&mut self, pass: &dyn Pass, context: &Context, effect: &Effect) {
         let row = self.row(pass.name());
         row.changes += 1;
@@ -76,7 +76,7 @@ fn row(name: &'static str) -> PassStats {
     }
 }
 
-/// How many nodes compute something.
+/// The number of nodes that compute something.
 fn operators(model: &Model) -> i64 {
     let nodes = model.graph().node.iter();
     nodes.filter(|node| node.op_type() != "Constant").count() as i64

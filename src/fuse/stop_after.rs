@@ -1,4 +1,4 @@
-//! Where a run stops before the end of the pipeline.
+//! The place where a run stops before the end of the pipeline.
 
 use std::num::NonZeroUsize;
 use std::str::FromStr;
@@ -6,12 +6,12 @@ use std::str::FromStr;
 use crate::fuse::pipeline::PIPELINE;
 use crate::fuse::stage::PipelineStage;
 
-/// The last thing that a run does, before the passes without which the result would be no model.
+/// The last step of a run before the required passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopAfter {
-    /// So many changes of the model.
+    /// This number of changes of the model.
     Changes(usize),
-    /// The first run of the pass of this name.
+    /// The first run of this pass.
     Pass(&'static str),
 }
 

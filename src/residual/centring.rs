@@ -1,12 +1,13 @@
-//! Centring: a residual stream whose values have no mean along their channels.
+//! Centring: changes a residual stream so that its values have no mean along their channels.
 //!
-//! `LN(x) = γ·RMS(x − mean(x)) + β`. Where LayerNormalizations over exactly its channels are the
-//! only readers of a stream, no reader sees the mean of its values. So no writer has to write it:
-//! each is projected once, `W ← W·(I − 11ᵀ/C)`, and so are its bias, tables, tokens and positions.
-//! Then each LayerNormalization is an RMS normalization, for the mean of the squares is the
-//! variance.
+//! `LN(x) = γ·RMS(x − mean(x)) + β`. If the only readers of a stream are LayerNormalizations over
+//! exactly its channels, no reader depends on the mean of its values. So no writer has to write the
+//! mean. Each writer is projected once, `W ← W·(I − 11ᵀ/C)`, and so are its bias, tables, tokens
+//! and positions. Then each LayerNormalization is an RMS normalization, because the mean of the
+//! squares is the variance.
 //!
-//! A writer whose constants cannot be projected has its mean taken off behind it, in each run.
+//! If the constants of a writer cannot be projected, an operator after it subtracts the mean in
+//! each run.
 
 use std::collections::BTreeMap;
 
@@ -27,11 +28,11 @@ use crate::residual::rms_norm::{has_range, without_mean};
 use crate::residual::streams::{Channels, ReadBy, Stream, WrittenBy};
 
 /// The number of normalizers that must lose their mean for each mean that is subtracted at run
-/// time: a subtraction reads and writes all values, as a normalizer does, and a normalizer without
+/// time. A subtraction reads and writes all values, as a normalizer does, and a normalizer without
 /// a mean is only a little cheaper.
 const WORTH: usize = 8;
 
-/// Constants of more elements than this are not copied for the stream where something else reads them.
+/// A constant with more elements is not copied for the stream if it has other readers.
 const SMALL: usize = 1 << 14;
 
 /// The outcome of centring a stream.
@@ -43,10 +44,11 @@ pub struct Centred {
     pub edits: Vec<Edit>,
 }
 
-/// Plans to centre a stream; `None` where nothing on it subtracts a mean.
+/// Plans to centre a stream. `None` if no normalizer of the stream subtracts a mean.
 ///
 /// # Errors
-/// A refusal at a reader that sees the mean, at a writer that keeps one, or where no normalizer would become cheaper.
+/// A refusal at a reader that depends on the mean, at a writer that keeps one, or if no normalizer
+/// would become cheaper.
 pub fn plan(
     (analysis, view): (&Analysis, &View),
     sites: &[Site],
@@ -57,7 +59,8 @@ pub fn plan(
         ReadBy::Normalizer(site) => Some((site, cores[site].as_ref().filter(|core| core.centred)?)),
         _ => None,
     });
-    // A normalizer that reads several values of the stream, x and a Cast of x say, is listed for each.
+    // A normalizer that reads several values of the stream, such as x and a Cast of x, is listed
+    // for each.
     let readers: Vec<(usize, &Core)> = readers.collect::<BTreeMap<_, _>>().into_iter().collect();
     let &(first, core) = readers.first()?;
     let normalizers: Vec<(usize, Replacement)> = readers
@@ -83,7 +86,7 @@ pub fn plan(
     Some(Err(Refusal::new(reason, &sites[first].name)))
 }
 
-/// The writers of a stream, and all that their changes depend on.
+/// The writers of a stream, and everything on which their changes depend.
 struct Writers<'w> {
     analysis: &'w Analysis<'w>,
     sites: &'w [Site],
@@ -96,12 +99,12 @@ struct Writers<'w> {
 struct WriterChanges {
     /// Constants without their mean.
     projected: Vec<(NodeId, Change)>,
-    /// Values whose mean is subtracted behind the writer.
+    /// Values whose mean is subtracted after the writer.
     taken_off: Vec<(NodeId, Channels)>,
 }
 
 impl Writers<'_> {
-    /// Refuses a stream with a reader that sees the mean.
+    /// Refuses a stream with a reader that depends on the mean.
     fn check_unseen(&self) -> Result<(), Refusal> {
         let graph = &self.analysis.graph;
         for reader in &self.stream.readers {
@@ -134,10 +137,10 @@ impl Writers<'_> {
             mut projected,
             taken_off,
         } = self.changes()?;
-        // A constant operand needs no subtraction of its own: its sum has one.
+        // A constant operand needs no projection if the mean of its sum is subtracted.
         let behind: HashSet<NodeId> = taken_off.iter().map(|&(node, _)| node).collect();
         projected.retain(|(node, _)| !behind.contains(node));
-        // A normalizer that writes the stream again stays: its result is centred.
+        // A normalizer that writes to the stream stays, since its result is centred.
         normalizers
             .retain(|(_, replacement)| !replacement.nodes.iter().any(|node| behind.contains(node)));
         if normalizers.len() < WORTH * behind.len() {
@@ -180,7 +183,7 @@ impl Writers<'_> {
     /// The changes that centre the writers.
     ///
     /// # Errors
-    /// A refusal where the caller writes the stream.
+    /// A refusal if the stream is an input of the model.
     fn changes(&self) -> Result<WriterChanges, Refusal> {
         let graph = &self.analysis.graph;
         let mut changes = WriterChanges::default();
@@ -208,7 +211,7 @@ impl Writers<'_> {
         Ok(changes)
     }
 
-    /// A change of a node, for no site.
+    /// An edit of a node that belongs to no site.
     fn edit(&self, node: NodeId, change: Change) -> Edit {
         Edit {
             sites: vec![],
@@ -223,8 +226,8 @@ impl Writers<'_> {
         self.sites[site].is_bare() && core.is_some_and(|core| core.centred && core.axes.len() == 1)
     }
 
-    /// The constants of a writer without the mean; `None` where they cannot be projected, or would be
-    /// copies of large ones.
+    /// The constants of a writer without their mean. `None` if they cannot be projected, or if
+    /// large constants would have to be copied.
     fn projected(&self, at: Channels, source: WrittenBy) -> Option<Vec<Change>> {
         match source {
             WrittenBy::Linear(node) => self.linear(node, at.axis),
@@ -242,10 +245,11 @@ impl Writers<'_> {
         }
     }
 
-    /// The weight and the bias of a linear operator, whose result has its channels along an axis.
+    /// The changes of the weight and the bias of a linear operator, whose result has its channels
+    /// along this axis.
     fn linear(&self, node: NodeId, axis: usize) -> Option<Vec<Change>> {
         let at = self.analysis.at(node);
-        // In a grouped operator a channel reads the channels of its own group alone.
+        // In a grouped operator, a channel reads only the channels of its own group.
         (at.attr("group", 1) == Ok(1)).then_some(())?;
         let rules = linear(self.analysis.graph.domain_op(node))?;
         let slots = rules.slots(&at).ok()?;
@@ -259,7 +263,7 @@ impl Writers<'_> {
         for slot in present {
             (slots.bias == Some(slot)).then_some(())?;
             let bias = at.rank(slot).ok()?;
-            // The bias of a Gemm is aligned at the last axis; other biases have one axis.
+            // The bias of a Gemm is aligned at the last axis. Other biases have one axis.
             let own = if at.graph.is(node, "Gemm") {
                 (axis + bias).checked_sub(2)?
             } else {
@@ -270,7 +274,7 @@ impl Writers<'_> {
         Some(changes)
     }
 
-    /// A constant without its mean along an axis.
+    /// The change of a constant to one without its mean along an axis.
     fn constant(&self, node: NodeId, slot: usize, axis: usize) -> Option<Change> {
         let recipe = self.analysis.at(node).constant(slot).ok()?;
         if recipe.shape().get(axis) != Some(&self.stream.channels) {
@@ -281,7 +285,8 @@ impl Writers<'_> {
         self.change(node, slot, recipe.sub(&mean)?)
     }
 
-    /// A new constant at an input; `None` where its type has no room, or it would be the copy of a large one.
+    /// The change of a constant input. `None` if its type has no room, or if a large constant would
+    /// have to be copied.
     fn change(&self, node: NodeId, slot: usize, recipe: Recipe) -> Option<Change> {
         let value = self.analysis.graph.input(node, slot)?;
         let data_type = self.analysis.facts.data_type(value)?;
@@ -301,7 +306,7 @@ impl Writers<'_> {
         Some(Change::Input(node, slot, tensor))
     }
 
-    /// Whether a constant, or a value computed from it, has readers beside the writers of the
+    /// Whether a constant, or a value computed from it, has readers other than the writers of the
     /// stream.
     fn is_shared(&self, value: ValueId) -> bool {
         let graph = &self.analysis.graph;
@@ -327,14 +332,14 @@ impl Writers<'_> {
         writers.any(|writer| writer.source.node() == Some(node))
     }
 
-    /// A node, with a subtraction of the mean behind it.
+    /// Writes a node with a subtraction of the mean after it.
     fn taken_off(&self, node: NodeId, at: Channels) -> Option<Replacement> {
         let graph = &self.analysis.graph;
         let written = graph
             .outputs(node)
             .iter()
             .position(|&output| output == Some(at.value));
-        // A constant enters through its reader.
+        // A constant enters the stream through its reader.
         let slot = written.unwrap_or(0);
         let value = graph.output(node, slot)?;
         let axis = self.stream.values.iter().find(|at| at.value == value)?.axis;

@@ -1,11 +1,12 @@
 //! The effect of operators on powers of two.
 //!
-//! A value multiplied by `2^-e` has the exponent `e`, as a quantity has a unit: a product adds
-//! exponents, a root halves them, and only values of one unit can be added. So `x/√(mean x² + ε)`
-//! has exponent 0 for any exponent of x, if ε has twice that of x: the demands of a normalizer
-//! follow from its operators.
+//! A value that is multiplied by `2^-e` has the exponent `e`, as a quantity has a unit. A product
+//! adds exponents, a root halves them, and only values with one unit can be added. So `x/√(mean x²
+//! + ε)` has exponent 0 for any exponent of x, if the exponent of ε is twice that of x: what a
+//! normalizer needs follows from its operators.
 //!
-//! In binary floats all of this is exact, whatever the order of sums, while nothing becomes infinite or subnormal.
+//! In binary floats all of this is exact, whatever the order of sums, as long as no number becomes
+//! infinite or subnormal.
 
 use std::ops::Range;
 
@@ -13,7 +14,7 @@ use crate::analysis::node_view::At;
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 
-/// The attribute with the summand of a variance.
+/// The attribute that is added to a variance.
 pub const EPSILON: &str = "epsilon";
 
 /// The default of epsilon.
@@ -22,11 +23,11 @@ pub const USUAL_EPSILON: f32 = 1e-5;
 /// The exponents that a node needs on its inputs, and those of its results.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Law {
-    /// The exponent that each input has to have.
+    /// The exponent that each input must have.
     pub wanted: Vec<i32>,
     /// The exponent that each output has.
     pub made: Vec<i32>,
-    /// The float attributes that have to have an exponent.
+    /// The float attributes that must have an exponent.
     pub attributes: Vec<Attribute>,
 }
 
@@ -35,9 +36,9 @@ pub struct Law {
 pub struct Attribute {
     /// Its name.
     pub name: &'static str,
-    /// The exponent that it has to have.
+    /// The exponent that it must have.
     pub exponent: i32,
-    /// The type that it is computed in; `None` where it is unknown.
+    /// The type in which it is computed. `None` if it is unknown.
     pub data_type: Option<DataType>,
 }
 
@@ -52,10 +53,10 @@ impl Law {
         }
     }
 
-    /// The law of a node with these exponents on its inputs; `None` for constants and missing
-    /// inputs.
+    /// The law of a node with these exponents on its inputs. `None` stands for constants and
+    /// missing inputs.
     ///
-    /// Among several solutions, the one whose result has the exponent `goal`.
+    /// Of several solutions, it returns the one whose result has the exponent `goal`.
     pub fn from_node(at: &At, carried: &[Option<i32>], goal: Option<i32>) -> Self {
         let plain = Self::plain(at);
         if plain.wanted.is_empty() || plain.made.is_empty() {
@@ -65,7 +66,7 @@ impl Law {
     }
 }
 
-/// A node of which a law is looked for.
+/// A node whose law is searched.
 struct Node<'n, 'a> {
     at: &'n At<'a>,
     carried: &'n [Option<i32>],
@@ -73,7 +74,7 @@ struct Node<'n, 'a> {
 }
 
 impl Node<'_, '_> {
-    /// `None` where nothing but the plain law is known.
+    /// The law of the node. `None` if only the plain law is known.
     fn law(&self) -> Option<Law> {
         let first = self.first();
         match self.at.graph.domain_op(self.at.node) {
@@ -92,7 +93,8 @@ impl Node<'_, '_> {
             ("", "ReduceSumSquare") => Some(self.makes(2 * first)),
             ("", "LpNormalization") => Some(self.makes(0)),
             ("", "LayerNormalization" | "RMSNormalization" | "SimplifiedLayerNormalization") => {
-                // In other types than float32 its result depends on the numbers.
+                // If its statistics have a type other than float32, its result depends on the scale
+                // of its input.
                 let is_usual = self.at.attr("stash_type", 1) == Ok(1) && self.is_unread(1);
                 let mut law = Some(self.normalizer()).filter(|_| is_usual)?;
                 law.attributes
@@ -112,7 +114,7 @@ impl Node<'_, '_> {
         }
     }
 
-    /// The exponent of the first input, which takes that of the goal if it is a constant.
+    /// The exponent of the first input. If that is a constant, it takes the exponent of the goal.
     fn first(&self) -> i32 {
         if self.at.is_constant(0) {
             self.goal.unwrap_or_default()
@@ -121,7 +123,7 @@ impl Node<'_, '_> {
         }
     }
 
-    /// The exponent on an input.
+    /// The exponent of an input.
     fn on(&self, slot: usize) -> i32 {
         self.carried
             .get(slot)
@@ -141,7 +143,7 @@ impl Node<'_, '_> {
         })
     }
 
-    /// Whether nothing reads the outputs from a place on.
+    /// Whether the outputs starting at index `from` have no readers.
     fn is_unread(&self, from: usize) -> bool {
         let graph = self.at.graph;
         let mut outputs = graph.outputs(self.at.node).iter().skip(from).flatten();
@@ -158,7 +160,7 @@ impl Node<'_, '_> {
         }
     }
 
-    /// The first output is a power of the first input.
+    /// The law of a node whose first output has this exponent.
     fn makes(&self, made: i32) -> Law {
         let mut law = Law::plain(self.at);
         law.wanted[0] = self.first();
@@ -166,7 +168,7 @@ impl Node<'_, '_> {
         law
     }
 
-    /// The first outputs, so many, have the unit of the first input.
+    /// The law of a node whose first outputs have the unit of the first input.
     fn passed(&self, outputs: usize) -> Law {
         let mut law = self.makes(self.first());
         law.made
@@ -176,7 +178,7 @@ impl Node<'_, '_> {
         law
     }
 
-    /// These inputs are added, or compared.
+    /// The law of a node that adds or compares these inputs.
     fn one_unit(&self, slots: Range<usize>) -> Law {
         let mut varying = slots
             .clone()
@@ -198,8 +200,8 @@ impl Node<'_, '_> {
         law
     }
 
-    /// Each element of the result is one of the first input, or one of these numbers: inputs or, in earlier operator sets,
-    /// attributes.
+    /// The law of a node each element of whose result is an element of the first input, or one of
+    /// these limits. They are inputs or, in earlier operator sets, attributes.
     fn limits(&self, numbers: &[(usize, &'static str)]) -> Law {
         let mut law = self.passed(1);
         for &(slot, name) in numbers {
@@ -218,7 +220,7 @@ impl Node<'_, '_> {
         law
     }
 
-    /// `a·b`, or `a/b`. A constant absorbs the difference to the goal.
+    /// The law of `a·b` or `a/b`. A constant absorbs the difference to the goal.
     fn product_or_quotient(&self, sign: i32) -> Law {
         let mut law = self.makes(self.on(0) + sign * self.on(1));
         law.wanted = vec![self.on(0), self.on(1)];
@@ -230,8 +232,8 @@ impl Node<'_, '_> {
         law
     }
 
-    /// A product of two values, to which a third may be added. A weight absorbs the exponent of the other factor, unless
-    /// the goal is that exponent.
+    /// The law of a product of two values, to which a third may be added. Usually a weight absorbs
+    /// the exponent of the other factor; the law applies if the goal is that exponent.
     fn layer(&self) -> Option<Law> {
         let made = self.on(0) + self.on(1);
         if [0, 1].into_iter().any(|slot| self.at.is_constant(slot)) && self.goal != Some(made) {
@@ -246,7 +248,7 @@ impl Node<'_, '_> {
         Some(law)
     }
 
-    /// A constant power of the first input.
+    /// The law of a constant power of the first input.
     fn power(&self) -> Option<Law> {
         let numbers = self.at.numbers(1).ok()?;
         let made = numbers.iter().next()? * f64::from(self.on(0));
@@ -254,7 +256,8 @@ impl Node<'_, '_> {
         is_whole.then(|| self.makes(made as i32))
     }
 
-    /// A normalizer by statistics of its first input, with its ε beside squares, and parameters behind, which take the goal.
+    /// The law of a normalizer by statistics of its first input. Its ε has the unit of squares, and
+    /// its parameters get the exponent of the goal.
     fn normalizer(&self) -> Law {
         let goal = self.goal.unwrap_or_default();
         let mut law = self.makes(goal);
@@ -266,7 +269,7 @@ impl Node<'_, '_> {
         law
     }
 
-    /// A BatchNormalization with given statistics, which have the unit of its operand.
+    /// The law of a BatchNormalization with fixed statistics, which have the unit of its operand.
     fn batch_norm(&self) -> Option<Law> {
         let is_usual = self.at.flag("training_mode", false) == Ok(false)
             && self.at.graph.outputs(self.at.node).len() == 1;
@@ -277,8 +280,8 @@ impl Node<'_, '_> {
     }
 }
 
-/// Whether an operator maps `k·x` to k times its result for `x`, for all k > 0, beside movements
-/// and selections.
+/// Whether an operator maps `k·x` to k times its result for `x`, for all k > 0. Movements and
+/// selections do so too.
 fn is_scale_transparent(op: &str) -> bool {
     const OPS: &[&str] = &[
         "Abs",

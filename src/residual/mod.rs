@@ -1,8 +1,8 @@
 //! Other bases of residual streams.
 //!
-//! All blocks of a network read the residual stream and add to it. Its values mean nothing by themselves: a change of
-//! basis that all its writers and all its readers absorb leaves the model the same function. [`streams`] finds the
-//! writers and readers; each change of basis is a file of its own.
+//! All blocks of a network read the residual stream and add to it. If all writers and all readers
+//! of the stream absorb a change of its basis, the function of the model stays the same.
+//! [`streams`] finds the writers and readers. Each change of basis has a file of its own.
 
 pub mod centring;
 pub mod exponents;
@@ -32,17 +32,17 @@ pub const CENTRING: &str = "centring";
 /// The name of [`stream_scaling`].
 pub const SCALING: &str = "scaling";
 
-/// The streams considered for another basis, and the edits of those that change.
+/// The streams that were considered for another basis, and the edits of those that change.
 #[derive(Debug, Default)]
 pub struct BasisChange {
     /// The streams, in execution order.
     pub streams: Vec<StreamPlan>,
-    /// The edits; the sites of an edit are indices of streams.
+    /// The edits. The sites of an edit are indices of streams.
     pub edits: Vec<Edit>,
 }
 
-/// Plans to centre the streams of a model. `refused` gives the reason, by name or kind, why a
-/// stream or site stays.
+/// Plans to centre the streams of a model. `refused` returns the reason why a stream or site stays,
+/// by its name or kind.
 pub fn centred(
     analysis: &Analysis,
     view: &View,
@@ -63,7 +63,8 @@ pub fn centred(
             Some(Ok(planned)) => {
                 let edits = planned.edits.iter();
                 let nodes: Vec<NodeId> = edits.flat_map(|edit| edit.change.nodes()).collect();
-                // A stream that shares nodes with one that changes waits for the next repetition.
+                // A stream that shares nodes with another changed stream waits for the next
+                // repetition.
                 let waits = nodes.iter().any(|node| touched.contains(node));
                 if !waits {
                     touched.extend(nodes);
@@ -88,7 +89,8 @@ impl BasisChange {
     }
 }
 
-/// Why a stream of this name stays: its own refusal, or that of a normalizer on it.
+/// The reason why a stream with this name stays: its own refusal, or that of a normalizer that
+/// reads it.
 fn stays(
     name: &str,
     stream: &Stream,
@@ -105,7 +107,7 @@ fn stays(
     })
 }
 
-/// The name of a stream: that of its first value.
+/// The name of a stream, which is that of its first value.
 fn name(analysis: &Analysis, stream: &Stream) -> String {
     let first = stream
         .values
@@ -114,7 +116,8 @@ fn name(analysis: &Analysis, stream: &Stream) -> String {
     first.unwrap_or_default().to_owned()
 }
 
-/// The entry of a stream in the plan, with its writers and readers, before a change of basis is planned.
+/// The entry of a stream in the plan, with its writers and readers, before a change of basis is
+/// planned.
 fn listed(analysis: &Analysis, sites: &[Site], stream: &Stream) -> StreamPlan {
     let writers = stream.writers.iter();
     let readers = stream.readers.iter();

@@ -1,9 +1,10 @@
-//! Norm after norm: a normalizer that only divides each token by a number, where later normalizers cancel this number.
+//! Norm after norm: removes a normalizer that only divides each token by a scalar, if later
+//! normalizers cancel this scalar.
 //!
-//! `N₁(x) = x/ρ`. Behind linear operators without a bias, ρ is a factor of a token, and
-//! `N₂(y/ρ) = N₂(y)` for any other normalizer N₂ along the channels, but for its ε: with v the mean
-//! of squares before the change and u after it, the relative change of its result is at most
-//! `ε/2·|1/u − 1/v|`. That is no fold, so it is an option.
+//! `N₁(x) = x/ρ`. After linear operators without a bias, ρ is a factor of each token. Any other
+//! normalizer N₂ along the channels removes it, `N₂(y/ρ) = N₂(y)`, except for its ε. Let v be the
+//! mean of squares before the change and u after it. Then the relative change of its result is at
+//! most `ε/2·|1/u − 1/v|`. This is not an exact fold, so it is an option.
 
 use crate::affine::materialize::Edit;
 use crate::affine::plan::{Follower, MergedNorm};
@@ -16,15 +17,14 @@ use crate::ir::{NodeId, Reader, ValueId};
 
 use crate::residual::rms_norm::has_range;
 
-/// Its name for `--skip`.
+/// The name for `--skip`.
 pub const MERGING: &str = "merging";
 
-/// How many operators may lie between a normalizer and those behind it.
+/// The largest number of operators between a normalizer and those after it.
 const BETWEEN: usize = 64;
 
-/// Plans which normalizers to remove; `is_skipped` decides by name whether a site stays. Of two
-/// that follow each other only one is removed at a time: the next repetition has one less in
-/// between.
+/// Plans which normalizers to remove. `is_skipped` decides by name whether a site stays. Of two
+/// normalizers in a row only one is removed at a time; the next repetition handles the other one.
 pub fn merged(
     view: &View,
     sites: &[Site],
@@ -91,7 +91,7 @@ fn is_along_last(core: &Core) -> bool {
     core.axes == [core.rank - 1]
 }
 
-/// The entry in the plan of a normalizer behind a removed one.
+/// The entry in the plan of a normalizer after a removed one.
 fn follower(view: &View, site: &Site, core: &Core) -> Option<Follower> {
     Some(Follower {
         name: site.name.clone(),
@@ -101,7 +101,7 @@ fn follower(view: &View, site: &Site, core: &Core) -> Option<Follower> {
     })
 }
 
-/// Whether a site does nothing but divide a token by a number.
+/// Whether a site only divides each token by a scalar.
 fn divides(core: &Core, site: &Site) -> bool {
     site.is_bare() && !core.centred && core.factor.is_none() && core.inside.is_none()
 }
@@ -119,18 +119,18 @@ fn without(view: &View, core: &Core) -> Option<Replacement> {
     })
 }
 
-/// The search for the normalizers behind one.
+/// The search for the normalizers after a normalizer.
 struct Behind<'v, 'a> {
     view: &'v View<'a>,
     cores: &'v [Option<Core>],
-    /// The sites that normalize a value.
+    /// The sites that normalize a value, by that value.
     ends: &'v HashMap<ValueId, usize>,
     left: usize,
     followers: Vec<usize>,
 }
 
 impl Behind<'_, '_> {
-    /// Whether a factor of each token of a value disappears on all paths behind it.
+    /// Whether a factor of each token of a value disappears on all paths after it.
     fn all(&mut self, value: ValueId) -> bool {
         let readers = self.view.graph.readers(value);
         !readers.is_empty()
@@ -140,7 +140,7 @@ impl Behind<'_, '_> {
             })
     }
 
-    /// Whether the factor disappears behind this reader.
+    /// Whether the factor disappears after this reader.
     fn next(&mut self, value: ValueId, node: NodeId, input: usize) -> bool {
         let end = self.ends.get(&value).filter(|&&site| {
             let core = self.cores[site].as_ref();
@@ -158,7 +158,7 @@ impl Behind<'_, '_> {
         made.is_some_and(|made| self.is_scale_transparent(node, input) && self.all(made))
     }
 
-    /// Whether a factor of a token passes unchanged: a positive number, along the last axis.
+    /// Whether a factor of each token, a positive number, passes the node unchanged.
     fn is_scale_transparent(&self, node: NodeId, input: usize) -> bool {
         let (graph, at) = (self.view.graph, self.view.at(node));
         match graph.domain_op(node) {
@@ -179,7 +179,7 @@ impl Behind<'_, '_> {
     }
 }
 
-/// Whether all inputs of a node but this one are constants.
+/// Whether all other inputs of a node are constants.
 fn others_are_constant(at: &At, input: usize) -> bool {
     (0..at.arity()).all(|slot| slot == input || at.is_constant(slot))
 }

@@ -1,8 +1,8 @@
-//! A LayerNormalization of a value whose mean is 0, as an RMS normalization.
+//! Writes a LayerNormalization of a value whose mean is 0 as an RMS normalization.
 //!
-//! Before: `γ·(x − mean(x))/√(var(x) + ε)`, as an operator or written out. After:
-//! `γ·x/√(mean(x²) + ε)`, in the written-out form that tract and onnxruntime fuse into one
-//! operator; onnxruntime needs a scale behind it, even of ones.
+//! Before: `γ·(x − mean(x))/√(var(x) + ε)`, as one operator or written out. After: `γ·x/√(mean(x²)
+//! + ε)`, in the written-out form that tract and onnxruntime fuse into one operator. onnxruntime
+//! needs a scale after it, even if it is 1.
 
 use crate::affine::recognize::statistics::Core;
 use crate::affine::recognize::{Replacement, Site, View};
@@ -11,8 +11,8 @@ use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 
-/// The replacement of a LayerNormalization over one axis; `None` with a shift, which would be one
-/// operator more, or where parts of it are unknown.
+/// The replacement of a LayerNormalization over one axis. `None` if it has a shift, which would
+/// need an additional operator, or if any part of it is unknown.
 pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement> {
     let &[axis] = &core.axes[..] else { return None };
     let is_plain = core.centred && !core.norm && core.factor.is_none() && core.inside.is_none();
@@ -21,12 +21,12 @@ pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement
         .facts
         .data_type(core.input)
         .filter(|&it| has_range(it))?;
-    // Casts may lie between the statistics and the quotient.
+    // Casts may be between the statistics and the quotient.
     (view.facts.data_type(core.output) == Some(data_type)).then_some(())?;
     let scale = scale(view, site, core)?;
     let last = view.graph.producer(core.output)?.0;
     let graph = view.graph;
-    // Ones and zeros may stand there because an engine recognizes a LayerNormalization by them.
+    // Constants 1 and 0 may be there only so that an engine recognizes a LayerNormalization.
     let neutral = if matches!(scale, Scale::None) {
         neutral_behind(view, core.output)
     } else {
@@ -68,7 +68,8 @@ pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement
     })
 }
 
-/// The operators behind a value, each the only reader of its predecessor, that change no number.
+/// The operators after a value that change nothing. Each is the only reader of the result before
+/// it.
 fn neutral_behind(view: &View, mut value: ValueId) -> Vec<NodeId> {
     let mut nodes = vec![];
     while let Some((node, slot)) = view.graph.only_reader(value) {
@@ -91,7 +92,8 @@ fn neutral_behind(view: &View, mut value: ValueId) -> Vec<NodeId> {
     nodes
 }
 
-/// The nodes of an RMS normalization of a value, which compute in another type than its own where that is given.
+/// Writes the nodes of an RMS normalization of a value. They compute in the type `inside`, with
+/// Casts if the value has another type.
 pub fn written_out(
     maker: &mut Maker,
     value: &str,
@@ -118,22 +120,23 @@ pub fn written_out(
     }
 }
 
-/// Whether a type has room for values without their mean, which may be twice as large: float16 ends at 65,504.
+/// Whether a type has room for values without their mean, which may be twice as large. float16 ends
+/// at 65,504.
 pub fn has_range(data_type: DataType) -> bool {
     data_type.is_float() && data_type != DataType::Float16
 }
 
-/// The scale of the normalized value.
+/// The place of the scale of the normalized value.
 enum Scale {
-    /// There is none.
+    /// There is no scale.
     None,
-    /// An input of the operator.
+    /// The scale is this input of the operator.
     Inside(ValueId),
-    /// The nodes behind.
+    /// The scale is applied by the nodes after the core.
     Behind,
 }
 
-/// The scale of the normalized value; `None` where something is added.
+/// The place of the scale of the normalized value. `None` if it is also shifted.
 fn scale(view: &View, site: &Site, core: &Core) -> Option<Scale> {
     if let Some(part) = &site.post
         && !part.affine.has_no_shift()

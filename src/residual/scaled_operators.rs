@@ -1,7 +1,7 @@
-//! The edits of stream scaling by a power of two.
+//! The edits that scale streams by a power of two.
 //!
-//! The [exponent](super::exponents) of each value is decided from the inputs on, node by node.
-//! Behind a writer that cannot absorb its power, and before a reader that cannot, stands a Mul.
+//! The [exponent](super::exponents) of each value is decided node by node, starting at the inputs.
+//! A Mul is inserted after a writer that cannot absorb its power, and before a reader that cannot.
 
 use std::collections::{BTreeSet, HashMap as Map};
 
@@ -27,16 +27,16 @@ use crate::residual::streams::Stream;
 pub struct ScaledStreams {
     /// The changes.
     pub edits: Vec<Edit>,
-    /// The names of the nodes that absorb a power, for each stream that is scaled, in execution order.
+    /// For each scaled stream, the names of the nodes that absorb a power, in execution order.
     pub into: Map<usize, Vec<String>>,
-    /// The names of the values that are multiplied by a power.
+    /// For each scaled stream, the names of the values that a Mul multiplies by a power.
     pub multiplied: Map<usize, Vec<String>>,
 }
 
-/// Scales streams by `2^-power`, each identified by its index, as sites are.
+/// Scales streams by `2^-power`. Each stream is identified by its index, as sites are.
 ///
 /// # Errors
-/// [`Failed`] for the streams that cannot be scaled; the others can be scaled without them.
+/// [`Failed`] for the streams that cannot be scaled. The others can be scaled without them.
 pub fn scale(
     analysis: &Analysis,
     streams: &[(usize, &Stream)],
@@ -64,25 +64,25 @@ pub fn scale(
     scaling.finish()
 }
 
-/// A Mul by a power of two.
+/// A new Mul by a power of two.
 struct Mul {
     value: ValueId,
-    /// The exponent that it takes away.
+    /// The exponent that it removes.
     exponent: i32,
     /// The readers of its result.
     readers: Vec<(NodeId, usize)>,
     /// Whether its result is an output of the model.
     is_output: bool,
-    /// The stream.
+    /// The index of the stream.
     stream: usize,
 }
 
 struct Exponents<'s> {
     analysis: &'s Analysis<'s>,
     power: i32,
-    /// The stream of each value that is to be scaled.
+    /// The stream of each value that must be scaled.
     goals: HashMap<ValueId, usize>,
-    /// The exponents of values, with the stream that causes them.
+    /// The exponent of each value, with the stream that causes it.
     exponents: HashMap<ValueId, (i32, usize)>,
     folds: Vec<Fold>,
     attributes: Vec<Edit>,
@@ -114,13 +114,13 @@ impl Exponents<'_> {
         Ok(())
     }
 
-    /// The stream that a result of a node belongs to.
+    /// The stream to which a result of a node belongs.
     fn goal(&self, node: NodeId) -> Option<usize> {
         let mut outputs = self.analysis.graph.outputs(node).iter().flatten();
         outputs.find_map(|value| self.goals.get(value).copied())
     }
 
-    /// The streams that a node belongs to, or whose powers are in its inputs.
+    /// The streams to which a node belongs, or whose powers are in its inputs.
     fn streams(&self, node: NodeId, goal: Option<usize>) -> BTreeSet<usize> {
         let graph = &self.analysis.graph;
         let read = graph.inputs(node).iter().flatten();
@@ -145,7 +145,7 @@ impl Exponents<'_> {
         carried
     }
 
-    /// Places the powers at a node: in its constants and attributes, or in Muls around it.
+    /// Puts the powers at a node into its constants and attributes, or into Muls around it.
     fn place(
         &mut self,
         node: NodeId,
@@ -184,7 +184,7 @@ impl Exponents<'_> {
         Ok(())
     }
 
-    /// Gives the inputs of a node the exponents that are wanted.
+    /// Gives the inputs of a node the exponents that they need.
     fn supply(&mut self, at: &At, carried: &[Option<i32>], wanted: &[i32], stream: usize) {
         for (slot, &wanted) in wanted.iter().enumerate() {
             match carried[slot] {
@@ -199,7 +199,7 @@ impl Exponents<'_> {
         }
     }
 
-    /// Notes the exponents of results. An output of the model loses its power again.
+    /// Records the exponents of results. A Mul removes the power of an output of the model.
     fn record(&mut self, node: NodeId, made: &[i32], stream: usize) {
         let graph = &self.analysis.graph;
         for (&value, &exponent) in graph.outputs(node).iter().zip(made) {
@@ -219,7 +219,7 @@ impl Exponents<'_> {
         }
     }
 
-    /// The law of a node whose constants can follow it.
+    /// The law of a node that its constants can satisfy.
     fn law(&self, at: &At, carried: &[Option<i32>], goal: Option<i32>) -> Result<Law, Reason> {
         if !self.analysis.activations.contains(at.node) {
             for law in [
@@ -234,7 +234,7 @@ impl Exponents<'_> {
         Ok(Law::plain(at))
     }
 
-    /// Whether the constants of a node can have the wanted exponents.
+    /// Whether the constants of a node can have the exponents that the law requires.
     fn holds(&self, at: &At, law: &Law) -> Result<bool, Reason> {
         for (slot, &wanted) in law
             .wanted
@@ -246,7 +246,7 @@ impl Exponents<'_> {
             if !self.takes(at, Side::Constant(slot)) || self.is_table_of_others(value) {
                 return Ok(false);
             }
-            // An epsilon stands alone: nothing compensates for its rounding.
+            // An epsilon is a single element, so nothing compensates for its rounding.
             if self.analysis.constants.len(value) == Some(1)
                 && let Some(&number) = at.numbers(slot)?.iter().next()
             {
@@ -256,7 +256,8 @@ impl Exponents<'_> {
         Ok(true)
     }
 
-    /// Whether an array of two or more axes has other readers: a Mul costs less than a copy.
+    /// Whether an array with at least two axes has other readers. A Mul costs less than a copy of
+    /// it.
     fn is_table_of_others(&self, value: ValueId) -> bool {
         let graph = &self.analysis.graph;
         let is_table = self.analysis.facts.rank(value).is_some_and(|rank| rank > 1);
@@ -278,7 +279,7 @@ impl Exponents<'_> {
         let Ok(rank) = rank(at, side) else {
             return false;
         };
-        // The number stands for any power.
+        // The factor 2 stands for any power.
         let scale = Affine::scale(Numbers::number(2.0, rank));
         let is_layer = linear(at.graph.domain_op(at.node)).is_some_and(|linear| linear.is_layer());
         let has_place =
@@ -286,15 +287,15 @@ impl Exponents<'_> {
         has_place && linear::check(at, side, &scale).is_ok()
     }
 
-    /// A node absorbs a power on that side: it removes the exponent of an operand, and adds it
-    /// elsewhere.
+    /// Lets a node absorb a power on that side. This removes the exponent of an operand, or adds it
+    /// to a result or a constant.
     fn fold(&mut self, at: &At, side: Side, exponent: i32, stream: usize) {
         let exponent = if let Side::Operand(_) = side {
             -exponent
         } else {
             exponent
         };
-        // The rank is known, since `takes` asks for it.
+        // The rank is known, because `takes` has checked it.
         let scale = Affine::scale(Numbers::number(
             factor(-exponent),
             rank(at, side).unwrap_or_default(),
@@ -307,7 +308,7 @@ impl Exponents<'_> {
         });
     }
 
-    /// An input has an exponent that the node cannot take.
+    /// Removes an exponent from an input whose node cannot have it there.
     fn compensate(&mut self, at: &At, slot: usize, exponent: i32, stream: usize) {
         if self.takes(at, Side::Operand(slot)) {
             return self.fold(at, Side::Operand(slot), exponent, stream);
@@ -395,12 +396,12 @@ fn rank(at: &At, side: Side) -> Result<usize, Reason> {
     }
 }
 
-/// `2^exponent`
+/// `2^exponent`.
 fn factor(exponent: i32) -> f64 {
     f64::from(exponent).exp2()
 }
 
-/// The value of an attribute, if it can take the exponent that it needs.
+/// The value of an attribute. An error if it cannot have the exponent that it needs.
 fn exponent(at: &At, attribute: &Attribute) -> Result<f64, Reason> {
     let absent = if attribute.name == EPSILON {
         USUAL_EPSILON
@@ -411,7 +412,7 @@ fn exponent(at: &At, attribute: &Attribute) -> Result<f64, Reason> {
     exactly(value, attribute.exponent, attribute.data_type).map(|()| value)
 }
 
-/// Refuses a number that its type does not hold with this exponent.
+/// Refuses a number that its type cannot represent with this exponent.
 fn exactly(number: f64, exponent: i32, data_type: Option<DataType>) -> Result<(), Reason> {
     let (scaled, data_type) = (number * factor(-exponent), float(data_type)?);
     if rounded(data_type, scaled).is_infinite() {
@@ -423,7 +424,7 @@ fn exactly(number: f64, exponent: i32, data_type: Option<DataType>) -> Result<()
     Ok(())
 }
 
-/// The product that a type does not hold, for a refusal.
+/// Describes a product that a type cannot represent, for a refusal.
 fn product(number: f64, exponent: i32, data_type: DataType) -> String {
     format!("{number:.1e} times 2^{} in {data_type}", -exponent)
 }

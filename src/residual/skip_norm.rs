@@ -1,5 +1,5 @@
-//! Normalizers of com.microsoft with the residual sum inside, written as the sum and a normalizer,
-//! so that the rules for those apply. onnxruntime fuses both again.
+//! Writes normalizers of com.microsoft that contain the residual sum as a sum and a normalizer, so
+//! that the rules for those apply. onnxruntime fuses both again.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
@@ -19,7 +19,7 @@ struct NormalizedSum {
     centred: bool,
     /// The input that is added to the sum.
     bias: usize,
-    /// The inputs that the normalizer has behind its first.
+    /// The inputs of the normalizer after its first input.
     parameters: std::ops::Range<usize>,
 }
 
@@ -44,7 +44,8 @@ const SUM: usize = 3;
 /// The edits that write all such operators as a sum and a normalizer.
 pub fn summed_apart(analysis: &Analysis) -> Vec<Edit> {
     let graph = &analysis.graph;
-    // onnxruntime has it for all operator sets; a model of an older one that has it is made for onnxruntime.
+    // onnxruntime has LayerNormalization for all operator sets. A model with an older operator set
+    // that contains one is made for onnxruntime.
     let has_layer_norm = graph.model().own_opset() >= LAYER_NORMALIZATION
         || graph
             .order()
@@ -59,7 +60,8 @@ pub fn summed_apart(analysis: &Analysis) -> Vec<Edit> {
     edits
 }
 
-/// The sum and the normalizer of one node; `None` where it is another, or its statistics are read.
+/// Writes one node as a sum and a normalizer. `None` for another operator, or if its statistics are
+/// read.
 fn apart(analysis: &Analysis, node: NodeId, has_layer_norm: bool) -> Option<Replacement> {
     let (graph, at) = (&analysis.graph, analysis.at(node));
     let (domain, op) = graph.domain_op(node);
@@ -94,14 +96,14 @@ fn apart(analysis: &Analysis, node: NodeId, has_layer_norm: bool) -> Option<Repl
     })
 }
 
-/// The name of an input, where there is one.
+/// The name of an input, if the node has it.
 fn input_name<'a>(at: &At<'a>, slot: usize) -> Option<&'a str> {
     let value = at.graph.input(at.node, slot)?;
     Some(at.graph.value_name(value))
 }
 
 impl NormalizedSum {
-    /// Makes the normalizer of a sum, the result of which is the last one.
+    /// Writes the normalizer of a sum. The last node has its result.
     fn normalize(&self, at: &At, maker: &mut Maker, sum: &str) -> Option<()> {
         let epsilon = at.attr_float("epsilon", 1e-12).ok()?;
         let parameters = self.parameters.clone();
@@ -112,7 +114,7 @@ impl NormalizedSum {
             maker.op("LayerNormalization", &inputs, attributes);
             return Some(());
         }
-        // ONNX has no such operator before version 23; onnxruntime fuses these nodes to its own.
+        // ONNX has no such operator before version 23. onnxruntime fuses these nodes into its own.
         let own = at
             .facts
             .data_type(at.input(0).ok()?)

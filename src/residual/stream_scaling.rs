@@ -1,7 +1,7 @@
-//! Stream scaling: residual streams multiplied by `2^-k`, for types of a smaller range.
+//! Stream scaling: multiplies residual streams by `2^-k`, for types with a smaller range.
 //!
-//! The writers of a stream are multiplied by `2^-k`, the ε of its variances by `4^-k`, and all
-//! other readers absorb `2^k`: in a weight, or by a Mul in front. In float32 every bit of every
+//! The writers of a stream are multiplied by `2^-k`, and the ε of its variances by `4^-k`. All
+//! other readers absorb `2^k`, in a weight or by a Mul before them. In float32 every bit of every
 //! output stays the same, as long as no number is subnormal. In float16 the stream stays in range.
 
 use std::collections::HashMap;
@@ -16,13 +16,13 @@ use crate::residual::scaled_operators::{ScaledStreams, scale};
 use crate::residual::streams::{Stream, streams};
 use crate::residual::{BasisChange, listed, name, stays};
 
-/// The largest useful power: beyond it squares leave the range of float32.
+/// The largest useful power. With a larger one, squares leave the range of float32.
 const LARGEST: u32 = 40;
 
-/// The power, if streams can be scaled by it.
+/// Returns the power, if streams can be scaled by it.
 ///
 /// # Errors
-/// [`Error::Power`] if not.
+/// [`Error::Power`] if they cannot.
 ///
 /// ```
 /// use unfold::residual::stream_scaling::possible;
@@ -40,7 +40,7 @@ pub fn possible(power: u32) -> Result<u32> {
     }
 }
 
-/// The streams of a model with a sum of varying values in them.
+/// The streams of a model that contain a sum of varying values.
 pub fn residual(analysis: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
     streams(analysis, view, sites)
         .into_iter()
@@ -48,8 +48,8 @@ pub fn residual(analysis: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream>
         .collect()
 }
 
-/// Plans to scale the residual streams of a model by `2^-power`. `refused` gives the reason, by
-/// name or kind, why a stream or site stays.
+/// Plans to scale the residual streams of a model by `2^-power`. `refused` returns the reason why a
+/// stream or site stays, by its name or kind.
 pub fn scaled(
     analysis: &Analysis,
     view: &View,
@@ -85,7 +85,8 @@ pub fn scaled(
     }
 }
 
-/// Scales all streams that can be scaled, and notes why the others are `kept`: once at most for each of them.
+/// Scales all streams that can be scaled, and records in `kept` why the others cannot. Each attempt
+/// refuses at least one more.
 fn scaled_without(
     analysis: &Analysis,
     streams: &[Stream],

@@ -1,8 +1,8 @@
-//! The residual streams of a model: values tied together by sums and movements, with their writers
-//! and readers.
+//! The residual streams of a model: values that sums and movements connect, with their writers and
+//! readers.
 //!
-//! The search begins at a normalizer: the axis that its statistics are taken over is that of the channels. From there
-//! it walks both ways, through every node that ties (`ties`) values together.
+//! The search begins at a normalizer. The axis of its statistics is that of the channels. From
+//! there it goes in both directions, through every node that ties values together (see `ties`).
 
 use crate::affine::fold::Side;
 use crate::affine::recognize::statistics::Core;
@@ -26,22 +26,23 @@ pub struct Channels {
 /// A residual stream.
 #[derive(Debug, Clone)]
 pub struct Stream {
-    /// Its values, in execution order.
+    /// The values of the stream, in execution order.
     pub values: Vec<Channels>,
-    /// How many channels it has.
+    /// The number of channels.
     pub channels: usize,
-    /// Its writers.
+    /// The writers of the stream.
     pub writers: Vec<StreamWriter>,
-    /// Its readers.
+    /// The readers of the stream.
     pub readers: Vec<StreamReader>,
-    /// How many of its nodes add several varying values.
+    /// The number of its nodes that add several varying values.
     pub sums: usize,
 }
 
 /// A value that enters a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamWriter {
-    /// The value that is written: one of the stream, or the constant operand of a sum in it.
+    /// The value that is written. It is a value of the stream, or the constant operand of a sum in
+    /// it.
     pub at: Channels,
     /// The kind of writer.
     pub source: WrittenBy,
@@ -50,24 +51,24 @@ pub struct StreamWriter {
 /// A writer of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WrittenBy {
-    /// A linear operator of constants, whose result has the channels of its weight.
+    /// A linear operator with constants, whose result has the channels of its weight.
     Linear(NodeId),
-    /// Rows of a table of constants, the first operand of this Gather.
+    /// Rows of a constant table, which is the first operand of this Gather.
     Table(NodeId),
-    /// A constant, which is this operand of a node: a class token, positions, a bias.
+    /// A constant that is this operand of a node, such as a class token, positions or a bias.
     Constant(NodeId, usize),
-    /// An operand of a sum that is the same along all channels.
+    /// An operand of a sum that is constant along the channels.
     Uniform(NodeId, usize),
-    /// A normalization by statistics, by the place of its site.
+    /// A normalization by statistics, given by the index of its site.
     Normalizer(usize),
-    /// The caller.
+    /// The caller: the value is an input of the model.
     Input,
     /// Any other node.
     Other(NodeId),
 }
 
 impl WrittenBy {
-    /// The node that writes, if it is one.
+    /// The node that writes, if the writer is a node.
     pub fn node(self) -> Option<NodeId> {
         match self {
             WrittenBy::Linear(node)
@@ -92,15 +93,15 @@ pub struct StreamReader {
 /// A reader of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadBy {
-    /// A normalization by statistics over exactly its channels, by the place of its site.
+    /// A normalization by statistics over exactly its channels, given by the index of its site.
     Normalizer(usize),
-    /// A linear operator of constants, which reads the channels by this operand.
+    /// A linear operator with constants, which reads the channels by this operand.
     Linear(NodeId, usize),
-    /// The caller.
+    /// The caller: the value is an output of the model.
     Output,
-    /// A body inside this node.
+    /// A body of this node.
     Body(NodeId),
-    /// Any other node, by this operand.
+    /// Any other node, which reads it by this operand.
     Other(NodeId, usize),
 }
 
@@ -163,7 +164,7 @@ fn sites_of_nodes(sites: &[Site], cores: &[Option<Core>]) -> HashMap<NodeId, usi
     site_of
 }
 
-/// Where in the order of execution a value is made; inputs come first.
+/// The place in the execution order at which a value is computed. Inputs come first.
 fn place(analysis: &Analysis, value: ValueId) -> Option<usize> {
     analysis
         .graph
@@ -183,10 +184,11 @@ struct Traversal<'w> {
     stream: Stream,
 }
 
-/// How many operators in a row may lie before the readers that need extents alone.
+/// The largest number of operators in a row before readers that need only extents.
 const DEPTH: usize = 8;
 
-/// Whether the result of a node's first input is read for its extents alone, whatever its elements.
+/// Whether only the extents of a node's results are read, so that the elements of its first input
+/// do not matter.
 fn is_for_extents(analysis: &Analysis, node: NodeId, depth: usize) -> bool {
     let graph = &analysis.graph;
     let is_known = matches!(
@@ -235,7 +237,7 @@ impl<'w> Traversal<'w> {
         }
     }
 
-    /// Walks both ways from a value, as far as nodes tie values together.
+    /// Visits values in both directions from a value, as far as nodes tie values together.
     fn everywhere(&mut self, from: Channels) {
         self.reach(from);
         while let Some(at) = self.open.pop() {
@@ -246,7 +248,7 @@ impl<'w> Traversal<'w> {
         }
     }
 
-    /// Records a value; `false` if its channels lie along two axes.
+    /// Records a value. `false` if its channels lie along two axes.
     fn reach(&mut self, at: Channels) -> bool {
         let axis = *self.axes.entry(at.value).or_insert_with(|| {
             self.open.push(at);
@@ -295,13 +297,13 @@ impl<'w> Traversal<'w> {
             },
         };
         let reader = StreamReader { at, by };
-        // The operators of one normalization read it several times.
+        // The operators of one normalization read the value several times.
         if !self.stream.readers.contains(&reader) {
             self.stream.readers.push(reader);
         }
     }
 
-    /// Whether a node belongs to the statistics of a site, and those are taken over this axis.
+    /// Whether a node belongs to the statistics of a site, and these are computed over this axis.
     fn is_over(&self, site: usize, node: NodeId, axis: usize) -> bool {
         self.cores[site]
             .as_ref()
@@ -378,7 +380,7 @@ impl<'w> Traversal<'w> {
         stream
             .values
             .sort_by_key(|at| (place(analysis, at.value), at.value));
-        // A constant has no producer, and is sorted by the node that reads it.
+        // A constant has no producer, so it is sorted by the node that reads it.
         stream.writers.sort_by_key(|StreamWriter { at, source }| {
             (
                 source.node().map_or(place(analysis, at.value), |node| {

@@ -1,9 +1,10 @@
-//! How operators tie values of one stream together: each token of the result is a sum of tokens of the operands, all
-//! channels alike, so that a change of basis of the operands is the same change of the result.
+//! How operators tie values of one stream together: each token of the result is a sum of tokens of
+//! the operands, in the same way for all channels. So a change of basis of the operands is an equal
+//! change of the result.
 //!
-//! The transfer [rule](crate::affine::fold::Rule) of a node locates the channels behind it: it is applied
-//! to a probe, a scale with another number for each channel. Sums are handled here, for a rule sees
-//! one affine of each operand and not its position.
+//! The transfer [rule](crate::affine::fold::Rule) of a node finds the channels of its result: it is
+//! applied to a probe, a scale with a different number for each channel. Sums are handled here,
+//! because a rule sees an affine of each operand but not its axis.
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -19,13 +20,13 @@ use crate::recipe::Numbers;
 /// A node that ties values together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tie {
-    /// The operands with channels, each with its axis of them.
+    /// The operands with channels, each with its axis of channels.
     pub operands: Vec<(usize, usize)>,
-    /// The operands that are added and the same along all channels.
+    /// The operands that are added and constant along the channels.
     pub uniform: Vec<usize>,
     /// The outputs with channels.
     pub outputs: Vec<usize>,
-    /// The axis of channels in each of those.
+    /// The axis of channels in each of these outputs.
     pub axis: usize,
 }
 
@@ -82,8 +83,8 @@ pub fn ahead(
     })
 }
 
-/// Whether a node is a linear operator whose constants have the channels that lie along an axis of an operand, or of
-/// its result.
+/// Whether a node is a linear operator whose constants have the channels that lie along this axis
+/// of an operand, or of its result.
 pub fn is_taken(
     analysis: &Analysis,
     node: NodeId,
@@ -101,7 +102,8 @@ pub fn is_taken(
         && probe.is_some_and(|probe| takes_all(&at, side, &probe))
 }
 
-/// Whether each token of the result is a combination of tokens of the operand, all channels alike.
+/// Whether each token of the result is a combination of tokens of the operand, in the same way for
+/// all channels.
 fn mixes_tokens(at: &At) -> bool {
     const OTHERS: &[&str] = &[
         "AveragePool",
@@ -122,7 +124,7 @@ fn mixes_tokens(at: &At) -> bool {
     is_scale_transparent || at.graph.op(at.node).is_some_and(|op| OTHERS.contains(&op))
 }
 
-/// A scale with another number for each channel.
+/// A scale with a different number for each channel.
 fn probe(rank: usize, axis: usize, channels: usize) -> Option<Affine> {
     let mut shape = vec![1; rank];
     *shape.get_mut(axis)? = channels;
@@ -132,7 +134,7 @@ fn probe(rank: usize, axis: usize, channels: usize) -> Option<Affine> {
     )))
 }
 
-/// The outputs that a probe reaches, and the axis of its numbers there.
+/// The outputs that a probe reaches, and the axis along which its numbers vary there.
 fn reached(step: Step, channels: usize) -> Option<(Vec<usize>, usize)> {
     let [way] = &step.ways[..] else { return None };
     let (_, first) = way.first()?;
@@ -146,11 +148,11 @@ fn reached(step: Step, channels: usize) -> Option<(Vec<usize>, usize)> {
     fits.then(|| (way.iter().map(|&(output, _)| output).collect(), axis))
 }
 
-/// An element-wise operator that is linear in those of its operands that have channels.
+/// An element-wise operator that is linear in those operands that have channels.
 struct Combination {
-    /// The operands that must not vary from channel to channel.
+    /// The operands that must be constant along the channels.
     factors: &'static [usize],
-    /// Whether one operand alone may have channels: the others multiply it.
+    /// Whether only one operand may have channels, because the others multiply it.
     multiplies: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Passes that simplify: identity elimination; constants and equal operators.
+//! Passes that simplify: identity elimination, constant folding, and elimination of equal
+//! operators.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -12,9 +13,9 @@ use crate::onnx::Model;
 use crate::onnx::proto::{NodeProto, TensorProto};
 use crate::passes::simplify::{self, Limits, tidy};
 
-/// Values instead of Identities and Casts to the type that they have.
+/// Removes Identities, and Casts to the type that a value has already.
 pub struct IdentityElimination {
-    /// Whether activations that make no difference beside another one are removed too.
+    /// Whether activations that are redundant next to another activation are removed too.
     pub removes_activations: bool,
 }
 
@@ -44,7 +45,7 @@ impl Pass for IdentityElimination {
     }
 }
 
-/// Constants computed, and each value computed once.
+/// Folds constants, and computes each value only once.
 pub struct CleanUp;
 
 impl Pass for CleanUp {

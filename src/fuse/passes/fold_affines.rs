@@ -1,4 +1,5 @@
-//! The pass that folds affines: recognises the sites, plans, materializes and applies the plan.
+//! The pass that folds affines. It recognizes the sites, and plans, materializes and applies their
+//! folds.
 
 use std::collections::HashMap;
 
@@ -17,7 +18,7 @@ use crate::onnx::Model;
 use crate::passes::simplify::simplify_known;
 use crate::refusal::{Reason, Refusal};
 
-/// The affines of normalizers in the weights of linear operators.
+/// Folds the affines of normalizers into the weights of linear operators.
 pub struct FoldAffines;
 
 impl Pass for FoldAffines {
@@ -39,13 +40,14 @@ impl Pass for FoldAffines {
         let sites = context.take_sites()?;
         let mut folding = Folding::new(context, analysis, &sites, log);
         let mut found = Some(sites);
-        // At most thrice for each site that stays after all, which only the new tensors show.
+        // Each site may be refused up to three times, because some obstacles only appear with the
+        // new tensors.
         for _ in 0..=3 * folding.is_scale.len() {
             (context.settings.tell)("plan", 0, 1);
             let sites = found.take().map_or_else(|| context.find_sites(), Ok)?;
             let plan = folding.plan(&sites);
             if !plan.is_empty() {
-                // The sites take as much memory as the next steps; they are found again if needed.
+                // The sites take as much memory as the next steps. They are found again if needed.
                 drop(sites);
                 match folding.apply(plan, log)? {
                     Some(model) => return Ok(Effect::made(model)),
@@ -65,7 +67,7 @@ impl Pass for FoldAffines {
     }
 }
 
-/// Sites that the limit for growth refused may fold now.
+/// Plans sites again that the limit for growth refused.
 pub struct ReconsiderGrowth;
 
 impl Pass for ReconsiderGrowth {
@@ -90,17 +92,17 @@ impl Pass for ReconsiderGrowth {
     }
 }
 
-/// The plans of one run, each with more sites refused than the one before.
+/// The plans of one run. Each refuses more sites than the one before.
 struct Folding<'f> {
     settings: &'f Settings<'f>,
     analysis: &'f Analysis<'f>,
-    /// Which sites are only a scale, and no normalizer.
+    /// Marks the sites that are only a scale, rather than a normalizer.
     is_scale: Vec<bool>,
     seen: Vec<SiteRecord>,
     refused: HashMap<usize, Refusal>,
-    /// Sites that fold only where no shared weight is copied for them.
+    /// Sites that fold only if no shared weight is copied for them.
     uncopied: HashMap<usize, Refusal>,
-    /// The scales that may copy weights, once normalizers do not want to; `None` before.
+    /// The scales that may copy weights, once no normalizer needs that. `None` before that.
     scales: Option<Vec<(usize, Refusal)>>,
 }
 
@@ -137,10 +139,12 @@ impl<'f> Folding<'f> {
         )
     }
 
-    /// Lets scales copy weights, once nothing folds without that; `false` without scales, or if they may already.
+    /// Lets scales copy weights, once nothing folds without that. `false` if there are no scales,
+    /// or if they may copy already.
     ///
-    /// Scales stay first where normalizers want copies of the same weight. Without those, all that read the weight may want
-    /// one scale of it, which is no copy.
+    /// Scales may not copy at first, because normalizers may need copies of the same weight.
+    /// Without such normalizers, all readers of a weight may need one scale of it, which needs no
+    /// copy.
     fn lets_scales_copy(&mut self) -> bool {
         if self.scales.is_some() {
             return false;
@@ -154,7 +158,7 @@ impl<'f> Folding<'f> {
         has_scales
     }
 
-    /// The model after a plan; `None` where more sites are refused instead.
+    /// The model after a plan. `None` if more sites are refused instead.
     fn apply(&mut self, mut plan: Plan, log: &mut PlanLog) -> Result<Option<Model>> {
         let mut editor = Editor::new(&self.analysis.graph);
         let applied = draw(&plan, self.analysis).and_then(|edits| {
@@ -176,7 +180,8 @@ impl<'f> Folding<'f> {
         Ok(Some(self.simplified(plan, stored, editor, log)))
     }
 
-    /// Refuses copies for the scales again that [`Folding::lets_scales_copy`] let copy; `false` without scales.
+    /// Refuses copies for those scales again that [`Folding::lets_scales_copy`] allowed to copy.
+    /// `false` if there are none.
     fn keeps_scales(&mut self) -> bool {
         let Some(scales) = self.scales.as_mut().filter(|scales| !scales.is_empty()) else {
             return false;
@@ -185,7 +190,8 @@ impl<'f> Folding<'f> {
         true
     }
 
-    /// The model of an editor in which a plan was applied, noted in the log.
+    /// Simplifies the model of an editor in which a plan was applied, and records the plan in the
+    /// log.
     fn simplified(
         &mut self,
         plan: Plan,
@@ -215,8 +221,9 @@ impl<'f> Folding<'f> {
         graph.model().with_graph(simplified)
     }
 
-    /// Refuses the sites whose edits cannot be written: first those that are no normalizers, as the
-    /// remaining edits may fit. Sites with too much growth may still fold where nothing is copied.
+    /// Refuses the sites whose edits cannot be written. Sites that are not normalizers are refused
+    /// first, because the remaining edits may fit then. Sites with too much growth may still fold
+    /// if nothing is copied.
     fn refuse(&mut self, failed: &[Failed]) -> Result<()> {
         let before = self.refused.len() + self.uncopied.len();
         for failed in failed {
@@ -252,8 +259,8 @@ impl<'f> Folding<'f> {
     }
 }
 
-/// The sites that stay whatever the plan: refused before, skipped, in a model of unknown operators, or neutral only after
-/// rounding.
+/// The sites that stay whatever the plan is. They were refused before, are skipped, are in a model
+/// with unknown operators, or are neutral only after rounding.
 fn refused_before(
     context: &Context,
     analysis: &Analysis,

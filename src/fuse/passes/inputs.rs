@@ -1,4 +1,4 @@
-//! Passes that prepare the input: inlining, flattening, equal initializers.
+//! Passes that prepare the input: inlining, flattening, and merging of equal initializers.
 
 use crate::error::Result;
 use crate::fuse::pass::{Context, Effect, Pass};
@@ -8,7 +8,7 @@ use crate::ir::regions::Flat;
 use crate::passes::inline::lower;
 use crate::passes::simplify;
 
-/// Opaque normalizers as operators of ONNX.
+/// Writes opaque normalizers in operators of ONNX.
 pub struct Inline;
 
 impl Pass for Inline {
@@ -46,7 +46,7 @@ impl Pass for Inline {
     }
 }
 
-/// Bodies of If, Loop and Scan as parts of the main graph.
+/// Flattens the bodies of If, Loop and Scan into the main graph.
 pub struct FlattenRegions;
 
 impl Pass for FlattenRegions {
@@ -71,7 +71,7 @@ impl Pass for FlattenRegions {
     }
 }
 
-/// Equal initializers under one name.
+/// Gives equal initializers one name.
 pub struct DeduplicateInitializers;
 
 impl Pass for DeduplicateInitializers {

@@ -1,4 +1,4 @@
-//! The pass that removes normalizers which others follow.
+//! The pass that removes normalizers if others follow them.
 
 use crate::affine::recognize::View;
 use crate::error::Result;
@@ -7,7 +7,7 @@ use crate::fuse::pass::{Context, Effect, Pass};
 use crate::fuse::plan_log::PlanLog;
 use crate::residual::norm_merging;
 
-/// No normalizer before others, with `--merge-norms`.
+/// Removes a normalizer if only other normalizers follow it, with `--merge-norms`.
 pub struct MergeNorms;
 
 impl Pass for MergeNorms {

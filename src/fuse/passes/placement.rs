@@ -10,7 +10,7 @@ use crate::fuse::plan_log::PlanLog;
 use crate::passes::placement::PlacementMove;
 use crate::passes::{demand, placement};
 
-/// Selections before the work that they leave out.
+/// Moves selections before the work that they leave out.
 pub struct DemandPass;
 
 impl Pass for DemandPass {
@@ -32,7 +32,7 @@ impl Pass for DemandPass {
         if edits.is_empty() {
             return Ok(Effect::Nothing);
         }
-        // Selections stay where their new tensors cannot be stored.
+        // If the new tensors cannot be stored, the selections stay.
         let Ok(edited) = context
             .settings
             .edited(&edits, analysis, Neighbours::Simplified, log)
@@ -45,7 +45,7 @@ impl Pass for DemandPass {
     }
 }
 
-/// Linear work where values have the fewest places.
+/// Moves linear work to where values have the fewest places.
 pub struct PlacementPass;
 
 impl Pass for PlacementPass {
@@ -102,7 +102,7 @@ fn is_refused(log: &PlanLog, placed: &Placed) -> bool {
     before.any(|other| !other.is_moved() && other.is_alike(placed))
 }
 
-/// Notes the moves that stay as their new tensors cannot be stored.
+/// Records the moves that are refused because their new tensors cannot be stored.
 fn refuse(
     context: &Context,
     moves: Vec<PlacementMove>,

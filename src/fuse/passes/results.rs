@@ -1,4 +1,5 @@
-//! Passes that finish the result: the input if nothing has changed, bodies, declared shapes.
+//! Passes that finish the result: they keep the input if nothing changed, restore bodies, and drop
+//! declared shapes.
 
 use crate::error::Result;
 use crate::fuse::graph_equality::is_unchanged;
@@ -6,7 +7,7 @@ use crate::fuse::pass::{Context, Effect, Pass, checked};
 use crate::fuse::plan_log::PlanLog;
 use crate::passes::simplify;
 
-/// The input, where the changes of form have undone each other.
+/// Keeps the input, if changes of form have undone each other.
 pub struct KeepInput;
 
 impl Pass for KeepInput {
@@ -28,7 +29,7 @@ impl Pass for KeepInput {
     }
 }
 
-/// Each node in its body again.
+/// Restores each node to its body.
 pub struct RestoreRegions;
 
 impl Pass for RestoreRegions {
@@ -64,7 +65,8 @@ impl Pass for RestoreRegions {
     }
 }
 
-/// No open shapes in `value_info`, for an engine that plans cold memory by them.
+/// Drops shapes with unknown extents from `value_info`, for an engine that plans cold memory by
+/// them.
 pub struct StripShapes;
 
 impl Pass for StripShapes {

@@ -1,4 +1,4 @@
-//! Passes that find edits without sites: rewrites of operators into other forms, all over the model.
+//! Passes whose edits have no sites: they rewrite operators into other forms in the whole model.
 
 use crate::affine::materialize::Edit;
 use crate::analysis::Analysis;
@@ -14,10 +14,10 @@ use crate::passes::layout::{
 use crate::passes::legalize::{self, Target, gelu, rms_norm};
 use crate::passes::{canonicalize, simplify};
 
-/// The alias of forms of products and RMS normalizations.
+/// The alias of the forms of products and RMS normalizations.
 const BIASED: &[&str] = &[legalize::KIND];
 
-/// The alias of passes that do without operators which compute what others do.
+/// The alias of passes that remove redundant operators.
 const DUPLICATE: &[&str] = &[simplify::DUPLICATE];
 
 /// A pass that applies the edits of one function.
@@ -25,18 +25,18 @@ pub struct RewritePass {
     pub name: &'static str,
     pub description: &'static str,
     pub aliases: &'static [&'static str],
-    /// Finds the edits, none of which touches another.
+    /// Finds the edits. No two of them share a node.
     pub find: fn(&Analysis, Target) -> Vec<Edit>,
-    /// Whether the edits of nodes that `--skip` names are dropped.
+    /// Whether edits of nodes that `--skip` names are dropped.
     pub leaves_skipped_nodes: bool,
-    /// Whether movements beside replaced nodes are simplified with them.
+    /// Whether movements next to replaced nodes are simplified with them.
     pub neighbours: Neighbours,
-    /// Notes the number of edits in the plan.
+    /// Records the number of edits in the plan.
     pub note: fn(&mut PlanLog, usize),
 }
 
 impl RewritePass {
-    /// A rewrite after which movements beside replaced nodes are simplified.
+    /// A rewrite after which movements next to replaced nodes are simplified.
     pub const fn new(
         name: &'static str,
         description: &'static str,
@@ -87,7 +87,7 @@ impl Pass for RewritePass {
     }
 }
 
-/// Layers as MatMul and Add.
+/// Writes layers as MatMul and Add.
 pub static UNFLATTEN_ROWS: RewritePass = RewritePass {
     aliases: BIASED,
     neighbours: Neighbours::Stay,
@@ -99,7 +99,7 @@ pub static UNFLATTEN_ROWS: RewritePass = RewritePass {
     )
 };
 
-/// Operators in one form.
+/// Writes equal operators in one form.
 pub static CANONICALIZE: RewritePass = RewritePass {
     neighbours: Neighbours::Stay,
     ..RewritePass::new(
@@ -109,7 +109,7 @@ pub static CANONICALIZE: RewritePass = RewritePass {
     )
 };
 
-/// Arithmetic behind a Concat instead of on its parts.
+/// Moves arithmetic on the parts of a Concat after the Concat.
 pub static ARITHMETIC_BEFORE_CONCAT: RewritePass = RewritePass {
     leaves_skipped_nodes: true,
     neighbours: Neighbours::Stay,
@@ -120,21 +120,21 @@ pub static ARITHMETIC_BEFORE_CONCAT: RewritePass = RewritePass {
     )
 };
 
-/// Splits before Transposes.
+/// Moves Splits before Transposes.
 pub static SPLIT_BEFORE_TRANSPOSE: RewritePass = RewritePass::new(
     "split-before-transpose",
     "splits queries, keys and values before they are transposed",
     |analysis, _| split_before_transpose::edits(analysis),
 );
 
-/// GELUs in the form that engines fuse.
+/// Writes GELUs in the form that engines fuse.
 pub static LEGALIZE_GELU: RewritePass = RewritePass::new(
     "legalize-gelu",
     "writes a GELU in the form that engines fuse",
     |analysis, _| gelu::edits(analysis),
 );
 
-/// No selections of all places.
+/// Removes selections of all places.
 pub static GATHER_ND_TO_RESHAPE: RewritePass = RewritePass {
     aliases: DUPLICATE,
     ..RewritePass::new(
@@ -144,7 +144,7 @@ pub static GATHER_ND_TO_RESHAPE: RewritePass = RewritePass {
     )
 };
 
-/// One Reshape for several.
+/// Merges several Reshapes into one.
 pub static MERGE_RESHAPES: RewritePass = RewritePass {
     aliases: DUPLICATE,
     ..RewritePass::new(
@@ -154,7 +154,7 @@ pub static MERGE_RESHAPES: RewritePass = RewritePass {
     )
 };
 
-/// One Slice for several.
+/// Merges several Slices into one.
 pub static MERGE_SLICES: RewritePass = RewritePass {
     aliases: DUPLICATE,
     ..RewritePass::new("merge-slices", "merges Slices in a row", |analysis, _| {
@@ -162,7 +162,7 @@ pub static MERGE_SLICES: RewritePass = RewritePass {
     })
 };
 
-/// One Concat for several.
+/// Merges several Concats into one.
 pub static MERGE_CONCATS: RewritePass = RewritePass {
     aliases: DUPLICATE,
     ..RewritePass::new(
@@ -172,7 +172,7 @@ pub static MERGE_CONCATS: RewritePass = RewritePass {
     )
 };
 
-/// No movements that others undo.
+/// Cancels inverse movements.
 pub static CANCEL_INVERSE: RewritePass = RewritePass {
     aliases: DUPLICATE,
     ..RewritePass::new(
@@ -182,7 +182,7 @@ pub static CANCEL_INVERSE: RewritePass = RewritePass {
     )
 };
 
-/// RMS normalizations in the form that engines fuse.
+/// Writes RMS normalizations in the form that engines fuse.
 pub static LEGALIZE_RMS_NORM: RewritePass = RewritePass {
     leaves_skipped_nodes: true,
     ..RewritePass::new(
@@ -192,7 +192,7 @@ pub static LEGALIZE_RMS_NORM: RewritePass = RewritePass {
     )
 };
 
-/// Forms of the target.
+/// Writes the forms of the target engine.
 pub static LEGALIZE_ENGINE: RewritePass = RewritePass {
     aliases: BIASED,
     note: |log, count| log.plan.tidy.biased += count,
@@ -203,7 +203,8 @@ pub static LEGALIZE_ENGINE: RewritePass = RewritePass {
     )
 };
 
-/// Products with biases in the form of the target, written last: it hides from other passes that they are a layer.
+/// Writes products with biases in the form of the target. This pass comes last, because other
+/// passes do not recognize the layers afterwards.
 pub struct LegalizeProducts;
 
 impl Pass for LegalizeProducts {

@@ -8,7 +8,7 @@ use crate::onnx::Model;
 use crate::passes::slice::{SLICING, sliced};
 use crate::provenance::Provenance;
 
-/// Independent regions part by part, where `--memory` or `--slice` asks for it.
+/// Runs independent regions part by part, with `--memory` or `--slice`.
 pub struct SlicePass;
 
 impl Pass for SlicePass {
@@ -42,7 +42,7 @@ impl Pass for SlicePass {
                     log.rewritten(edited.stored, edited.growth, false);
                     made = Some(edited.model);
                 }
-                // Parts of a constant that something else reads whole may add more than is allowed.
+                // Parts of a constant that another node reads whole may add more than is allowed.
                 Err(failed) => change.undo(failed.first().map(|it| it.refusal.to_string())),
             }
         }
@@ -51,7 +51,7 @@ impl Pass for SlicePass {
     }
 }
 
-/// Whether slices were made of a model before: they would be cut once more.
+/// Whether a model was sliced before. It would be sliced once more.
 fn was_sliced(model: &Model) -> bool {
     let times = Provenance::from_model(model);
     times.iter().any(notes_slices)

@@ -14,7 +14,7 @@ use crate::ir::editor::Editor;
 use crate::refusal::{Reason, Refusal};
 use crate::residual::{self, BasisChange, skip_norm};
 
-/// Streams without the mean that their normalizers subtract.
+/// Writes streams without the mean that their normalizers subtract.
 pub struct CentreStreams;
 
 impl Pass for CentreStreams {
@@ -28,7 +28,8 @@ impl Pass for CentreStreams {
 
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
         let settings = context.settings;
-        // A scaled stream is to become float16, which has no room for the squares that an RMS normalization writes out.
+        // A scaled stream will become float16, which has no room for the squares of a written-out
+        // RMS normalization.
         let is_implied = settings.target.centres() && settings.scale_stream.is_none();
         if !settings.centre && !is_implied {
             return Ok(Effect::Nothing);
@@ -42,7 +43,7 @@ impl Pass for CentreStreams {
     }
 }
 
-/// Streams that are multiplied by a power of two, with `--scale-stream`.
+/// Multiplies streams by a power of two, with `--scale-stream`.
 pub struct ScaleStreams;
 
 impl Pass for ScaleStreams {
@@ -68,7 +69,7 @@ impl Pass for ScaleStreams {
     }
 }
 
-/// Another basis of residual streams.
+/// The new basis of residual streams.
 #[derive(Clone, Copy)]
 enum TargetBasis {
     /// Without the mean of the channels.
@@ -87,7 +88,7 @@ impl TargetBasis {
     }
 }
 
-/// The change of all streams of a model to another basis.
+/// Changes the basis of all streams of a model.
 struct Rebasing<'r> {
     settings: &'r Settings<'r>,
     basis: TargetBasis,
@@ -115,8 +116,8 @@ impl Rebasing<'_> {
         self.change(&analysis, apart, log)
     }
 
-    /// Changes the streams of a model whose sums are operators of their own; `apart` has the tensors stored for that, and
-    /// their growth in bytes.
+    /// Changes the streams of a model whose sums are operators of their own. `apart` has the
+    /// tensors that were stored to write the sums out, and their growth in bytes.
     fn change(
         &self,
         analysis: &Analysis,
@@ -126,7 +127,7 @@ impl Rebasing<'_> {
         let view = View::new(analysis);
         let sites = recognize::find(&view);
         let mut refused: HashMap<String, Refusal> = HashMap::new();
-        // Each stream has a site of its own, and each time one more of them is refused.
+        // There are at most as many streams as sites, and each round refuses at least one more.
         for _ in 0..=sites.len() {
             let BasisChange { streams, edits } = self.plan(analysis, &view, &sites, &refused);
             if edits.is_empty() {
@@ -168,7 +169,7 @@ impl Rebasing<'_> {
         }
     }
 
-    /// Why the stream or site of this name stays, if it does whatever the plan.
+    /// The reason why the stream or site with this name stays whatever the plan is, if it does.
     fn refusal(&self, name: &str, refused: &HashMap<String, Refusal>) -> Option<Refusal> {
         if let Some(refusal) = refused.get(name) {
             return Some(refusal.clone());
@@ -179,7 +180,7 @@ impl Rebasing<'_> {
     }
 }
 
-/// Refuses the streams whose edits failed; `false` if all of them were refused before.
+/// Refuses the streams whose edits failed. `false` if all of them were refused before.
 fn refuse(
     refused: &mut HashMap<String, Refusal>,
     streams: &[StreamPlan],

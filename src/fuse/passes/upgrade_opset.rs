@@ -1,11 +1,11 @@
-//! The pass that moves a model to a newer operator set.
+//! The pass that upgrades a model to a newer operator set.
 
 use crate::error::Result;
 use crate::fuse::pass::{Context, Effect, Pass};
 use crate::fuse::plan_log::PlanLog;
 use crate::passes::upgrade_opset::raised;
 
-/// The operator set that has an operator which the model writes out.
+/// Upgrades a model to the operator set of an operator that it writes out.
 pub struct UpgradeOpset;
 
 impl Pass for UpgradeOpset {
