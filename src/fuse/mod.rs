@@ -159,8 +159,9 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
     Ok((result, plan, lowered.or(fixed)))
 }
 
-/// Runs the pipeline. It runs again without folding shifts at the price of an Add, if these folds
-/// centre no stream. It runs again with all functions inlined, and takes that result if more folds.
+/// Runs the pipeline. If streams should be centred and none is, the pipeline runs again, without
+/// the folds of shifts that cost an Add and pay only in a centred stream. It also runs with all
+/// functions inlined, and takes that result if more folds.
 fn run_pipeline(model: &Model, options: &FuseOptions) -> Result<Run> {
     let tell = |stage: &str, done, of| {
         if let Some(progress) = options.progress {

@@ -437,7 +437,8 @@ fn goes_on(before: &mut Option<Outcome>, mut now: Option<Outcome>) {
         (&*before, &now)
     {
         let was_changed = |refusal: &Refusal| refusal.reason == Reason::Changed;
-        // This also holds if what is left of it is neutral only after rounding.
+        // The new outcome also replaces the old one if the remaining part is neutral only after
+        // rounding.
         let is_rounded = matches!(&now, Some(Outcome::Kept { forward, .. }) if forward.reason == Reason::Rounded);
         if is_rounded || was_changed(forward) || backward.as_ref().is_some_and(was_changed) {
             *before = now;

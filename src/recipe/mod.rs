@@ -78,7 +78,7 @@ pub enum Op {
     Mul,
     /// `a / b`
     Div,
-    /// The same elements in another shape.
+    /// Gives the elements another shape.
     Reshape,
     /// The axes in another order: new axis `i` is old axis `perm[i]`.
     Transpose(Vec<usize>),
@@ -89,7 +89,7 @@ pub enum Op {
         /// The source place of each place of the result.
         places: Arc<[Option<usize>]>,
     },
-    /// Axes of extent 1 repeated to a larger extent.
+    /// Repeats the elements along axes of extent 1.
     Expand,
     /// The inputs, concatenated along an axis.
     Concat(usize),

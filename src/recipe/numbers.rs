@@ -54,7 +54,7 @@ impl Numbers {
         }
     }
 
-    /// The same numbers, marked as possibly equal only because of limited precision.
+    /// Marks the numbers as possibly equal only because of limited precision.
     pub fn blurred(self) -> Self {
         Self {
             is_blurred: true,

@@ -104,8 +104,8 @@ impl Planner<'_> {
     /// Checks that the Adds that hold the shift cost less than the affine itself.
     fn check_adds(&self, item: usize, propagation: &Propagation) -> Result<(), Refusal> {
         let there = &self.items[item];
-        // Folding a parameter saves no operator, but an Add for it costs one. Moving an Add into
-        // another Add saves none either.
+        // Folding a parameter saves no operator, but an Add for it costs one. If an Add becomes
+        // another Add, it saves none either.
         let is_parameter = there.part.nodes.is_empty();
         let is_add = there.size() == 1 && there.part.affine.has_no_scale();
         let is_one = is_add || is_parameter;

@@ -2,9 +2,9 @@
 //!
 //! `Concat(x₁·c₁, …, xₙ·cₙ) = Concat(x₁, …, xₙ)·Concat(c₁, …, cₙ)`
 //!
-//! The same holds for a sum, a difference and a quotient. An affine that propagates through a
-//! Concat is as long as all parts together, so n of them would take n² numbers. All parts must have
-//! the same operator, with a constant that does not widen the part, and the Concat must be the only
+//! Sums, differences and quotients move in the same way. An affine that propagates through a Concat
+//! is as long as all parts together, so n of them would take n² numbers. All parts must have the
+//! same operator, with a constant that does not widen the part, and the Concat must be the only
 //! reader of each result.
 
 use crate::affine::materialize::Edit;

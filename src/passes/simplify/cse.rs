@@ -63,8 +63,8 @@ struct First<'g> {
 /// different numbers equal.
 pub type Same<'s> = &'s dyn Fn(&str, &str) -> bool;
 
-/// Finds equal values in a graph whose nodes are in order, and maps each to the value that replaces
-/// it, the first of them. Outputs of the model and of bodies, values that bodies read, and `pinned`
+/// Finds equal values in a graph whose nodes are in order, and maps each of them to the first one,
+/// which replaces it. Outputs of the model and of bodies, values that bodies read, and `pinned`
 /// tensors keep their names.
 pub fn find(
     graph: &GraphProto,

@@ -1,6 +1,6 @@
-//! Identity elimination. Identities are: Identity, Dropout at inference, a Cast to the same type, a
-//! sum of integers and 0, a Concat of one value, and movements that move nothing or cancel the
-//! movement before.
+//! Removes nodes that return their input: Identity, Dropout at inference, a Cast to the same type,
+//! a sum of integers and 0, and a Concat of one value. Also removes movements that move nothing or
+//! cancel the movement before.
 
 use crate::analysis::Analysis;
 use crate::analysis::layout::LayoutMap;

@@ -1,5 +1,5 @@
-//! Whether the windows of a pooling contain places of the image, since a window with only padding
-//! has no maximum and no mean; and along which axes the windows have one place.
+//! Whether each window of a pooling contains a place of the image, and along which axes the windows
+//! have one place. A window that contains only padding has no maximum and no mean.
 //!
 //! Extents may be unknown, so the conditions hold for every extent: the first window ends inside of
 //! the image, and the last one begins inside.

@@ -302,8 +302,8 @@ impl RepeatedAxis {
         })
     }
 
-    /// The axis factors of another value with this shape, which has a matrix for each repeated
-    /// matrix.
+    /// The axis factors of another value that also holds one matrix for each repeated matrix.
+    /// `shape` is its shape.
     fn factors(&self, factors: &mut AxisFactors, shape: &Shape) -> Axes {
         let mut axes: Axes = shape.iter().map(|dim| factors.own(dim)).collect();
         axes[self.axis] = self.parts.concat();
