@@ -85,8 +85,8 @@ fn is_work(analysis: &Analysis, node: NodeId) -> bool {
             .any(|op| graph.is(node, op))
 }
 
-/// Finds a whole value for each narrow value of which nodes read only the shape. Returns the values
-/// for which there is none.
+/// Finds a whole value for each narrow value of which nodes read only the shape. Returns the narrow
+/// values without a whole value.
 fn stand_ins(
     analysis: &Analysis,
     region: &mut NarrowRegion,

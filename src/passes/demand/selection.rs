@@ -54,7 +54,7 @@ impl Group {
     }
 }
 
-/// Finds the values that only selections read, and of which these leave out at least half of the
+/// Finds the values that only selections read, if the selections leave out at least half of the
 /// places.
 pub(super) fn groups(analysis: &Analysis) -> Vec<Group> {
     let graph = &analysis.graph;
