@@ -96,17 +96,17 @@ pub enum Reason {
     PastOpset(i64),
     /// The model defines a function with the name of an operator, and the function replaces the
     /// operator.
-    #[error("the model has a function of its own for the operator {0}")]
+    #[error("the model defines its own function for the operator {0}")]
     Redefined(String),
     /// A constant of a body has the name of a value around it, and engines disagree which of the
     /// two is read.
-    #[error("a body has a constant of its own for `{0}`, which is there around it as well")]
+    #[error("a body has a constant `{0}`, a name that also exists around the body")]
     Hidden(String),
     /// The value with the affine is an output of the model, which must not change.
     #[error("is a graph output")]
     GraphOutput,
     /// The value that would change is an input of the model.
-    #[error("comes straight from a graph input")]
+    #[error("is a graph input")]
     GraphInput,
     /// The body of an If, Loop or Scan reads the value.
     #[error("is read inside a subgraph")]
@@ -123,7 +123,7 @@ pub enum Reason {
     /// The constant belongs to an activation that consists of several operators and that engines
     /// recognize by its constants. Or an operator would be inserted between an operator and its
     /// activation.
-    #[error("engines run the activation there as one operator, which it would no longer be")]
+    #[error("engines run this activation as one operator, and would no longer do so")]
     Activation,
     /// An operator or a domain that unfold does not know.
     #[error("unknown operator {0}")]
@@ -149,13 +149,13 @@ pub enum Reason {
     #[error("an axis along which the affine varies is mixed with one of unknown extent")]
     MixedAxes,
     /// The affine varies along an axis that the operator does not contract.
-    #[error("the affine varies along an axis that the operator cannot take it from")]
+    #[error("the affine varies along an axis that the operator does not contract")]
     WrongAxis,
     /// The affine varies along an axis over which the operator averages, pools or normalizes.
     #[error("the affine varies along an axis that is reduced")]
     ReducedAxis,
     /// A shift other than 0 meets zero padding, and no exact bias for each position exists.
-    #[error("a shift meets zero padding, which it would not reach")]
+    #[error("a shift meets zero padding, to which it would not be added")]
     Padding,
     /// A constant on which the affine depends could not be computed.
     #[error("constant could not be evaluated: {0}")]
@@ -184,30 +184,30 @@ pub enum Reason {
     #[error("a folded value is too small: {0}")]
     Underflow(String),
     /// New values would be rounded to a type that may not represent them.
-    #[error("numbers would be rounded to {0} that it may not hold")]
+    #[error("new values would be rounded to {0}, which may not represent them")]
     Narrow(String),
     /// The operators that would replace these compute only in float32.
-    #[error("it is computed in {0}, and what would take its place in float32")]
+    #[error("it is computed in {0}, and its replacement would be computed in float32")]
     ElementType(String),
     /// The constant for each position that the fold requires is too large.
     #[error("the folded constant would be too large ({0} elements)")]
     TooLarge(usize),
     /// More operators, paths between them, or other remaining sites would have to be inspected than
     /// the limit for one site.
-    #[error("more operators lie on the way than are looked at")]
+    #[error("more operators lie on the way than are inspected")]
     TooFar,
     /// A weight with other readers would be copied, and copies would exceed the limit for growth.
     #[error("a copy of a shared weight would add {0}")]
     Growth(String),
     /// The branches read their value with different strides, or return different extents.
-    #[error("the branches do not look at the same places")]
+    #[error("the branches read different places")]
     Unaligned,
     /// The merged operator would compute more than the branches together.
     #[error("one operator would compute more: {0}")]
     MoreWork(String),
     /// An operand of a product repeats an axis along which the other operand has no separate
     /// matrices.
-    #[error("it repeats an axis that is none of the stack of matrices, or several")]
+    #[error("it repeats several axes, or an axis that does not index the stack of matrices")]
     RepeatedAxis,
     /// An operator other than a LayerNormalization depends on the mean over the channels of a
     /// residual stream.
@@ -217,7 +217,7 @@ pub enum Reason {
     #[error("nothing is saved: {0}")]
     NoGain(String),
     /// The remaining affine is 1 and 0 only after rounding.
-    #[error("what is left of it is 1 and 0 only as it is rounded")]
+    #[error("the remaining affine is 1 and 0 only after rounding")]
     Rounded,
     /// The site's parameters already are the identity.
     #[error("nothing to fold: the affine part is the identity")]

@@ -246,7 +246,7 @@ impl<'m> Constants<'m> {
         let tensor = self.evaluate(value)?;
         match tensor.datum_type().is_float() {
             true => Ok(Held::Computed(tensor)),
-            false => Err(self.refuse(value, &"its elements are no floats")),
+            false => Err(self.refuse(value, &"its elements are not floats")),
         }
     }
 

@@ -38,7 +38,7 @@ impl RoundArgs {
     /// The maximum duration of the rounds.
     pub fn time(&self) -> Result<Duration> {
         Duration::try_from_secs_f64(self.time)
-            .map_err(|_| anyhow!("--time {} is no duration", self.time))
+            .map_err(|_| anyhow!("--time {} is not a duration", self.time))
     }
 
     /// The options for the library, with random inputs.

@@ -70,7 +70,7 @@ impl FoldedSide<'_> {
     ) -> Result<Findings, Ended> {
         let fused = self.prepared;
         let analysis = Analysis::new(&fused.model).map_err(|error| {
-            let reason = format!("it is no graph that ONNX allows: {error}");
+            let reason = format!("the graph is invalid: {error}");
             Ended::With(Proof::Disproved {
                 at: String::new(),
                 site: None,

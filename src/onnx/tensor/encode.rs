@@ -19,7 +19,7 @@ pub enum NotRepresentable {
         data_type: DataType,
     },
     /// The element type is not half, bfloat16, float or double.
-    #[error("{data_type} is no type of floats")]
+    #[error("{data_type} is not a floating-point type")]
     NotFloat {
         /// The element type.
         data_type: DataType,
