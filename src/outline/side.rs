@@ -12,8 +12,8 @@ use crate::onnx::proto::{AttributeProto, AttributeType};
 use crate::report::{Class, OutlineNode, OutlineValue};
 use crate::shape::facts::Facts;
 
-/// The maximum number of elements or characters of lists and strings in attributes; the rest is
-/// cut.
+/// The maximum number of elements or characters of lists and strings in attributes. Longer ones
+/// are cut.
 const LONGEST: usize = 16;
 
 /// A graph with facts about its values.

@@ -15,25 +15,25 @@ create_exception!(
     unfold_onnx,
     UnfoldError,
     PyException,
-    "Whatever unfold could not do."
+    "The base class of all errors of unfold."
 );
 create_exception!(
     unfold_onnx,
     InvalidModelError,
     UnfoldError,
-    "What was given is no ONNX model, or one that ONNX does not allow."
+    "The model is not a valid ONNX model."
 );
 create_exception!(
     unfold_onnx,
     ExternalDataError,
     UnfoldError,
-    "The data that a tensor keeps outside of the model cannot be had."
+    "The external data of a tensor cannot be read."
 );
 create_exception!(
     unfold_onnx,
     TooLargeError,
     UnfoldError,
-    "The model does not fit into the 2 GiB that a protobuf message may have."
+    "The model exceeds 2 GiB, the limit of a protobuf message."
 );
 create_exception!(
     unfold_onnx,
@@ -45,13 +45,13 @@ create_exception!(
     unfold_onnx,
     DiffersError,
     UnfoldError,
-    "The folded model computes something else; it is not handed out."
+    "The folded model computes another function, and is not returned."
 );
 create_exception!(
     unfold_onnx,
     UnverifiedError,
     UnfoldError,
-    "It could not be decided whether the folded model computes the same, and that was required."
+    "Verification was required, but could not decide whether the folded model computes the same function."
 );
 create_exception!(
     unfold_onnx,

@@ -1,11 +1,12 @@
-"""Takes the normalizers of transformers out of ONNX models, where that can be done exactly.
+"""Removes the normalizers of transformers from ONNX models if this can be done exactly.
 
 >>> import unfold_onnx as unfold
 >>> data = unfold.fuse("models/digits/un-dynamo.onnx")
 
-:func:`fuse` takes an ``onnx.ModelProto``, an ``onnx_ir.Model``, ``bytes`` or a path, and gives what it was given, folded.
-:func:`plan` says beforehand what would be done, :func:`verify` and :func:`prove` whether two models are the same, and
-:func:`bench` what it is worth; :func:`tune` measures what each option gives, and returns the best result. What cannot be folded stays, and the plan says why: that is no error.
+:func:`fuse` takes an ``onnx.ModelProto``, an ``onnx_ir.Model``, ``bytes`` or a path, and returns the folded model in the
+same form. :func:`plan` reports what would be folded. :func:`verify` and :func:`prove` compare two models. :func:`bench`
+measures the speed-up. :func:`tune` measures the results of several options, and returns the best one. A normalizer that
+cannot be folded stays, and the plan has the reason; this is not an error.
 """
 
 from unfold_onnx._api import bench, fuse, fuse_with_report, inspect, plan, prove, verify

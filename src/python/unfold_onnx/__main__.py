@@ -8,7 +8,7 @@ from unfold_onnx import _native
 
 
 def main() -> None:
-    """Runs the command line, and ends the process with its exit code."""
+    """Runs the command line, then ends the process with its exit code."""
     sys.exit(_native.main(["unfold", *sys.argv[1:]]))
 
 

@@ -1,4 +1,4 @@
-"""What the package does."""
+"""The functions of the package."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Target = Literal["cpu", "portable", "onnxruntime", "tract"]
 
 
 class FuseOptions(TypedDict, total=False):
-    """What :func:`fuse` can be told; see there."""
+    """The options of :func:`fuse`, which documents them."""
 
     skip: str | Sequence[str]
     max_growth: float
@@ -58,67 +58,70 @@ def fuse(model: Buffer | StrPath, output: None = None, **options: Unpack[FuseOpt
 @overload
 def fuse(model: AnyModel, output: StrPath, **options: Unpack[FuseOptions]) -> Path: ...
 def fuse(model: AnyModel, output: StrPath | None = None, **options: Unpack[FuseOptions]) -> Any:
-    """Folds everything that is exact to fold, and verifies that the result computes the same.
+    """Folds everything that can be folded exactly, and verifies that the result computes the same function.
 
     Inputs and outputs keep their names, types and shapes. The model itself is never changed.
 
     Args:
         model: An ``onnx.ModelProto``, an ``onnx_ir.Model``, the bytes of an ONNX file, or its path.
-        output: Where the result is written. An ONNX model that is there is replaced, and nothing else is.
-        skip: Sites that are left as they are: names or kinds, or patterns of them with ``*`` and ``?``.
-        max_growth: How much copies of shared weights may add, in percent of the weights; 5 if nothing is said.
+        output: The path of the result. An existing ONNX model is replaced; any other existing file is an error.
+        skip: Sites to leave unchanged: names or kinds, or patterns with ``*`` and ``?``.
+        max_growth: The limit for growth by copies of shared weights, in percent of the weights. Default: 5.
         centre: Whether residual streams are centred with ``target="portable"`` too, so that LayerNormalizations on them
-            become RMS normalizations; ``skip="centring"`` leaves them with the other targets.
-        merge_norms: Whether a normalizer goes where only others follow it, which is equal up to what those add to their
-            variances. It cannot be proved.
-        scale_stream: The power of two that residual streams are divided by, 5 for ``2^-5``, so that float16 holds them.
-        target: The engines that the result is for. ``"cpu"``: a product and its bias are one Gemm wherever the batch is
-            open, and residual streams are centred, which none of tract, onnxruntime and OpenVINO runs slower.
-            ``"portable"`` keeps LayerNormalization, MatMul and attention as they are, for GPUs, and for quantizing or
-            converting afterwards. ``"onnxruntime"`` is ``"cpu"`` where open shapes of values within are not declared;
-            ``"tract"`` is ``"cpu"`` where a layer comes before the windows that it reads.
-        fix: Sizes of symbolic dimensions of the inputs, by name: the result declares them as numbers, and computes nothing
-            from them.
-        slice: Cuts each region around a large value into so many parts that run one after the other, so that activations
-            take less memory.
-        memory: A goal for the peak of activations: bytes, ``"64MB"``, ``"50%"`` or ``"min"``. What holds the peak is cut
-            into as few parts as bring it under the goal.
-        expect: Sizes of symbolic dimensions that the peak is computed with, by name.
-        verify: ``"auto"`` runs both models in tract on the same random inputs and, where that says nothing, proves that
-            they are the same; ``"run"`` and ``"prove"`` do one of the two; ``"require"`` is ``"auto"``, and an error
-            where neither can decide; ``"off"`` is neither.
-        dims: Sizes of symbolic dimensions while verifying, by name.
-        tolerance: The largest difference that passes, as a part of the largest output; by default 1e-4, or what the
-            type of the weights allows.
-        external_data: Whether the weights go into a file beside ``output``: ``"auto"`` where the model has such a file
-            or they are too many for 2 GB, ``"always"`` or ``"never"``.
-        external_threshold: From how many bytes on a weight goes there, 1024 if nothing is said.
-        allow_external: Folders below which a model with a path may have data, besides its own.
-        resolver: Where a model in memory has its external data: a folder, or a function that gives the bytes for
-            ``(location, offset, length)``. It is called from other threads.
-        progress: ``True`` shows a bar, where tqdm is installed; a function is told ``(stage, done, of)``.
+            become RMS normalizations. With other targets, ``skip="centring"`` leaves them unchanged.
+        merge_norms: Whether a normalizer is removed if only other normalizers follow it. The result is equal up to the
+            epsilon of those, and cannot be proved.
+        scale_stream: The exponent of the power of two by which residual streams are divided, so that they fit into
+            float16: 5 for ``2^-5``.
+        target: The engines for which the result is written. ``"cpu"``: if the batch is open, a product and its bias
+            become one Gemm, and residual streams are centred; none of tract, onnxruntime and OpenVINO runs this slower.
+            ``"portable"`` keeps LayerNormalization, MatMul and attention, for GPUs, and for quantization or conversion
+            afterwards. ``"onnxruntime"`` is like ``"cpu"``, but intermediate values with open shapes are not declared.
+            ``"tract"`` is like ``"cpu"``, but a layer runs before the windows that it reads.
+        fix: Sizes to which symbolic dimensions of the inputs are fixed, by name. Values computed from them become
+            constants.
+        slice: The number of parts into which each region around a large value is cut. The parts run one after another,
+            so that activations take less memory.
+        memory: A goal for the peak of activations: bytes, ``"64MB"``, ``"50%"`` or ``"min"``. The regions at the peak
+            are cut into as few parts as necessary.
+        expect: Sizes of symbolic dimensions for computing the peak, by name.
+        verify: ``"auto"`` runs both models in tract on the same random inputs. If this decides nothing, it proves that
+            they are equal. ``"run"`` and ``"prove"`` do only one of the two. ``"require"`` is like ``"auto"``, but
+            raises an error if neither decides. ``"off"`` does not verify.
+        dims: Sizes of symbolic dimensions during verification, by name.
+        tolerance: The largest error that passes, relative to the largest output. Default: 1e-4, or more if the type of
+            the weights is less precise than float32.
+        external_data: Whether the weights are written into a file next to ``output``. ``"auto"`` does so if the
+            weights of the model are in such a file, or if the model would exceed 2 GB. Otherwise ``"always"`` or
+            ``"never"``.
+        external_threshold: The minimum size in bytes of a weight in that file. Default: 1024.
+        allow_external: Folders below which a model with a path may have data, in addition to its own folder.
+        resolver: The external data of a model in memory: a folder, or a function that returns the bytes for
+            ``(location, offset, length)``. The function is called from other threads.
+        progress: ``True`` shows a bar if tqdm is installed. A function is called with ``(stage, done, of)``.
 
     Returns:
-        What was given: a message for a message, bytes for bytes. For a path without ``output`` it is the bytes of the
-        result, with ``output`` the path that was written. Weights in other files stay there, where nothing is written.
+        The result in the form of ``model``: a message for a message, bytes for bytes. For a path without ``output``,
+        the bytes of the result; with ``output``, the path that was written. Without ``output``, weights in other files
+        stay there.
 
     Raises:
-        InvalidModelError: it is no ONNX model.
-        ExternalDataError: its external data cannot be had.
-        DiffersError: the result computes something else. It is not handed out.
-        UnverifiedError: with ``verify="require"``, nobody can tell.
-        TooLargeError: the result has more than 2 GB; ``output`` and external data have room for it.
+        InvalidModelError: the model is not a valid ONNX model.
+        ExternalDataError: the external data of the model cannot be read.
+        DiffersError: the result computes another function, and is not returned.
+        UnverifiedError: with ``verify="require"``, neither running nor a proof decides.
+        TooLargeError: the result exceeds 2 GB; use ``output`` with external data.
         OSError: a file cannot be read or written.
-        ValueError: an option means nothing.
+        ValueError: an option is invalid.
 
     Warns:
-        UnfoldWarning: where the result could not be verified, a pattern of ``skip`` is nowhere, or nothing came of
-            ``centre``, ``merge_norms``, ``scale_stream`` or ``slice``.
+        UnfoldWarning: the result could not be verified, a pattern of ``skip`` matches nothing, or ``centre``,
+            ``merge_norms``, ``scale_stream`` or ``slice`` had no effect.
 
     >>> import unfold_onnx as unfold
     >>> data = unfold.fuse("models/digits/un-dynamo.onnx")
     """
-    # The warnings of the other are for whoever called this one.
+    # The warnings are reported at the line that calls this function.
     return _fused(model, output, options)[0]
 
 
@@ -137,7 +140,7 @@ def fuse_with_report(
 def fuse_with_report(
     model: AnyModel, output: StrPath | None = None, **options: Unpack[FuseOptions]
 ) -> tuple[Any, FuseReport]:
-    """As :func:`fuse`, with what was done: the plan, what verifying found, and the operators before and after.
+    """Like :func:`fuse`, with a report: the plan, the outcome of verification, and the operators before and after.
 
     >>> import unfold_onnx as unfold
     >>> data, report = unfold.fuse_with_report("models/digits/un-dynamo.onnx")
@@ -232,9 +235,9 @@ def plan(
     resolver: Resolver | None = None,
     progress: Progress = False,
 ) -> Plan:
-    """Says what :func:`fuse` would do, and changes nothing.
+    """Returns the plan of :func:`fuse`, without changing anything.
 
-    The arguments and what is raised are those of :func:`fuse`.
+    The arguments and exceptions are those of :func:`fuse`.
 
     >>> import unfold_onnx as unfold
     >>> unfold.plan("models/digits/un-dynamo.onnx")
@@ -255,15 +258,15 @@ def inspect(
     resolver: Resolver | None = None,
     progress: Progress = False,
 ) -> Inspection:
-    """Lists the normalizers of a model, and what was folded in it before, as its metadata tells.
+    """Lists the normalizers of a model, and the earlier runs that folded it, from its metadata.
 
-    The other arguments and what is raised are those of :func:`fuse`.
+    The other arguments and the exceptions are those of :func:`fuse`.
 
     Args:
         model: As for :func:`fuse`.
-        html: Where one self-contained page is written to look at the model: the graph before and after, and each site
-            with the formulas of its new weights, or the reason why it stays. A page that is there is replaced, and
-            nothing else is.
+        html: The path of a self-contained page to explore the model: the graph before and after, and each site with the
+            formulas of its new weights, or the reason why it stays. An existing page is replaced; any other existing
+            file is an error.
     """
     source, _ = opened(model, allow_external, resolver)
     name = Path(model).name if isinstance(model, (str, Path)) else "model.onnx"
@@ -283,8 +286,8 @@ def verify(
 ) -> Verification:
     """Runs two models in tract on the same random inputs, once for each seed, and compares all outputs.
 
-    The other arguments and what is raised are those of :func:`fuse`. A model that cannot be run is no error: the
-    result says why, and is not true.
+    The other arguments and the exceptions are those of :func:`fuse`. A model that cannot be run is not an
+    error: the result has the reason, and is false.
     """
     _check_tolerance(tolerance)
     if not seeds:
@@ -305,21 +308,21 @@ def prove(
     allow_external: Sequence[StrPath] = (),
     resolver: Resolver | None = None,
 ) -> Proof:
-    """Proves that a folded model is the same function as its original, or that it is not; nothing runs.
+    """Proves that a folded model is the same function as its original, or that it is not, without running them.
 
     Args:
-        original: The model as it was, byte for byte: the folded one names its digest.
-        fused: What it was folded to.
-        certificate: What ``unfold fuse --certificate`` wrote for the two.
+        original: The original model, byte for byte, since the folded model has its digest.
+        fused: The folded model.
+        certificate: The certificate of both models, from ``unfold fuse --certificate``.
         dims: Sizes of symbolic dimensions, by name.
-        points: At how many random points of a finite field both are evaluated.
-        seed: What the points are drawn from.
+        points: The number of random points of a finite field at which both are evaluated.
+        seed: The seed of the points.
         allow_external: As for :func:`fuse`.
-        resolver: As for :func:`fuse`; it is asked for both models.
+        resolver: As for :func:`fuse`, for both models.
 
     Raises:
         CertificateError: the certificate cannot be used.
-        UnfoldError: what :func:`fuse` raises, or the certificate is for other files.
+        UnfoldError: the errors of :func:`fuse`, or the certificate belongs to other files.
     """
     _options.count("points", points)
     first, second = _sources(original, fused, allow_external, resolver)
@@ -344,22 +347,22 @@ def bench(
     references: Sequence[str] = (),
     resolver: Resolver | None = None,
 ) -> BenchReport:
-    """Measures what folding is worth, in tract, on this machine.
+    """Measures the speed-up by folding in tract on this machine.
 
     Args:
         model: A model, which is measured with LayerNorm, as exported, folded, and without normalizers; or several by
             name, which are compared with each other.
-        batch: Sizes of the batch, each measured by itself.
+        batch: Sizes of the batch; each is measured separately.
         dims: Sizes of symbolic dimensions, by name.
-        rounds: How many rounds; each variant runs once in each.
-        time: How long the rounds of each batch may take, in seconds, where ``rounds`` is not given.
-        threads: For matrix products.
-        references: The variants that the others are compared with.
+        rounds: The number of rounds; each variant runs once per round.
+        time: The maximum duration of the rounds of each batch size in seconds, without ``rounds``.
+        threads: The number of threads for matrix products.
+        references: The variants with which the others are compared.
         resolver: As for :func:`fuse`.
 
     Raises:
-        UnfoldError: what :func:`fuse` raises, or a size that does not fit the model.
-        ValueError: an option means nothing, or no model has a dimension of ``dims``.
+        UnfoldError: the errors of :func:`fuse`, or a size does not fit the model.
+        ValueError: an option is invalid, or no model has a dimension of ``dims``.
     """
     for size in batch:
         _options.count("batch", size)

@@ -1,4 +1,4 @@
-"""What a measurement says."""
+"""The results of a measurement."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from html import escape
 from typing import Any, Optional
 
 HEIGHT = 700
-"""Of the page in a notebook, in pixels."""
+"""The height of the page in a notebook, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,15 @@ class Measured:
     """One variant of a model."""
 
     name: str
-    """``LN twin``, ``as exported``, ``fused``, ``floor``, or what the model was called."""
+    """``LN twin``, ``as exported``, ``fused``, ``floor``, or the given name of the model."""
     latency: Optional[Latency]
-    """In seconds; ``None`` where it could not be run."""
+    """The latency in seconds; ``None`` if it could not be run."""
     ratios: dict[str, Latency]
-    """Its latency over that of the variants it is compared with, by name."""
+    """The ratio of its latency to that of each reference, by name."""
     live_peak: Optional[int]
-    """Bytes of all values that are held at one time, by the order of the graph."""
+    """The peak of the live bytes, in the order of the graph."""
     reason: str
-    """Why it could not be run."""
+    """The reason why it could not be run."""
 
     @classmethod
     def of(cls, data: Any) -> Measured:
@@ -63,10 +63,10 @@ class Setting:
         return cls(data["label"], data["threads"], data["rounds"], variants)
 
     def __getitem__(self, name: str) -> Measured:
-        """The variant of a name.
+        """The variant with a name.
 
         Raises:
-            KeyError: where none has it.
+            KeyError: no variant has this name.
         """
         for variant in self.variants:
             if variant.name == name:
@@ -76,11 +76,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class BenchReport:
-    """What ``unfold bench`` tells. A notebook shows the page with its charts."""
+    """The report of ``unfold bench``. A notebook shows its page with charts."""
 
     settings: tuple[Setting, ...]
     differs: bool
-    """Whether the fused model computes something else."""
+    """Whether the fused model computes another function."""
     text: str = field(repr=False)
     markdown: str = field(repr=False)
     html: str = field(repr=False)
@@ -97,5 +97,5 @@ class BenchReport:
         return self.text
 
     def _repr_html_(self) -> str:
-        # In a frame of its own, so that neither page nor notebook styles the other.
+        # In its own frame, so that the styles of page and notebook do not affect each other.
         return f'<iframe srcdoc="{escape(self.html)}" style="width:100%;height:{HEIGHT}px;border:0"></iframe>'

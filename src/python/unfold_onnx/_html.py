@@ -1,4 +1,4 @@
-"""Tables of notebooks."""
+"""Tables for notebooks."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Protocol
 
 
 class Shown(Protocol):
-    """What a notebook shows."""
+    """An object that a notebook shows as HTML."""
 
     def _repr_html_(self) -> str: ...
 
 
 def shown(one: Shown) -> str:
-    """What a notebook shows of it."""
+    """The HTML of an object."""
     return one._repr_html_()  # pyright: ignore[reportPrivateUsage]
 
 
 def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table whose cells are text; the caption stands above it."""
+    """A table of text cells, with a caption above it."""
 
     def cells(tag: str, row: Sequence[object]) -> str:
         style = ' style="text-align:left"'

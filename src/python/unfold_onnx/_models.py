@@ -1,4 +1,4 @@
-"""The kinds of models that are taken, and given back as they were."""
+"""Reads models of several kinds, and converts results back to the same kind."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 StrPath = Union[str, "os.PathLike[str]"]
 Buffer = Union[bytes, bytearray, memoryview]
 AnyModel: TypeAlias = "Union[onnx.ModelProto, onnx_ir.Model, bytes, bytearray, memoryview, str, os.PathLike[str]]"
-"""What a model may be: a message, an intermediate representation, the bytes of a file, or its path."""
+"""A model: a message, an intermediate representation, the bytes of a file, or its path."""
 Resolver = Union[StrPath, "Callable[[str, int, int], Buffer]"]
-"""Where a model in memory has its external data: in a folder, or with whoever answers ``(location, offset, length)``."""
+"""The external data of a model in memory: a folder, or a function of ``(location, offset, length)``."""
 
 Given = TypeVar("Given")
 
 HEAVY = ("GraphProto", "TensorProto")
-"""The messages that are written field by field, since they may have many weights."""
+"""The messages that are written field by field, because they may have many weights."""
 LARGE = 1 << 12
-"""From how many bytes on elements stay in the message that they are in."""
+"""The minimum number of bytes of elements that stay in their message."""
 PART = 1 << 22
-"""Bytes of a result that are handed over at a time."""
+"""The number of bytes of a result that are passed at a time."""
 
 
 @dataclass(frozen=True)
 class Kind(Generic[Given]):
-    """How models of one kind come back."""
+    """The conversions to models of one kind."""
 
     same: Callable[[], Given]
-    """The model as it was."""
+    """Returns the original model."""
     made: Callable[[Folded], Given]
-    """What became of it, as a model of the same kind."""
+    """Converts the result to a model of the same kind."""
 
 
 def opened(model: Any, allow_external: Sequence[StrPath], resolver: Resolver | None) -> tuple[Source, Kind[Any]]:
-    """Takes a model of any kind, as the extension wants it."""
+    """Converts a model of any kind to a source for the extension."""
     if _is_path(model):
         if resolver is not None:
             raise TypeError("a model with a path has its external data beside it: see allow_external")
@@ -56,7 +56,7 @@ def opened(model: Any, allow_external: Sequence[StrPath], resolver: Resolver | N
     if allow_external:
         raise TypeError("allow_external is for models with a path: see resolver")
     if _is_buffer(model):
-        # Mutable buffers are copied, since others may write into them while they are read.
+        # Mutable buffers are copied, since other code may change them while they are read.
         data = model if isinstance(model, bytes) else bytes(model)
         return Source.memory(data, *_outside(resolver)), Kind(lambda: data, Folded.to_bytes)
     if _is(model, "onnx", "ModelProto"):
@@ -79,7 +79,7 @@ def _outside(resolver: Resolver | None) -> tuple[StrPath | None, Callable[[str, 
 
 
 def _is(model: object, module: str, name: str) -> bool:
-    """Whether it is of a class; where nobody imported the module, nothing is."""
+    """Whether a value is an instance of a class; false if its module is not imported."""
     loaded = sys.modules.get(module)
     return loaded is not None and isinstance(model, getattr(loaded, name))
 
@@ -116,18 +116,18 @@ def _representation(model: onnx_ir.Model, resolver: Resolver | None) -> tuple[So
 
 
 def _merged(folded: Folded, message: onnx.ModelProto) -> onnx.ModelProto:
-    """The result as a message, without room for all of it twice."""
+    """Merges the parts of a result into a message, without two copies of all of it in memory."""
     for part in folded.parts(PART):
         message.MergeFromString(part)
-        # Not kept while the next is made.
+        # Dropped before the next part is built.
         del part
     return message
 
 
 def _written(message: onnx.ModelProto, resolver: Resolver | None) -> Source:
-    """Writes a message as it would be serialized, but for its weights, which are read where they are.
+    """Serializes a message, except for its weights, which are read from the message later.
 
-    Neither ``SerializeToString`` nor ``ByteSize``, which serializes, is asked of what has many weights.
+    ``SerializeToString`` and ``ByteSize``, which serializes too, are not called on messages with many weights.
     """
     wire = Wire()
     _write(message, wire)
@@ -138,7 +138,7 @@ def _write(message: Any, wire: Wire) -> None:
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     if len(UnknownFieldSet(message)) > 0:
-        # They are refused with their names, like those of a file, if they are there.
+        # Unknown fields are refused by name, like those of a file.
         wire.put(message.SerializeToString())
         return
     for field, value in message.ListFields():
@@ -150,7 +150,7 @@ def _write(message: Any, wire: Wire) -> None:
             else:
                 wire.refer(message, field.name, len(value))
         elif field.message_type is None:
-            # Numbers and texts, as a message that has nothing else writes them.
+            # Scalars and strings, serialized in a message without other fields.
             alone = type(message)()
             if isinstance(value, (int, float, str)):
                 setattr(alone, field.name, value)

@@ -1,4 +1,4 @@
-"""What folding does to a model, as data."""
+"""The plan of folding, as data."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from unfold_onnx._text import counted, plain
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why something stays.
+    """The reason why a site or a part of it stays.
 
-    ``docs/refusals.md`` has a section for each ``reason``, with what can be done about it.
+    ``docs/refusals.md`` has a section for each ``reason``, with a remedy.
     """
 
     reason: str
     """The name of the reason, such as ``other-reader``."""
     at: str
-    """The node or the value; empty where it is the site itself."""
+    """The node or the value; empty if it is the site itself."""
     detail: object = None
-    """What the reason is about, where it says more than its name."""
+    """Details of the reason, if there are any."""
 
     @classmethod
     def of(cls, data: Any) -> Refusal:
@@ -34,16 +34,16 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happens to one affine of a site."""
+    """The outcome of one affine of a site."""
 
     outcome: str
-    """``folded``, ``partly`` (the shift goes), ``scaled`` (the scale goes) or ``kept``."""
+    """``folded``, ``partly`` (only the shift folds), ``scaled`` (only the scale folds) or ``kept``."""
     direction: Optional[str]
-    """``forward``, ``backward`` or ``merged``, of what is folded."""
+    """``forward``, ``backward`` or ``merged``, if it is folded."""
     into: tuple[str, ...]
-    """The nodes that take it in."""
+    """The nodes that absorb it."""
     refusals: tuple[Refusal, ...]
-    """Why it stays, or why a part of it does."""
+    """The reasons why it, or a part of it, stays."""
 
     @classmethod
     def of(cls, data: Any) -> Optional[Outcome]:
@@ -68,25 +68,25 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Site:
-    """A normalizer, or another affine, and what happens to it."""
+    """A normalizer or another affine, with its outcome."""
 
     name: str
     """Module path or node name; no two sites share one."""
     kind: str
-    """Such as ``BN``, ``UN``, ``LN``, ``attention scale``."""
+    """The kind, such as ``BN``, ``UN``, ``LN``, ``attention scale``."""
     family: str
-    """``offline``, ``pointwise``, ``online``, ``scale`` or ``linear``."""
+    """The family: ``offline``, ``pointwise``, ``online``, ``scale`` or ``linear``."""
     channels: int
     axis: int
     nodes: tuple[str, ...]
     pre: Optional[Outcome]
-    """The affine before the core, where there is one."""
+    """The affine before the core, if there is one."""
     core: Optional[Outcome]
-    """The core, where other operators would do with less and cannot take its place."""
+    """The core, if cheaper operators were considered but cannot replace it."""
     post: Optional[Outcome]
-    """The affine behind the core, or all of an offline normalizer."""
+    """The affine after the core, or all of an offline normalizer."""
     folded: bool
-    """Whether its affine goes."""
+    """Whether its affine folds."""
 
     @classmethod
     def of(cls, data: Any) -> Site:
@@ -107,7 +107,7 @@ class Site:
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """What happens to its parts, in the order in which they act."""
+        """The outcomes of its parts, in the order of execution."""
         return tuple(part for part in (self.pre, self.core, self.post) if part is not None)
 
     def __repr__(self) -> str:
@@ -122,17 +122,17 @@ class Site:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that the result has and the model has not."""
+    """A tensor that is in the result but not in the model."""
 
     name: str
     data_type: str
     shape: tuple[int, ...]
     formula: str
-    """How it is computed from the constants of the model."""
+    """The formula over the constants of the model."""
     inputs: tuple[str, ...]
     """The constants in the formula."""
     sites: tuple[str, ...]
-    """The sites that it is for."""
+    """The sites for which it is stored."""
 
     @classmethod
     def of(cls, data: Any) -> Tensor:
@@ -152,22 +152,22 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Plan:
-    """What folding does to a model. ``str(plan)`` is what ``unfold inspect`` prints."""
+    """The plan of folding a model. ``str(plan)`` is the text that ``unfold inspect`` prints."""
 
     sites: tuple[Site, ...]
-    """In execution order."""
+    """The sites, in the order of execution."""
     tensors: tuple[Tensor, ...]
     """The new tensors, as formulas over those of the model."""
     constants: int
-    """Operators whose results are known, and are stored."""
+    """The number of operators with constant results, which are stored."""
     duplicates: int
-    """Operators that compute what others do."""
+    """The number of operators that compute the same as others."""
     growth: int
-    """Bytes that copies of shared weights add."""
+    """The number of bytes that copies of shared weights add."""
     text: str = field(repr=False)
-    """As the command line tells it."""
+    """The plan as the command prints it."""
     bound: Optional[str] = None
-    """The stage at whose bound the run stops; ``None`` where the last pass finds nothing to do."""
+    """The stage at whose bound the run stops; ``None`` if it stops because nothing changes any more."""
 
     @classmethod
     def of(cls, told: str, text: str) -> Plan:
@@ -185,19 +185,19 @@ class Plan:
 
     @property
     def folded(self) -> tuple[Site, ...]:
-        """The sites that go."""
+        """The sites that fold completely."""
         return tuple(site for site in self.sites if site.folded)
 
     @property
     def kept(self) -> tuple[Site, ...]:
-        """The sites that stay, all or in part."""
+        """The sites that stay completely or in part."""
         return tuple(site for site in self.sites if not site.folded)
 
     def __getitem__(self, name: str) -> Site:
-        """The site of a name.
+        """The site with a name.
 
         Raises:
-            KeyError: where no site has it.
+            KeyError: no site has this name.
         """
         for site in self.sites:
             if site.name == name:
@@ -219,14 +219,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Provenance:
-    """One time that a model was folded, as its metadata tells it."""
+    """One run that folded a model, from its metadata."""
 
     version: str
     """The version of unfold."""
     original: Optional[str]
-    """SHA-256 of what it was folded from."""
+    """The SHA-256 of the model that was folded."""
     folded: str
-    """How many sites of which kinds."""
+    """The number of folded sites of each kind."""
     skip: tuple[str, ...]
     max_growth: float
     centre: bool
@@ -248,11 +248,11 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Inspection:
-    """The normalizers of a model, and what was done to it before."""
+    """The normalizers of a model, and the earlier runs that folded it."""
 
     plan: Plan
     provenance: tuple[Provenance, ...]
-    """The times that it was folded, the first one first."""
+    """The runs that folded it, the oldest first."""
 
     @classmethod
     def of(cls, told: tuple[str, str, str]) -> Inspection:

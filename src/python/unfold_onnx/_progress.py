@@ -1,4 +1,4 @@
-"""Telling what work is at."""
+"""Reports progress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Progress = Union[bool, "Callable[[str, int, int], object]"]
 
 @contextmanager
 def told(progress: Progress) -> Generator[Optional[Callable[[str, int, int], object]]]:
-    """What is told the stage, and how much of it is done out of how much: a bar of tqdm, if that is there."""
+    """The function that receives the stage and the numbers of completed and of all steps: a tqdm bar, if installed."""
     if not isinstance(progress, bool):
         yield progress
         return

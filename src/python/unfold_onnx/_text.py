@@ -1,4 +1,4 @@
-"""Text as it may be shown."""
+"""Formats text for people."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def plain(text: str) -> str:
-    """Names come out of models: what would act on a terminal is written as an escape, as the command writes it."""
+    """Escapes characters that would act on a terminal, like the command, because names come from models."""
     return _ACTS.sub(lambda found: _SHORT.get(found[0], f"\\u{{{ord(found[0]):x}}}"), text)
 
 
 def counted(count: int, what: str) -> str:
-    """How many of something there are, in words."""
+    """A count with its noun."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def power(number: float) -> str:
-    """A number as a power of ten, as the command writes it: ``1e-8``."""
+    """A number as a power of ten, like the command writes it: ``1e-8``."""
     digit, _, exponent = f"{number:.0e}".partition("e")
     return f"{digit}e{int(exponent)}"

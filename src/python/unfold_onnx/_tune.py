@@ -23,32 +23,32 @@ Engine = Literal["tract", "onnxruntime"]
 Goal = Literal["latency", "memory"]
 
 LEAST_ROUNDS = 10
-"""Fewer rounds do not tell how sure a median is."""
+"""The minimum number of rounds. With fewer, the interval of a median has no meaning."""
 WARM_UP = 2
-"""Runs of a candidate before it is measured."""
+"""The number of runs of a candidate before it is measured."""
 NUMPY = {"f16": "float16", "f32": "float32", "f64": "float64", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64"}
 NUMPY.update({"u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64", "bool": "bool"})
-"""The types of elements, by tract's names."""
+"""The element types, by their names in tract."""
 
 
 @dataclass(frozen=True)
 class TunedCandidate:
-    """A result of :func:`unfold_onnx.fuse`, as it was measured."""
+    """A measured result of :func:`unfold_onnx.fuse`."""
 
     name: str
     options: dict[str, Any]
-    """The arguments of :func:`unfold_onnx.fuse` that give it."""
+    """The arguments of :func:`unfold_onnx.fuse` that produce it."""
     equal: tuple[str, ...]
-    """The names of candidates that are the same model, which is measured once."""
+    """The names of candidates with the same model, which is measured once."""
     ratio: Optional[Latency]
-    """The time over that of the file as exported, with its 95 % interval; ``None`` where it did not run."""
+    """The ratio of its time to that of the exported file, with its 95 % interval; ``None`` if it did not run."""
     seconds: Optional[Latency]
-    """The median time of a run, with its 95 % interval; ``None`` where it did not run."""
+    """The median time of a run, with its 95 % interval; ``None`` if it did not run."""
     peak: Optional[int]
-    """The peak of the heap in a run, in bytes; ``None`` where it was not measured."""
+    """The peak of the heap in a run in bytes; ``None`` if it was not measured."""
     file_bytes: int
     failed: Optional[str]
-    """Why it did not run."""
+    """The reason why it did not run."""
 
     @classmethod
     def of(cls, data: Any) -> TunedCandidate:
@@ -69,7 +69,7 @@ class TuneReport:
     candidates: tuple[TunedCandidate, ...]
     chosen: TunedCandidate
     options: dict[str, Any]
-    """The arguments of :func:`unfold_onnx.fuse` that give the result."""
+    """The arguments of :func:`unfold_onnx.fuse` that produce the result."""
     fused: FuseReport
     """The report of that call."""
     text: str = field(repr=False)
@@ -93,22 +93,22 @@ def tune(
     resolver: Resolver | None = None,
     progress: Progress = False,
 ) -> tuple[Any, TuneReport]:
-    """Measures what each option of :func:`unfold_onnx.fuse` gives on this machine, and returns the best result.
+    """Measures the results of several options of :func:`unfold_onnx.fuse` on this machine, and returns the best one.
 
-    Candidates are the model as exported, the default, each other target, and slices where something can be cut. They
-    run in interleaved rounds on the same random inputs. Within 1 % of the fastest, the default is preferred.
+    Candidates are the exported model, the default, each other target, and slices if something can be cut. They run in
+    interleaved rounds on the same random inputs. The default is preferred if it is within 1 % of the fastest.
 
     Args:
         model: As for :func:`unfold_onnx.fuse`.
         output: As for :func:`unfold_onnx.fuse`.
-        engine: The engine that candidates run in: ``"tract"``, which is part of this package, or ``"onnxruntime"``,
-            which has to be installed.
+        engine: The engine in which candidates run: ``"tract"``, which is part of this package, or ``"onnxruntime"``,
+            which must be installed.
         goal: ``"latency"``, or ``"memory"`` for the smallest peak of the heap, in tract.
-        max_slowdown: How much slower than the fastest a candidate may be with ``goal="memory"``, in percent.
-        dims: Sizes of symbolic dimensions, by name: 1 for a batch that has none.
-        rounds: How many rounds; each candidate runs once in each.
-        time: How long the rounds may take, in seconds, where ``rounds`` is not given.
-        threads: For matrix products.
+        max_slowdown: The maximum slowdown relative to the fastest candidate with ``goal="memory"``, in percent.
+        dims: Sizes of symbolic dimensions, by name. Default: 1 for a batch.
+        rounds: The number of rounds; each candidate runs once per round.
+        time: The maximum duration of the rounds in seconds, without ``rounds``.
+        threads: The number of threads for matrix products.
         allow_external: As for :func:`unfold_onnx.fuse`.
         resolver: As for :func:`unfold_onnx.fuse`.
         progress: As for :func:`unfold_onnx.fuse`.
@@ -118,8 +118,8 @@ def tune(
 
     Raises:
         ImportError: onnxruntime is not installed.
-        UnfoldError: as for :func:`unfold_onnx.fuse`, or no candidate runs in the engine.
-        ValueError: an option has no meaning.
+        UnfoldError: the errors of :func:`unfold_onnx.fuse`, or no candidate runs in the engine.
+        ValueError: an option is invalid.
     """
     _options.one_of("engine", engine, get_args(Engine))
     _options.one_of("goal", goal, get_args(Goal))
@@ -184,7 +184,7 @@ def _in_onnxruntime(
                 session: Any = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
                 for _ in range(WARM_UP):
                     session.run(None, feeds)
-            except Exception as error:  # Its exceptions have no class in common.
+            except Exception as error:  # Its exceptions have no common base class.
                 times.append(([], " ".join(str(error).split())))
                 continue
         sessions[at] = session
@@ -201,7 +201,10 @@ def _run_rounds(
     time: float,
     tell: Callable[[str, int, int], object] | None,
 ) -> None:
-    """Runs every session once in a round; another one begins each round, so that none always follows the same one."""
+    """Runs every session once per round.
+
+    Each round begins with another session, so that none always follows the same one.
+    """
     begun, done, order = perf_counter(), 0, list(sessions)
     while order and (done < rounds if rounds else done < LEAST_ROUNDS or perf_counter() - begun < time):
         if tell is not None:

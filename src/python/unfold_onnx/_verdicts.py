@@ -1,4 +1,4 @@
-"""What was found out about two models."""
+"""The results of comparing two models."""
 
 from __future__ import annotations
 
@@ -13,37 +13,40 @@ from unfold_onnx._text import counted, plain, power
 
 
 class UnfoldWarning(UserWarning):
-    """What somebody should know who folds a model: that it could not be verified, or that nothing came of an option."""
+    """A warning about a run: the result could not be verified, or an option had no effect."""
 
 
 def _number(value: Optional[float]) -> float:
-    """JSON has no word for what is not finite."""
+    """A number from JSON, which has null for numbers that are not finite."""
     return math.nan if value is None else value
 
 
 @dataclass(frozen=True)
 class OutputError:
-    """How far one output of two models is apart."""
+    """The differences between one output of two models."""
 
     name: str
     absolute: float
     """The largest difference between two elements."""
     relative: float
-    """The same, divided by the largest magnitude in the original's output."""
+    """The largest difference, divided by the largest magnitude in the original's output."""
     mismatched: int
-    """Elements that no tolerance excuses: integers that differ, and what is NaN or infinite in one only."""
+    """The number of elements beyond any tolerance.
+
+    These are integers that differ, and elements that are NaN or infinite in only one of the outputs.
+    """
 
 
 @dataclass(frozen=True)
 class Verification:
-    """Whether two models agree when both run. It is true where they do."""
+    """The outcome of running two models; true if they agree."""
 
     verdict: str
-    """``agrees``, ``differs``, ``broken`` (the other one does not run) or ``could_not_verify``."""
+    """``agrees``, ``differs``, ``broken`` (the folded model does not run) or ``could_not_verify``."""
     tolerance: Optional[float]
     outputs: tuple[OutputError, ...]
     reason: str
-    """What is wrong, or why nobody knows."""
+    """The flaw, or the reason why nothing was compared."""
 
     @classmethod
     def of(cls, data: Any) -> Verification:
@@ -68,19 +71,19 @@ class Verification:
 
 @dataclass(frozen=True)
 class Proof:
-    """What came of a proof that two models are the same function. It is true where they are."""
+    """The outcome of a proof that two models are the same function; true if they are."""
 
     verdict: str
-    """``proved``, ``disproved``, ``undecided``, or ``invalid`` where no engine takes the folded model."""
+    """``proved``, ``disproved``, ``undecided``, or ``invalid`` if no engine accepts the folded model."""
     points: int = 0
     bound: float = 1.0
-    """A bound on the probability that they differ, and nobody saw it."""
+    """A bound on the probability that they differ nevertheless."""
     tensors: int = 0
-    """How many tensors were computed again, bit for bit."""
+    """The number of tensors that were computed again, bit for bit."""
     at: str = ""
-    """The first value, or the tensor, that is wrong."""
+    """The first value, or the tensor, that differs."""
     site: Optional[str] = None
-    """The site for whose sake it was changed."""
+    """The site for which it was changed."""
     reason: str = ""
 
     @classmethod
@@ -113,19 +116,19 @@ _UNCHANGED: Any = {"operators": {"before": {}, "after": {}}, "file_bytes": {"bef
 
 @dataclass(frozen=True)
 class FuseReport:
-    """What was done to a model. ``str(report)`` is what ``unfold fuse`` prints."""
+    """The report on folding a model. ``str(report)`` is the text that ``unfold fuse`` prints."""
 
     plan: Plan
     changed: bool
     """Whether the result differs from the model."""
     verified: bool
-    """Whether both were run and agree, or are proved to be the same."""
+    """Whether both were run and agree, or are proved to be equal."""
     verification: Optional[Verification]
-    """What running both said; ``None`` where they were not run."""
+    """The outcome of running both; ``None`` if they were not run."""
     proof: Optional[Proof]
-    """What the proof said; ``None`` where none was tried."""
+    """The outcome of the proof; ``None`` if it was not tried."""
     operators: tuple[dict[str, int], dict[str, int]]
-    """How many nodes of each operator there were, and are."""
+    """The number of nodes of each operator before and after."""
     file_bytes: tuple[int, int]
     """The size of the file before and after."""
 
@@ -133,7 +136,7 @@ class FuseReport:
     def of(cls, told: str, text: str) -> FuseReport:
         data: Any = json.loads(told)
         proof = data.get("proof")
-        # A site is a number there, and a name for people.
+        # JSON has the index of a site, and people see its name.
         if proof and "site" in proof:
             number = proof["site"]
             proof["site"] = None if number is None else data["sites"][number]["name"]
