@@ -22,7 +22,8 @@ impl Steps {
     /// The progress of a command; hidden if `quiet`.
     pub fn new(command: &str, quiet: bool) -> Self {
         let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::hidden());
-        // The template is a constant that indicatif can parse. Otherwise its default would do.
+        // The template is a constant that indicatif can parse. If it could not, its default style
+        // would be used.
         if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix} {wide_bar} {msg}") {
             bar.set_style(style);
         }

@@ -38,7 +38,7 @@ impl<T: Copy> Csr<T> {
         items.iter().for_each(|(number, _)| ends[*number] += 1);
         let mut end = 0;
         for list in &mut ends {
-            // The start of the list, which advances with each item up to its end.
+            // `ends` holds the start of each list first. The loop below moves it to the end.
             end += std::mem::replace(list, end);
         }
         let mut sorted: Vec<T> = items.iter().map(|(_, item)| *item).collect();

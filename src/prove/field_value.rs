@@ -37,7 +37,7 @@ pub enum FieldValue {
     Field(Elements),
     /// Known integers.
     Int(Integers),
-    /// Integers that depend on random elements. An uninterpreted element represents each.
+    /// Integers that depend on random elements. Each is represented by an uninterpreted element.
     Varying(Elements),
     /// A tensor of unknown extents.
     Opaque(Digest),

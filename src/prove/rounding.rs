@@ -170,8 +170,9 @@ fn blamed(model: &Model, name: &str, tensors: &[Stored]) -> Option<usize> {
     blame::around(&graph, reader.min()?, tensors)
 }
 
-/// Checks that a recipe drops only numbers that may be dropped. Any program may have written it,
-/// and in the field it drops nothing.
+/// Checks that a recipe flushes only numbers up to [`DECIDED`], and rounds only to its own type or
+/// to the type of one of its constants. Any program may have written the recipe, and the proof over
+/// the field ignores both operations.
 fn drops_nothing(
     before: &HashMap<&str, &TensorProto>,
     analysis: &Analysis,

@@ -87,8 +87,9 @@ fn is_empty(facts: &Facts, value: Option<ValueId>) -> bool {
     shape.is_some_and(|shape| shape.iter().any(|dim| extent(dim) == Some(0)))
 }
 
-/// The reason why tract would take long to load a model. After each change by one of its passes, it
-/// compares all readers of a value with each other, and searches the outputs for both of each pair.
+/// The reason why tract would take long to load a model: it has too many pairs of operators that
+/// read the same value. After each change by one of its passes, tract compares the two operators of
+/// every pair, and searches for both of them among the outputs.
 pub(super) fn compares_too_many(model: &Model) -> Option<String> {
     let graph = model.graph();
     let readers = compared_readers(graph);
