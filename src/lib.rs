@@ -69,6 +69,8 @@
 pub mod affine;
 pub mod analysis;
 #[cfg(feature = "tract")]
+pub mod baselines;
+#[cfg(feature = "tract")]
 pub mod bench;
 #[cfg(any(test, feature = "capi"))]
 pub mod capi;
@@ -81,12 +83,12 @@ pub mod epsilon_error;
 pub mod error;
 mod fuse;
 mod hash;
+pub mod inspect;
 pub mod ir;
 #[cfg(feature = "tract")]
 pub mod magnitude;
 pub mod onnx;
 pub mod ops;
-pub mod outline;
 pub mod passes;
 mod progress;
 #[cfg(feature = "prove")]
@@ -104,8 +106,6 @@ pub mod run;
 #[cfg(feature = "tract")]
 pub mod sensitivity;
 pub mod shape;
-#[cfg(feature = "tract")]
-pub mod variants;
 #[cfg(feature = "tract")]
 pub mod verify;
 #[cfg(feature = "zoo")]

@@ -2,7 +2,6 @@
 //! map.
 
 pub mod apply;
-pub mod fold;
 pub mod growth;
 pub(crate) mod item;
 pub mod linear;
@@ -13,6 +12,7 @@ pub mod propagate;
 pub mod recognize;
 pub mod rounding;
 pub(crate) mod row_stochastic;
+pub mod transfer;
 
 use crate::recipe::Numbers;
 

@@ -1,10 +1,10 @@
 //! The analysis of a model's graph, done once: its index, its facts and its constants.
 
 pub mod activation;
+pub mod axis_factors;
 pub mod broadcast;
 mod constant_marks;
 pub mod constants;
-pub mod layout;
 pub mod memory_plan;
 pub mod node_view;
 pub mod repeats;

@@ -4,11 +4,11 @@
 //! A repetition adds factors along which the value does not vary. After
 //! `Unsqueeze, Expand, Reshape` of heads, an axis of extent `K·G` has the factors `[K, G]`, and
 //! place h reads head `h div G`. After a Tile it has `[G, K]`, and place h reads head `h mod K`.
-//! Such factors are free in the algebra of [`super::layout`].
+//! Such factors are free in the algebra of [`super::axis_factors`].
 
 use tract_onnx::tract_hir::internal::TDim;
 
-use super::layout::{Axes, AxisFactor, AxisFactors};
+use super::axis_factors::{Axes, AxisFactor, AxisFactors};
 use super::node_view::At;
 use crate::ir::axes::axis;
 use crate::shape::facts::{Shape, extent, same};

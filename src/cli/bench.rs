@@ -14,10 +14,10 @@ use unfold::zoo;
 
 use super::interrupt::end;
 use super::measure::MeasureArgs;
+use super::output_path::page_target;
 use super::storage::ReachArgs;
-use super::target::page_target;
 use super::values::{file, named};
-use super::{bench_zoo, out, variants};
+use super::{bench_variants, bench_zoo, out};
 use crate::cli::exit_code::End;
 use crate::cli::usage_errors::misused;
 
@@ -36,7 +36,7 @@ Examples:
 /// an interruption. The report then has the rounds before the interruption. `unfold tune` compares
 /// the options of `fuse`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{}\n\n{EXAMPLES}", variants::DEFINITIONS))]
+#[command(after_help = format!("{}\n\n{EXAMPLES}", bench_variants::DEFINITIONS))]
 pub struct BenchArgs {
     /// The model, or a network of the zoo such as `swin-t.un`. Several models are compared with
     /// each other, each under the name of its file, or under the given one: NAME=FILE
@@ -118,7 +118,7 @@ impl BenchArgs {
 
     /// Measures networks of the zoo. Prints a line for each when it is done, or the report of all.
     fn zoo(&self, stop: &Stop) -> Result<Vec<Report>> {
-        self.measure.refer_to(variants::NAMES)?;
+        self.measure.refer_to(bench_variants::NAMES)?;
         let tells = !self.json && !self.markdown;
         let entries = bench_zoo::entries(self.all);
         if tells {
@@ -127,7 +127,7 @@ impl BenchArgs {
             let heading = overview_heading();
             out::print(&format!(
                 "{names}\n\n{}\n\n{heading}",
-                variants::DEFINITIONS
+                bench_variants::DEFINITIONS
             ))?;
         }
         let print_line = |report: &Report| {
@@ -171,13 +171,13 @@ fn print_overview(report: &Report) -> std::io::Result<()> {
 fn subject(models: &[String]) -> Result<(String, Vec<Variant>, Vec<ReportedSite>)> {
     if let [model] = models {
         let (name, model) = open(model)?;
-        let (variants, sites) = variants::variants(&model)?;
+        let (variants, sites) = bench_variants::variants(&model)?;
         return Ok((name, variants, sites));
     }
     let mut variants = vec![];
     for model in models {
         let (name, model) = open(model)?;
-        variants.push(variants::named(&name, model)?);
+        variants.push(bench_variants::named(&name, model)?);
     }
     let names: Vec<&str> = variants
         .iter()

@@ -9,8 +9,8 @@ use unfold::bench::Stop;
 use unfold::report::{Report, Setting};
 use unfold::zoo::{self, Entry};
 
+use super::bench_variants;
 use super::measure::MeasureArgs;
-use super::variants;
 
 /// One network of each family with the normalizer of its paper, the most instructive one first.
 const DEFAULT: [&str; 5] = [
@@ -65,7 +65,7 @@ pub fn measure(
                 continue;
             }
             let began = start.elapsed();
-            let (variants, sites) = variants::variants(&entry.model(0)?)?;
+            let (variants, sites) = bench_variants::variants(&entry.model(0)?)?;
             let report = args.measure(entry.name().to_owned(), &variants, sites, &[batch], stop)?;
             tell(&report)?;
             reports.push(report);

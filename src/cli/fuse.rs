@@ -18,15 +18,15 @@ use unfold::run::{Dims, Input};
 use unfold::verify::VerifyOptions;
 use unfold::{FuseOptions, PassResult};
 
-use super::fused::FuseReport;
+use super::fuse_report::FuseReport;
 use super::inputs::sizes;
 use super::observers::{Observers, pass_name};
 use super::out::{self, Paint};
+use super::output_path::{certificate_target, target};
 use super::scaling::ScalingArgs;
 use super::slicing::SlicingArgs;
 use super::steps::Steps;
 use super::storage::{ReachArgs, StorageArgs};
-use super::target::{certificate_target, target};
 use super::values::{file, from_one, from_zero};
 use crate::cli::exit_code::{EXIT_CODES, End};
 use crate::cli::temporary_folders::make;

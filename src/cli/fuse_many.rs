@@ -16,7 +16,7 @@ use unfold::report::{bytes, plain};
 
 use super::causes;
 use super::fuse::{FuseArgs, Task, fuse, one, warn_of_idle};
-use super::fused::FuseReport;
+use super::fuse_report::FuseReport;
 use super::out::{self, Paint, Tone};
 use super::panics::caught;
 use super::path::JsonPath;

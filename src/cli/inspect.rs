@@ -7,20 +7,20 @@ use anyhow::Result;
 use serde::Serialize;
 use unfold::affine::plan::{StopReason, StreamPlan, Tidy};
 use unfold::error::Error;
+use unfold::inspect::outline;
 use unfold::onnx::Model;
-use unfold::outline::outline;
 use unfold::provenance::Provenance;
 use unfold::report::{outline_html, plain};
 use unfold::{FuseOptions, Fused, Plan, Planned};
 
 use super::out::{self, Paint};
+use super::output_path::page_target;
 use super::path::JsonPath;
 use super::sites::{self, JsonSite};
 use super::steps::Steps;
 use super::storage::ReachArgs;
 use super::streams;
 use super::summary::{self, Summary};
-use super::target::page_target;
 use super::values::file;
 use crate::cli::exit_code::End;
 

@@ -11,11 +11,11 @@ use unfold::report::{Report, ReportedSite};
 use unfold::run::Input;
 use unfold::verify::{Verdict, VerifyOptions, compare};
 
+use super::bench_variants;
 use super::inputs::{known_to_some, read_inputs};
 use super::rounds::{RoundArgs, labelled};
 use super::steps::Steps;
 use super::values::from_one;
-use super::variants;
 use crate::cli::reexecute::resident;
 use crate::cli::usage_errors::misused;
 
@@ -85,7 +85,7 @@ impl MeasureArgs {
             machine: machine(),
             settings: vec![],
             sites,
-            notes: variants::defined(variants).into_iter().collect(),
+            notes: bench_variants::defined(variants).into_iter().collect(),
             differs: false,
         };
         for options in &settings {

@@ -1,24 +1,26 @@
 //! The command line: parses arguments, calls the library, prints results, and returns an exit code.
 
 mod bench;
+pub(crate) mod bench_variants;
 mod bench_zoo;
 pub(crate) mod candidates;
 mod completions;
 pub(crate) mod exit_code;
 mod fuse;
 mod fuse_many;
-pub(crate) mod fused;
+pub(crate) mod fuse_report;
 pub(crate) mod inputs;
 pub(crate) mod inspect;
 mod interrupt;
 pub(crate) mod measure;
 pub(crate) mod memory;
 mod memory_admission;
+mod merged_norms;
 mod next_steps;
-mod norms;
 mod observers;
 mod operators;
 pub(crate) mod out;
+pub(crate) mod output_path;
 pub(crate) mod panics;
 mod passes;
 mod path;
@@ -36,14 +38,12 @@ mod steps;
 pub(crate) mod storage;
 mod streams;
 mod summary;
-pub(crate) mod target;
 mod temporary_folders;
 pub(crate) mod tune;
-pub(crate) mod tuned;
+pub(crate) mod tune_report;
 pub(crate) mod unused_options;
 pub(crate) mod usage_errors;
 mod values;
-pub(crate) mod variants;
 pub(crate) mod verification;
 mod zoo;
 

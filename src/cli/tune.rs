@@ -17,12 +17,12 @@ use super::exit_code::{EXIT_CODES, End};
 use super::fuse::{FuseArgs, Task, fuse};
 use super::inputs::known_to_some;
 use super::out::{self, Paint};
+use super::output_path::target;
 use super::path::JsonPath;
 use super::rounds::{RoundArgs, labelled};
 use super::steps::Steps;
 use super::storage::ReachArgs;
-use super::target::target;
-use super::tuned::Tuned;
+use super::tune_report::Tuned;
 use super::values::{file, from_zero};
 
 const EXAMPLES: &str = "\

@@ -8,7 +8,7 @@ use unfold::report::{bytes, plain};
 use unfold::zoo::{Entry, entries, find};
 
 use super::out;
-use super::target::model_target;
+use super::output_path::model_target;
 use super::values::file;
 use crate::cli::exit_code::End;
 use crate::cli::usage_errors::misused;

@@ -24,7 +24,7 @@ use std::cell::OnceCell;
 use crate::affine::plan::{Plan, StreamPlan};
 use crate::error::{Error, Result};
 use crate::fuse::pass::unknown_operators;
-use crate::fuse::passes::inputs::Inline;
+use crate::fuse::passes::prepare::Inline;
 use crate::fuse::runner::Pipeline;
 use crate::onnx::Model;
 use crate::onnx::tensor::check_size;

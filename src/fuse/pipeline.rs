@@ -5,12 +5,12 @@
 
 use crate::fuse::pass::Pass;
 use crate::fuse::passes::clean_up::{CleanUp, IdentityElimination};
+use crate::fuse::passes::finish::{KeepInput, RestoreRegions, StripShapes};
 use crate::fuse::passes::fold_affines::{FoldAffines, ReconsiderGrowth};
-use crate::fuse::passes::inputs::{DeduplicateInitializers, FlattenRegions, Inline};
 use crate::fuse::passes::merge_norms::MergeNorms;
 use crate::fuse::passes::placement::{DemandPass, PlacementPass};
-use crate::fuse::passes::results::{KeepInput, RestoreRegions, StripShapes};
-use crate::fuse::passes::rewrites::{
+use crate::fuse::passes::prepare::{DeduplicateInitializers, FlattenRegions, Inline};
+use crate::fuse::passes::rewrite_passes::{
     ARITHMETIC_BEFORE_CONCAT, CANCEL_INVERSE, CANONICALIZE, GATHER_ND_TO_RESHAPE, LEGALIZE_ENGINE,
     LEGALIZE_GELU, LEGALIZE_RMS_NORM, LegalizeProducts, MERGE_CONCATS, MERGE_RESHAPES,
     MERGE_SLICES, SPLIT_BEFORE_TRANSPOSE, UNFLATTEN_ROWS,

@@ -235,7 +235,7 @@ mod tests {
     use crate::affine::materialize::{Edit, written_anew};
     use crate::analysis::Analysis;
     use crate::fuse::FuseOptions;
-    use crate::fuse::passes::rewrites::RewritePass;
+    use crate::fuse::passes::rewrite_passes::RewritePass;
     use crate::ir::builder::Maker;
     use crate::ir::{Graph, NodeId};
     use crate::passes::legalize::Target;

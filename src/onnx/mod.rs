@@ -6,10 +6,10 @@ mod decode;
 pub(crate) mod digest;
 mod element;
 pub mod external;
+mod file_layout;
 #[cfg(feature = "prove")]
 mod identical;
 mod identify;
-mod layout;
 mod lazy_read;
 mod load;
 mod message_fields;
@@ -41,8 +41,8 @@ pub use crate::onnx::atomic_write::{Halt, destination, halt_saves};
 pub use digest::Digests;
 use digest::{Contents, Pending};
 use external::Externals;
+pub use file_layout::MessagePart;
 pub use identify::is_model;
-pub use layout::MessagePart;
 use proto::{GraphProto, ModelProto, NodeProto, TensorProto};
 pub use save::{DataPlace, SaveOptions, Saved};
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::onnx::atomic_write::FileDraft;
-use crate::onnx::layout::ALIGNMENT;
+use crate::onnx::file_layout::ALIGNMENT;
 use crate::onnx::walk::{self, Visited};
 use crate::onnx::{Model, tensor};
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::data::{Data, reserve};
 use super::external::MEMORY;
-use super::layout::{Layout, MessagePart, Storage, is_inside};
+use super::file_layout::{Layout, MessagePart, Storage, is_inside};
 use super::load::MAX_MESSAGE;
 use super::proto::TensorProto;
 use super::transfer::{Transfer, transfer};

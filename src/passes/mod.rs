@@ -15,8 +15,8 @@
 pub mod canonicalize;
 pub mod demand;
 pub mod inline;
-pub mod layout;
 pub mod legalize;
+pub mod movement;
 pub mod placement;
 pub mod simplify;
 pub mod slice;

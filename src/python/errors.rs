@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyException, PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::cli::causes;
-use crate::cli::target::NoFolder;
+use crate::cli::output_path::NoFolder;
 use crate::error::Error;
 use crate::report::plain;
 

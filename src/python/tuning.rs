@@ -19,7 +19,7 @@ use crate::cli::candidates::{Candidate, candidates};
 use crate::cli::out::Paint;
 use crate::cli::rounds::RoundArgs;
 use crate::cli::tune::{GoalName, sized};
-use crate::cli::tuned::{Times, Tuned};
+use crate::cli::tune_report::{Times, Tuned};
 use crate::onnx::Model;
 use crate::run::{Input, random};
 

@@ -1,6 +1,6 @@
 //! Formats numbers, sizes and text for people.
 
-use super::data::{Attempt, Machine, Memory, Ratio, Report, Setting};
+use super::bench::{Attempt, Machine, Memory, Ratio, Report, Setting};
 
 /// A duration in seconds, in a suitable unit.
 pub fn time(seconds: f64) -> String {

@@ -24,7 +24,7 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
 
-use crate::residual::rms_norm::{has_range, without_mean};
+use crate::residual::layer_norm_to_rms::{has_range, without_mean};
 use crate::residual::streams::{Channels, ReadBy, Stream, WrittenBy};
 
 /// The number of normalizers that must lose their mean for each mean that is subtracted at run

@@ -6,8 +6,8 @@
 
 pub mod centring;
 pub mod exponents;
+mod layer_norm_to_rms;
 pub mod norm_merging;
-mod rms_norm;
 mod scaled_operators;
 pub mod skip_norm;
 pub mod stream_scaling;

@@ -15,7 +15,7 @@ use crate::hash::{HashMap, HashSet};
 use crate::ir::builder::Maker;
 use crate::ir::{NodeId, Reader, ValueId};
 
-use crate::residual::rms_norm::has_range;
+use crate::residual::layer_norm_to_rms::has_range;
 
 /// The name for `--skip`.
 pub const MERGING: &str = "merging";

@@ -6,12 +6,12 @@
 use std::collections::{BTreeSet, HashMap as Map};
 
 use crate::affine::Affine;
-use crate::affine::fold::{Fold, Side};
 use crate::affine::linear::{self, linear};
 use crate::affine::materialize::{Change, Edit, Failed, NewTensor, draw};
 use crate::affine::plan::Plan;
 use crate::affine::propagate::rule_table::takes_all;
 use crate::affine::rounding::{Rounding, float};
+use crate::affine::transfer::{Fold, Side};
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
 use crate::hash::HashMap;

@@ -10,7 +10,7 @@ use crate::ir::builder::{Maker, float, int};
 use crate::onnx::operator::LAYER_NORMALIZATION;
 use crate::onnx::tensor::DataType;
 
-use crate::residual::rms_norm::written_out;
+use crate::residual::layer_norm_to_rms::written_out;
 
 /// An operator that adds and then normalizes.
 struct NormalizedSum {

@@ -4,9 +4,9 @@
 //! The search begins at a normalizer. The axis of its statistics is that of the channels. From
 //! there it goes in both directions, through every node that ties values together (see `ties`).
 
-use crate::affine::fold::Side;
 use crate::affine::recognize::statistics::Core;
 use crate::affine::recognize::{Site, View, online};
+use crate::affine::transfer::Side;
 use crate::analysis::Analysis;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::{NodeId, Reader, ValueId};

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use serde_json::Value;
+use unfold::inspect::outline;
 use unfold::onnx::Model;
 use unfold::onnx::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
-use unfold::outline::outline;
 use unfold::report::{Outline, outline_html};
 use unfold::{FuseOptions, fuse};
 

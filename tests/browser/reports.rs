@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use unfold::baselines::Baselines;
 use unfold::bench::{BenchOptions, Stop, Variant, bench, machine};
 use unfold::onnx::Model;
 use unfold::report::{Report, ReportedSite, html};
-use unfold::variants::Variants;
 
 use crate::{How, Look, look, write};
 
@@ -21,11 +21,11 @@ pub const TRIALS: &[Look] = &[
 fn report() -> Report {
     let model = Model::open("models/digits/un-dynamo.onnx").unwrap();
     let fused = unfold::fuse(&model, &Default::default()).unwrap();
-    let Variants {
+    let Baselines {
         ln_twin,
         floor,
         normalizers,
-    } = Variants::new(&model).unwrap();
+    } = Baselines::new(&model).unwrap();
     let named = [
         ("LN twin", ln_twin),
         ("as exported", model),

@@ -26,13 +26,14 @@ mod affine {
 
 mod report {
     pub use unfold::report::*;
+    #[path = "bench/tabs.rs"]
     pub mod tabs;
 
     mod data {
         pub use unfold::report::*;
     }
 
-    #[path = "../../../src/report/testing.rs"]
+    #[path = "../../../src/report/bench/testing.rs"]
     mod testing;
 
     pub fn measured() -> Report {
@@ -56,12 +57,12 @@ use unfold::{ir, recipe, refusal};
 
 use affine::Affine;
 use affine::apply::apply;
-use affine::fold::{Rule, Side};
 use affine::linear::{Linear, transpose_matmul::TransposeMatMul};
 use affine::propagate::rules::compress::Compress;
 use affine::recognize::act_norm::ActNorm;
 use affine::recognize::opaque::Expanded;
 use affine::recognize::{Normalizer, Site, View, opaque};
+use affine::transfer::{Rule, Side};
 use common::text::model;
 use ir::builder::NewConstant;
 use recipe::{Numbers, evaluate};
@@ -86,7 +87,7 @@ fn extending_guide_shows_these_files() {
             "affine/linear/transpose_matmul.rs",
             "&transpose_matmul::TransposeMatMul,",
         ),
-        ("report/tabs.rs", "pub use tabs::tabs;"),
+        ("report/bench/tabs.rs", "pub use tabs::tabs;"),
     ] {
         assert!(guide.contains(&format!("`src/{file}`")), "{file}");
         assert!(

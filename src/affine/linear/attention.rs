@@ -5,8 +5,8 @@
 //! to b.
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Rule, Side, Step};
 use crate::affine::linear::{Linear, Slots, check_channels};
+use crate::affine::transfer::{At, Rule, Side, Step};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 

@@ -3,8 +3,8 @@
 //! A shift is added to the bias. A scale cannot cross the activation.
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Rule, Side, Step};
 use crate::affine::linear::{Linear, Slots, only_along};
+use crate::affine::transfer::{At, Rule, Side, Step};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 

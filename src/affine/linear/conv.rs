@@ -11,9 +11,9 @@
 //! + (b·diag(s) + t)`, and `W·(x·diag(s) + t) + b` is `(W·x + (b/s + W·(t/s)))·diag(s)`.
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Rule, Side, Step};
 use crate::affine::linear::geometry::{Geometry, groups};
 use crate::affine::linear::{Linear, Slots, only_along};
+use crate::affine::transfer::{At, Rule, Side, Step};
 use crate::analysis::broadcast::LARGEST;
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;

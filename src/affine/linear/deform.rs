@@ -6,9 +6,9 @@
 //! is refused. A shift of the result is added to the bias.
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Rule, Side, Step};
 use crate::affine::linear::conv::{along, along_grouped, as_vector, per_channel};
 use crate::affine::linear::{Linear, Slots, only_along};
+use crate::affine::transfer::{At, Rule, Side, Step};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 

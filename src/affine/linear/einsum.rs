@@ -8,9 +8,9 @@
 //! operand is the same scale of the result.
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Rule, Side, Step};
 use crate::affine::linear::{Linear, Slots};
 use crate::affine::row_stochastic::add_up_to_one;
+use crate::affine::transfer::{At, Rule, Side, Step};
 use crate::analysis::broadcast::LARGEST;
 use crate::ir::equation::{Equation, is_once};
 use crate::recipe::{Numbers, Recipe};

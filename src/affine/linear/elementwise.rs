@@ -5,8 +5,8 @@
 //! becomes redundant.
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Rule, Side, Step};
 use crate::affine::linear::{Linear, Slots};
+use crate::affine::transfer::{At, Rule, Side, Step};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 use crate::shape::facts::{Shape, extent};

@@ -4,8 +4,8 @@
 //! written again, beta becomes 1, because `beta·C` may round where C does not.
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Rule, Side, Step};
 use crate::affine::linear::{Linear, Slots, known_attributes, only_along};
+use crate::affine::transfer::{At, Rule, Side, Step};
 use crate::onnx::tensor::DataType;
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;

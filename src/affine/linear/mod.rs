@@ -20,7 +20,7 @@ mod recurrent;
 use std::sync::LazyLock;
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Rule, Side, by_operator};
+use crate::affine::transfer::{At, Rule, Side, by_operator};
 use crate::hash::HashMap;
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;

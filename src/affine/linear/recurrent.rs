@@ -6,8 +6,8 @@
 //! the layout of time and batch do not matter here.
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Rule, Side, Step};
 use crate::affine::linear::{Linear, Slots, check_channels};
+use crate::affine::transfer::{At, Rule, Side, Step};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 

@@ -1,8 +1,8 @@
 //! The constants of a linear operator while folds change them.
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Fold, Side};
 use crate::affine::linear::Linear;
+use crate::affine::transfer::{At, Fold, Side};
 use crate::recipe::Recipe;
 use crate::refusal::Reason;
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Side};
 use crate::affine::item::is_of_batch_norm;
 use crate::affine::linear::{Linear, linear};
 use crate::affine::materialize::constants::{Changing, FoldedConstants};
@@ -11,6 +10,7 @@ use crate::affine::materialize::{Change, NewTensor};
 use crate::affine::plan::{Plan, Rewrite};
 use crate::affine::recognize::Reset;
 use crate::affine::rounding::Rounding;
+use crate::affine::transfer::{At, Side};
 use crate::analysis::Analysis;
 use crate::hash::HashMap;
 use crate::ir::{Graph, NodeId};

@@ -10,8 +10,8 @@ pub use self::memory::{CutRegion, HeldValue, MemoryChange};
 pub use self::site::{Basis, Direction, Outcome, SitePlan};
 pub use self::stream::{Centring, Follower, Member, MergedNorm, Scaling, StreamPlan};
 
-use crate::affine::fold::Fold;
 use crate::affine::recognize::{Part, Replacement, Reset};
+use crate::affine::transfer::Fold;
 use crate::hash::HashMap;
 use crate::ir::NodeId;
 use crate::ir::builder::NewConstant;

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use crate::affine::Affine;
-use crate::affine::fold::{Fold, Side};
 use crate::affine::item::{Item, State};
 use crate::affine::linear::linear;
 use crate::affine::planner::Planner;
@@ -13,6 +12,7 @@ use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::propagate::propagation::{Propagation, has_bias_slot};
 use crate::affine::recognize::Part;
 use crate::affine::rounding::Rounding;
+use crate::affine::transfer::{Fold, Side};
 use crate::hash::{HashMap, HashSet};
 use crate::ir::{Reader, ValueId};
 use crate::onnx::operator::Category;

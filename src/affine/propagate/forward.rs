@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::affine::Affine;
-use crate::affine::fold::Step;
 use crate::affine::item::{Item, Items, Merge};
 use crate::affine::linear::elementwise::beside_positions;
 use crate::affine::propagate::movements::across;
@@ -19,6 +18,7 @@ use crate::affine::propagate::precision;
 use crate::affine::propagate::precision::Crossing;
 use crate::affine::propagate::propagation::{Compensation, Propagation};
 use crate::affine::recognize::Part;
+use crate::affine::transfer::Step;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::refusal::{Reason, Refusal};

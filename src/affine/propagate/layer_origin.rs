@@ -1,11 +1,11 @@
 //! Finds the layer that computes a value, and the row of the layer that becomes each element.
 
 use crate::affine::Affine;
-use crate::affine::fold::At;
 use crate::affine::linear::elementwise::shrunk;
 use crate::affine::linear::linear;
 use crate::affine::propagate::node_step::rule_of;
 use crate::affine::propagate::overlay::GraphOverlay;
+use crate::affine::transfer::At;
 use crate::ir::axes::axis;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::recipe::Numbers;

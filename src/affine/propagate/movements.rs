@@ -7,7 +7,7 @@
 
 use crate::affine::Affine;
 use crate::affine::propagate::overlay::GraphOverlay;
-use crate::analysis::layout::LayoutMap;
+use crate::analysis::axis_factors::LayoutMap;
 use crate::ir::ValueId;
 
 /// The largest number of movements in a row.

@@ -2,10 +2,10 @@
 //! from the changes of the node that are planned so far.
 
 use crate::affine::Affine;
-use crate::affine::fold::{Rule, Step};
 use crate::affine::linear::linear;
 use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::propagate::rule_table;
+use crate::affine::transfer::{Rule, Step};
 use crate::ir::{NodeId, ValueId};
 use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};

@@ -8,9 +8,9 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use crate::affine::fold::{At, Fold, Rule, Side};
 use crate::affine::linear::biased::Biased;
 use crate::affine::linear::linear;
+use crate::affine::transfer::{At, Fold, Rule, Side};
 use crate::analysis::Analysis;
 use crate::analysis::constants::Constants;
 use crate::hash::{HashMap, HashSet};

@@ -21,10 +21,10 @@
 //! The range of the other types is larger than the values of any network.
 
 use crate::affine::Affine;
-use crate::affine::fold::Step;
 use crate::affine::item::Item;
 use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::recognize::Part;
+use crate::affine::transfer::Step;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;

@@ -1,11 +1,11 @@
 //! The result of a propagation: all changes that let its part fold.
 
 use crate::affine::Affine;
-use crate::affine::fold::{Fold, Side};
 use crate::affine::item::Merge;
 use crate::affine::linear::{check, linear};
 use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::propagate::softmax;
+use crate::affine::transfer::{Fold, Side};
 use crate::hash::HashSet;
 use crate::ir::{NodeId, ValueId};
 use crate::refusal::{Reason, Refusal};

@@ -7,11 +7,11 @@
 use ndarray::Array1;
 
 use crate::affine::Affine;
-use crate::affine::fold::Side;
 use crate::affine::linear::matmul;
 use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::propagate::rule_table::rule_of;
-use crate::analysis::layout::LayoutMap;
+use crate::affine::transfer::Side;
+use crate::analysis::axis_factors::LayoutMap;
 use crate::analysis::node_view::At;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;

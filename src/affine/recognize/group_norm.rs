@@ -7,7 +7,7 @@
 use crate::affine::recognize::parameters::{Along, Operator, site};
 use crate::affine::recognize::statistics::{around, core, reshaped};
 use crate::affine::recognize::{Normalizer, Site, View};
-use crate::analysis::layout::AxisFactors;
+use crate::analysis::axis_factors::AxisFactors;
 use crate::ir::{NodeId, ValueId};
 
 /// Group Normalization.

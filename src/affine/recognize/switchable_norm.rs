@@ -13,7 +13,7 @@ use crate::affine::recognize::formula::{
 use crate::affine::recognize::region::{ATTEMPTS, Region, divisor, regions};
 use crate::affine::recognize::statistics::{around, reshaped, scaling};
 use crate::affine::recognize::{Normalizer, Site, View};
-use crate::analysis::layout::AxisFactor;
+use crate::analysis::axis_factors::AxisFactor;
 use crate::ir::NodeId;
 
 /// Switchable Normalization.

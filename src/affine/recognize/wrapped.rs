@@ -6,8 +6,8 @@
 //! tokens, without movements.
 
 use crate::affine::recognize::{Family, Part, Site, View};
+use crate::analysis::axis_factors::LayoutMap;
 use crate::analysis::broadcast;
-use crate::analysis::layout::LayoutMap;
 use crate::ir::axes::permutation;
 use crate::ir::node_set::NodeSet;
 use crate::ir::{NodeId, Reader};

@@ -2,12 +2,12 @@
 //! or [`crate::residual`], and records the change in the log.
 
 pub(super) mod clean_up;
+pub(super) mod finish;
 pub(super) mod fold_affines;
-pub(super) mod inputs;
 pub(super) mod merge_norms;
 pub(super) mod placement;
-pub(super) mod results;
-pub(super) mod rewrites;
+pub(super) mod prepare;
+pub(super) mod rewrite_passes;
 pub(super) mod slice;
 pub(super) mod streams;
 pub(super) mod upgrade_opset;

@@ -1,7 +1,7 @@
 //! Operators that move, repeat or drop elements.
 
 use super::{AxisRead, aligned, first, kept};
-use crate::analysis::layout::LayoutMap;
+use crate::analysis::axis_factors::LayoutMap;
 use crate::analysis::node_view::At;
 use crate::ir::axes::{axes, axis as counted};
 use crate::refusal::Reason;

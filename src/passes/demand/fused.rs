@@ -12,7 +12,7 @@ use super::region::NarrowRegion;
 use super::write::rename;
 use crate::affine::recognize::Replacement;
 use crate::analysis::Analysis;
-use crate::analysis::layout::LayoutMap;
+use crate::analysis::axis_factors::LayoutMap;
 use crate::ir::axes::axis as counted;
 use crate::ir::builder::Maker;
 use crate::ir::regions::way;

@@ -3,7 +3,7 @@
 //! cancel the movement before.
 
 use crate::analysis::Analysis;
-use crate::analysis::layout::LayoutMap;
+use crate::analysis::axis_factors::LayoutMap;
 use crate::analysis::node_view::At;
 use crate::analysis::zero_sign::ZeroSigns;
 use crate::hash::{HashMap, HashSet};

@@ -1,6 +1,6 @@
 //! Chains of Transposes and Reshapes that cancel, or that one of them can replace.
 
-use crate::analysis::layout::LayoutMap;
+use crate::analysis::axis_factors::LayoutMap;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::builder;
 use crate::onnx::operator::Category;

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use crate::affine::Affine;
-use crate::affine::fold::Step;
 use crate::affine::propagate::backward::PartialReaders;
 use crate::affine::propagate::backward::state::{
     BackwardPropagation, Demand, DemandSource, Waiting,
@@ -12,6 +11,7 @@ use crate::affine::propagate::node_step::step_forward;
 use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::propagate::precision;
 use crate::affine::propagate::propagation::Compensation;
+use crate::affine::transfer::Step;
 use crate::hash::HashSet;
 use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;

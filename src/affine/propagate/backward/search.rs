@@ -3,7 +3,6 @@
 use std::rc::Rc;
 
 use crate::affine::Affine;
-use crate::affine::fold::{Fold, Rule, Side, Step};
 use crate::affine::item::{Item, Merge};
 use crate::affine::propagate::backward::readers::agreed;
 use crate::affine::propagate::backward::state::{
@@ -14,6 +13,7 @@ use crate::affine::propagate::overlay::Route;
 use crate::affine::propagate::precision;
 use crate::affine::propagate::propagation::Propagation;
 use crate::affine::propagate::zeros::is_zeros;
+use crate::affine::transfer::{Fold, Rule, Side, Step};
 use crate::ir::{NodeId, ValueId};
 use crate::refusal::{Reason, Refusal};
 

@@ -3,8 +3,8 @@
 //! `where(m, c, s·x + t) = s·where(m, (c − t)/s, x) + t`.
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Rule, Step};
 use crate::affine::linear::elementwise::{aligned, shrunk};
+use crate::affine::transfer::{At, Rule, Step};
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 

@@ -3,8 +3,8 @@
 //! compensate for it instead: `[c, s·x + t] = s·[(c − t)/s, x] + t`.
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Rule, Step};
 use crate::affine::propagate::rules::split::cut;
+use crate::affine::transfer::{At, Rule, Step};
 use crate::ir::axes::axis;
 use crate::recipe::Numbers;
 use crate::refusal::Reason;

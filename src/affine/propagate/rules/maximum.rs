@@ -5,10 +5,10 @@
 //! image. A negative scale would turn a maximum into a minimum.
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Rule, Step};
 use crate::affine::propagate::rules::positive::passed;
 use crate::affine::propagate::rules::reduce::{restored, without};
 use crate::affine::propagate::rules::window::meet_the_image;
+use crate::affine::transfer::{At, Rule, Step};
 use crate::refusal::Reason;
 
 /// Maxima of windows, of images, and along axes.

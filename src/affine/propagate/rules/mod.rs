@@ -25,7 +25,7 @@ mod split;
 mod transpose;
 pub mod window;
 
-use crate::affine::fold::Rule;
+use crate::affine::transfer::Rule;
 
 /// The rules of this folder.
 pub const RULES: &[&dyn Rule] = &[

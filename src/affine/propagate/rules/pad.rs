@@ -10,8 +10,8 @@
 use std::ops::Range;
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Rule, Step};
 use crate::affine::propagate::rules::split::cut;
+use crate::affine::transfer::{At, Rule, Step};
 use crate::analysis::broadcast::LARGEST;
 use crate::ir::axes::axes;
 use crate::recipe::Numbers;

@@ -5,8 +5,8 @@
 //! may reach beyond the end.
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Rule};
 use crate::affine::propagate::rules::window::{is_by_place, meet_the_image};
+use crate::affine::transfer::{At, Rule};
 use crate::onnx::operator::AVERAGE_POOL;
 use crate::refusal::Reason;
 

@@ -6,9 +6,9 @@
 //! The indices are not known, so the affine must be constant along the indexed axes.
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Rule, Step};
 use crate::affine::propagate::rules::choice::is_zero;
 use crate::affine::propagate::rules::gather_nd::{axes, replaced};
+use crate::affine::transfer::{At, Rule, Step};
 use crate::ir::axes::axis;
 use crate::refusal::Reason;
 use crate::shape::facts::same;

@@ -4,8 +4,8 @@
 //! Extents may be unknown, so the conditions hold for every extent: the first window ends inside of
 //! the image, and the last one begins inside.
 
-use crate::affine::fold::At;
 use crate::affine::linear::geometry::at_least;
+use crate::affine::transfer::At;
 use crate::refusal::Reason;
 
 /// Whether every window is known to contain a place of the image, whatever the extents are.

@@ -7,7 +7,7 @@ use crate::affine::recognize::View;
 use crate::affine::recognize::batch_invariant::Alike;
 use crate::affine::recognize::formula::{Factor, Formula, Mixing, Quotient, Term, read};
 use crate::affine::recognize::region::Region;
-use crate::analysis::layout::{AxisFactor, AxisFactors};
+use crate::analysis::axis_factors::{AxisFactor, AxisFactors};
 use crate::ir::{NodeId, ValueId};
 use crate::recipe::Numbers;
 use crate::refusal::Refusal;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ndarray::Axis;
 
-use crate::analysis::layout::{AxisFactor, AxisFactors};
+use crate::analysis::axis_factors::{AxisFactor, AxisFactors};
 use crate::recipe::Numbers;
 
 /// A coefficient with more numbers is not computed. There are fewer channels.

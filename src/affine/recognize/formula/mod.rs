@@ -9,7 +9,7 @@ mod read;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::analysis::layout::{AxisFactor, AxisFactors};
+use crate::analysis::axis_factors::{AxisFactor, AxisFactors};
 
 pub use coefficient::Coefficient;
 use coefficient::LARGEST;

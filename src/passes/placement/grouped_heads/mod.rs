@@ -22,7 +22,7 @@ use super::layer::again;
 use super::{PlacementMove, WorkTerm, are_in_one_body};
 use crate::affine::plan::Placed;
 use crate::analysis::Analysis;
-use crate::analysis::layout::{Axes, AxisFactor, AxisFactors};
+use crate::analysis::axis_factors::{Axes, AxisFactor, AxisFactors};
 use crate::ir::builder::{Maker, int};
 use crate::ir::{NodeId, ValueId};
 use crate::refusal::{Reason, Refusal};

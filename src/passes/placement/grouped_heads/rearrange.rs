@@ -1,6 +1,6 @@
 //! Writes a value with its axis factors in another order, or in other groups.
 
-use crate::analysis::layout::{Axes, AxisFactor, AxisFactors};
+use crate::analysis::axis_factors::{Axes, AxisFactor, AxisFactors};
 use crate::ir::builder::Maker;
 use crate::shape::facts::same;
 

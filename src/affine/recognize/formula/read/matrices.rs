@@ -4,7 +4,7 @@ use ndarray::Array1;
 
 use crate::affine::recognize::formula::Coefficient;
 use crate::affine::recognize::formula::read::{Power, Reading, Value};
-use crate::analysis::layout::{Axes, AxisFactor, AxisFactors};
+use crate::analysis::axis_factors::{Axes, AxisFactor, AxisFactors};
 use crate::ir::NodeId;
 use crate::ir::equation::{Equation, is_once};
 use crate::recipe::Numbers;

@@ -15,7 +15,7 @@ use crate::affine::recognize::View;
 use crate::affine::recognize::batch_invariant::Alike;
 use crate::affine::recognize::formula::{Coefficient, Factor, Formula, LARGEST};
 use crate::affine::recognize::region::Region;
-use crate::analysis::layout::{Axes, AxisFactor, AxisFactors};
+use crate::analysis::axis_factors::{Axes, AxisFactor, AxisFactors};
 use crate::analysis::node_view::At;
 use crate::ir::axes::axis;
 use crate::ir::{NodeId, ValueId};

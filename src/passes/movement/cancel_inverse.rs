@@ -7,7 +7,7 @@
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
 use crate::analysis::Analysis;
-use crate::analysis::layout::LayoutMap;
+use crate::analysis::axis_factors::LayoutMap;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::builder::{Maker, NewConstant};
 use crate::ir::regions::way;

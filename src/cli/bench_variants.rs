@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
+use unfold::baselines::{self, Baselines};
 use unfold::bench::Variant;
 use unfold::onnx::Model;
 use unfold::passes::legalize::Target;
 use unfold::report::ReportedSite;
-use unfold::variants::{self, Variants};
 use unfold::{FuseOptions, Fused};
 
 use super::sites::{self, AffineOutcome, Row};
@@ -23,7 +23,7 @@ pub const NAMES: [&str; 5] = [LN_TWIN, AS_EXPORTED, FUSED, PORTABLE, FLOOR];
 
 /// The definitions of the variants, for the help text.
 pub const DEFINITIONS: &str = "\
-Variants of a model:
+Baselines of a model:
   LN twin      with a LayerNorm in place of every other normalizer
   as exported  the file
   fused        the result of `unfold fuse`, by default with `--target cpu`
@@ -62,14 +62,14 @@ pub fn variants(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
     )?;
     let lowered = fused.lowered.as_ref().unwrap_or(model);
     let sites = reported_sites(lowered, &fused)?;
-    let Variants {
+    let Baselines {
         ln_twin,
         floor,
         mut normalizers,
-    } = Variants::new(lowered)?;
+    } = Baselines::new(lowered)?;
     // The normalizers of a partly folded site may not be recognized again.
-    normalizers.extend(variants::normalizers(&fused.model)?);
-    normalizers.extend(variants::normalizers(&portable.model)?);
+    normalizers.extend(baselines::normalizers(&fused.model)?);
+    normalizers.extend(baselines::normalizers(&portable.model)?);
     let mut all = vec![
         variant(LN_TWIN, ln_twin, &normalizers),
         variant(AS_EXPORTED, model.clone(), &normalizers),
@@ -109,6 +109,6 @@ fn variant(name: &str, model: Model, normalizers: &BTreeSet<String>) -> Variant 
 
 /// A model that is compared with others, unchanged.
 pub fn named(name: &str, model: Model) -> Result<Variant> {
-    let normalizers = variants::normalizers(&model)?;
+    let normalizers = baselines::normalizers(&model)?;
     Ok(variant(name, model, &normalizers))
 }

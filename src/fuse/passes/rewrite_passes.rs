@@ -7,11 +7,11 @@ use crate::fuse::edits::Neighbours;
 use crate::fuse::pass::{Context, Effect, Pass};
 use crate::fuse::plan_log::PlanLog;
 use crate::onnx::Model;
-use crate::passes::layout::{
+use crate::passes::legalize::{self, Target, gelu, rms_reciprocal_to_div};
+use crate::passes::movement::{
     arithmetic_before_concat, cancel_inverse, gather_nd_to_reshape, merge_concats, merge_reshapes,
     merge_slices, split_before_transpose,
 };
-use crate::passes::legalize::{self, Target, gelu, rms_norm};
 use crate::passes::{canonicalize, simplify};
 
 /// The alias of the forms of products and RMS normalizations.
@@ -95,7 +95,7 @@ pub static UNFLATTEN_ROWS: RewritePass = RewritePass {
     ..RewritePass::new(
         "unflatten-rows",
         "writes a Gemm between two Reshapes as MatMul and Add, which all passes know",
-        |analysis, target| target.canonical(analysis),
+        |analysis, target| target.canonicalizing_edits(analysis),
     )
 };
 
@@ -188,7 +188,7 @@ pub static LEGALIZE_RMS_NORM: RewritePass = RewritePass {
     ..RewritePass::new(
         "legalize-rms-norm",
         "writes an RMS normalization in the form that engines fuse",
-        |analysis, _| rms_norm::edits(analysis),
+        |analysis, _| rms_reciprocal_to_div::edits(analysis),
     )
 };
 
@@ -199,7 +199,7 @@ pub static LEGALIZE_ENGINE: RewritePass = RewritePass {
     ..RewritePass::new(
         "legalize-engine",
         "writes RMS normalizations and layers before windows in the forms of the target",
-        |analysis, target| target.edits(analysis),
+        |analysis, target| target.engine_form_edits(analysis),
     )
 };
 
@@ -225,7 +225,7 @@ impl Pass for LegalizeProducts {
         if target == Target::Portable || !has_products(context.model()) && !log.is_lifted {
             return Ok(Effect::Nothing);
         }
-        let edits = target.finished(context.analysis()?);
+        let edits = target.final_edits(context.analysis()?);
         let made = context.rewritten(&edits, Neighbours::Simplified, log)?;
         if made.is_some() {
             log.plan.tidy.biased += edits.len();

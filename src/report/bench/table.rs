@@ -1,7 +1,7 @@
 //! The tables of a report, without their layout.
 
 use super::data::{Class, Measurement, Memory, Report, Setting};
-use super::format::{maybe_bytes, ratio, references, time};
+use crate::report::format::{maybe_bytes, ratio, references, time};
 
 /// A table: its columns, and the cells of each row.
 pub struct Table {

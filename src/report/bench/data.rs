@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn report_survives_json() {
-        let report = crate::report::testing::report();
+        let report = crate::report::bench::testing::report();
         let mut again: Report =
             serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
         // Numbers survive except for their last digit; all other fields are equal.

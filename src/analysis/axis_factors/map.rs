@@ -1,6 +1,6 @@
 //! Follows the layout of a value through a chain of movements.
 
-use crate::analysis::layout::factors::{Axes, AxisFactor, AxisFactors};
+use crate::analysis::axis_factors::factors::{Axes, AxisFactor, AxisFactors};
 use crate::onnx::proto::NodeProto;
 use crate::shape::facts::Shape;
 

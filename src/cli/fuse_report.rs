@@ -7,8 +7,8 @@ use unfold::affine::plan::{
     MemoryChange, MergedNorm, PassStats, Placed, StopReason, StreamPlan, Tidy,
 };
 use unfold::epsilon_error::EpsilonError;
+use unfold::inspect;
 use unfold::onnx::{Model, Saved};
-use unfold::outline;
 use unfold::passes::legalize::Target;
 use unfold::prove::Proof;
 use unfold::prove_passes::PassProof;
@@ -17,8 +17,8 @@ use unfold::run::Failure;
 use unfold::verify::{Verdict, VerifyOptions};
 use unfold::{FuseOptions, Fused, Plan, Planned};
 
+use super::merged_norms;
 use super::next_steps;
-use super::norms;
 use super::operators::{self, Operators};
 use super::out::Paint;
 use super::path::JsonPath;
@@ -246,7 +246,7 @@ impl FuseReport {
         text += &self.scaling.told();
         text += &streams::told(&self.plan, self.centre);
         text += &slicing::told(self.plan.memory.as_ref());
-        text += &norms::told(&self.plan.merged, self.slack.as_ref());
+        text += &merged_norms::told(&self.plan.merged, self.slack.as_ref());
         text += &placement::told(&self.plan.placed);
         text += &self.growth().map_or_else(String::new, Growth::line);
         if let Some(change) = self.sizes() {
@@ -293,7 +293,7 @@ impl FuseReport {
                 .map(JsonPath),
             certificate: self.certificate.as_deref().map(JsonPath),
             sites: sites::json(&self.plan),
-            tensors: outline::tensors(&self.plan),
+            tensors: inspect::tensors(&self.plan),
             summary: self.summary(),
             stopped: self.plan.stopped,
             stats: Some(&self.plan.passes[..]).filter(|_| self.stats),

@@ -1,4 +1,4 @@
-//! Variants of a model that show the cost of its normalizers: with LayerNorm instead of them, and
+//! Baselines of a model that show the cost of its normalizers: with LayerNorm instead of them, and
 //! without any.
 //!
 //! They compute other functions than the model, and are only timed. Opaque normalizers are inlined
@@ -25,7 +25,7 @@ use crate::passes::simplify::{is_movement, simplify_known};
 use crate::recipe::Numbers;
 
 /// The variants of a model.
-pub struct Variants {
+pub struct Baselines {
     /// The model with a LayerNorm in place of every other normalizer, over the same channels and
     /// with the same γ and β. This is the reference of the papers.
     ///
@@ -39,7 +39,7 @@ pub struct Variants {
     pub normalizers: BTreeSet<String>,
 }
 
-impl Variants {
+impl Baselines {
     /// Builds the variants.
     ///
     /// # Errors
@@ -47,8 +47,8 @@ impl Variants {
     ///
     /// ```
     /// use unfold::onnx::Model;
-    /// use unfold::variants::{Variants, normalizers};
-    /// let variants = Variants::new(&Model::open("models/digits/un-dynamo.onnx")?)?;
+    /// use unfold::baselines::{Baselines, normalizers};
+    /// let variants = Baselines::new(&Model::open("models/digits/un-dynamo.onnx")?)?;
     /// assert!(normalizers(&variants.floor)?.is_empty());
     /// assert!(normalizers(&variants.ln_twin)?.is_subset(&variants.normalizers));
     /// # Ok::<(), unfold::error::Error>(())

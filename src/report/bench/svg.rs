@@ -6,8 +6,8 @@
 use std::fmt::Write;
 
 use super::data::{Class, Measurement};
-use super::document::escape;
-use super::format::{bytes, time};
+use crate::report::document::escape;
+use crate::report::format::{bytes, time};
 
 /// The width of every chart, in units that the page scales.
 const WIDTH: f64 = 480.0;

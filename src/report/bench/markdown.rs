@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use super::data::{Report, Setting};
-use super::format::{failures, how, machine, memory_sentence, plain, verdicts};
 use super::overview;
 use super::table::{self, Cells, Column, Table};
+use crate::report::format::{failures, how, machine, memory_sentence, plain, verdicts};
 
 /// The report as Markdown tables.
 pub fn markdown(report: &Report) -> String {
@@ -115,7 +115,7 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing::report;
+    use crate::report::bench::testing::report;
 
     #[test]
     fn markdown_tables_have_equal_rows() {

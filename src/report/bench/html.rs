@@ -3,11 +3,11 @@
 use std::fmt::Write;
 
 use super::data::{Class, Measurement, Report, Setting};
-use super::document::{document, escape};
-use super::format::{failures, how, machine, memory_sentence, verdicts};
 use super::overview;
 use super::svg::{self, class_colour};
 use super::table::{self, Cells, Column, Table};
+use crate::report::document::{document, escape};
+use crate::report::format::{failures, how, machine, memory_sentence, verdicts};
 
 const MEMORY: &str =
     "Live memory over a run; a dot at the peak, ticks below at the operators of normalizers";
@@ -157,7 +157,7 @@ fn class(kind: Cells) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing::report;
+    use crate::report::bench::testing::report;
 
     #[test]
     fn page_has_no_script_and_no_external_resource() {

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::data::{Report, Setting};
-use super::format::{failures, how, machine, memory_sentence, plain, time, verdicts};
 use super::table::{self, Cells, Table};
+use crate::report::format::{failures, how, machine, memory_sentence, plain, time, verdicts};
 
 /// The maximum width of a line.
 const WIDTH: usize = 80;
@@ -207,7 +207,7 @@ fn cut(text: &str, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing::report;
+    use crate::report::bench::testing::report;
 
     #[test]
     fn report_fits_80_columns() {

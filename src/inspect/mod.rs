@@ -7,7 +7,7 @@
 //!
 //! let model = Model::open("models/digits/un-dynamo.onnx")?;
 //! let fused = unfold::fuse(&model, &Default::default())?;
-//! let outline = unfold::outline::outline("un-dynamo.onnx", &model, &fused)?;
+//! let outline = unfold::inspect::outline("un-dynamo.onnx", &model, &fused)?;
 //! assert_eq!(outline.sites.len(), 13);
 //! assert!(outline_html(&outline)?.contains("blocks.0.norm1.un"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -8,7 +8,7 @@ use ndarray::{ArrayD, Axis};
 
 use crate::affine::materialize::{Edit, written_anew};
 use crate::analysis::Analysis;
-use crate::analysis::layout::LayoutMap;
+use crate::analysis::axis_factors::LayoutMap;
 use crate::analysis::node_view::At;
 use crate::ir::axes::axis;
 use crate::ir::builder::Maker;

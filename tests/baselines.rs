@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::Builder;
 use ndarray::{Array3, ArrayD, ArrayView1, Axis, array};
+use unfold::baselines::{Baselines, normalizers};
 use unfold::onnx::Model;
 use unfold::onnx::proto::{
     Dim, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
@@ -13,7 +14,6 @@ use unfold::onnx::proto::{
 };
 use unfold::onnx::tensor::{self, DataType};
 use unfold::run::{Dims, Engine, Tensor, random};
-use unfold::variants::{Variants, normalizers};
 
 const KINDS: [&str; 13] = [
     "un", "bn", "bnt", "mabn", "pnstar", "repbn", "pn", "dyt", "dys", "dyss", "ln", "rmsnorm",
@@ -45,7 +45,7 @@ fn floor_has_the_operators_of_an_export_without_norms() {
     for exporter in EXPORTERS {
         let none = digits("none", exporter);
         for kind in KINDS {
-            let floor = Variants::new(&digits(kind, exporter)).unwrap().floor;
+            let floor = Baselines::new(&digits(kind, exporter)).unwrap().floor;
             assert_eq!(operators(&floor), operators(&none), "{kind}-{exporter}");
             assert!(normalizers(&floor).unwrap().is_empty(), "{kind}-{exporter}");
             runs(&floor);
@@ -58,7 +58,7 @@ fn ln_twin_has_the_operators_of_a_layer_norm_export() {
     for exporter in EXPORTERS {
         let norms = digits("ln", exporter);
         for kind in KINDS {
-            let variants = Variants::new(&digits(kind, exporter)).unwrap();
+            let variants = Baselines::new(&digits(kind, exporter)).unwrap();
             let (twin, found) = (&variants.ln_twin, normalizers(&variants.ln_twin).unwrap());
             assert_eq!(operators(twin), operators(&norms), "{kind}-{exporter}");
             assert_eq!(found.len(), 7, "{kind}-{exporter}");
@@ -156,11 +156,11 @@ fn ln_twin_matches_layer_norm_over_channels() {
     ];
     // LayerNormalization is an operator from 17 on.
     for opset in [13, 17] {
-        let Variants {
+        let Baselines {
             ln_twin: twin,
             normalizers: known,
             ..
-        } = Variants::new(&batch_norm(opset)).unwrap();
+        } = Baselines::new(&batch_norm(opset)).unwrap();
         let found = normalizers(&twin).unwrap();
         assert!(
             !found.is_empty() && found.is_subset(&known),
@@ -191,7 +191,7 @@ fn ln_twin_matches_layer_norm_over_channels() {
 
 #[test]
 fn floor_of_a_lone_norm_is_an_identity() {
-    let floor = Variants::new(&batch_norm(17)).unwrap().floor;
+    let floor = Baselines::new(&batch_norm(17)).unwrap().floor;
     assert_eq!(operators(&floor), BTreeMap::from([("Identity", 1)]));
     runs(&floor);
 }
@@ -221,11 +221,11 @@ fn opaque() -> Model {
 fn opaque_normalizers_have_variants() {
     let model = opaque();
     assert!(Engine::load(&model, &Dims::default()).is_err());
-    let Variants {
+    let Baselines {
         ln_twin: twin,
         floor,
         ..
-    } = Variants::new(&model).unwrap();
+    } = Baselines::new(&model).unwrap();
     assert_eq!(operators(&floor), BTreeMap::from([("MatMul", 2)]));
     assert_eq!(
         operators(&twin),
@@ -255,7 +255,7 @@ fn new_nodes_keep_the_metadata_of_replaced_ones() {
                 .all(|node| !notes(node).is_empty())
         );
         let said: BTreeSet<_> = model.graph().node.iter().map(notes).collect();
-        let Variants { ln_twin, floor, .. } = Variants::new(&model).unwrap();
+        let Baselines { ln_twin, floor, .. } = Baselines::new(&model).unwrap();
         let fused = unfold::fuse(&model, &Default::default()).unwrap().model;
         for made in [&ln_twin, &floor, &fused] {
             let silent = made
@@ -281,7 +281,7 @@ fn identity_keeps_the_metadata_of_its_norm() {
         value: Some("norms.LayerNorm".into()),
     };
     model.graph_mut().node[0].metadata_props.push(note);
-    let floor = Variants::new(&model).unwrap().floor;
+    let floor = Baselines::new(&model).unwrap().floor;
     let [identity] = &floor.graph().node[..] else {
         panic!("{:?}", operators(&floor))
     };
