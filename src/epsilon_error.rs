@@ -49,23 +49,35 @@ impl EpsilonError {
     }
 }
 
-/// The statistics of each token that each normalizer reads, for each run.
+/// The values of these names, for each of some runs on random inputs.
+pub(crate) fn watched(
+    model: &Model,
+    names: &[&str],
+    options: &VerifyOptions,
+) -> Result<Vec<Vec<Tensor>>, Failure> {
+    let mut watched = model.clone();
+    let outputs = &mut watched.graph_mut().output;
+    outputs.clear();
+    outputs.extend(names.iter().map(|&name| ValueInfoProto {
+        name: Some(name.to_owned()),
+        ..Default::default()
+    }));
+    let engine = Engine::load(&watched, &options.dims)?;
+    let seeds = options.seeds.iter();
+    seeds
+        .map(|&seed| engine.run(&random(engine.inputs(), seed)))
+        .collect()
+}
+
+/// The statistics of each token, for each run and each normalizer.
 fn seen_by(
     model: &Model,
     followers: &[&Follower],
     options: &VerifyOptions,
 ) -> Result<Vec<Vec<Vec<f64>>>, Failure> {
-    let mut watched = model.clone();
-    let outputs = &mut watched.graph_mut().output;
-    outputs.clear();
-    outputs.extend(followers.iter().map(|follower| ValueInfoProto {
-        name: Some(follower.value.clone()),
-        ..Default::default()
-    }));
-    let engine = Engine::load(&watched, &options.dims)?;
+    let names: Vec<&str> = followers.iter().map(|follower| &*follower.value).collect();
     let mut seen = vec![];
-    for &seed in &options.seeds {
-        let values = engine.run(&random(engine.inputs(), seed))?;
+    for values in watched(model, &names, options)? {
         let mut statistics = vec![];
         for (follower, value) in followers.iter().zip(&values) {
             let tokens = moments(value, follower.centred)
@@ -87,7 +99,7 @@ fn moments(value: &Tensor, centred: bool) -> TractResult<Vec<f64>> {
 }
 
 /// The variance of some numbers if `centred`, or else the mean of their squares.
-fn moment(numbers: &[f64], centred: bool) -> f64 {
+pub(crate) fn moment(numbers: &[f64], centred: bool) -> f64 {
     let count = numbers.len() as f64;
     let centre = if centred {
         numbers.iter().sum::<f64>() / count

@@ -107,6 +107,8 @@ pub mod run;
 pub mod sensitivity;
 pub mod shape;
 #[cfg(feature = "tract")]
+pub mod variance_margin;
+#[cfg(feature = "tract")]
 pub mod verify;
 #[cfg(feature = "zoo")]
 pub mod zoo;
@@ -118,7 +120,7 @@ extern crate self as unfold;
 pub use crate::affine::plan::{Direction, Outcome, Plan, SitePlan};
 pub use fuse::{
     FuseOptions, Fused, OnPass, PassInfo, PassResult, Planned, StageInfo, dry_run, fuse,
-    fuse_ahead, pipeline, plan,
+    fuse_ahead, pipeline, plan, with_constant_norms,
 };
 pub use progress::OnProgress;
 

@@ -27,6 +27,9 @@ pub struct FoldOptions {
     /// those.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub merge_norms: bool,
+    /// Whether a normalizer whose ε is all of `var + ε` in floating point is taken as constant.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub constant_norms: bool,
     /// The k of the scale `2^-k` of residual streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_stream: Option<u32>,
@@ -61,6 +64,7 @@ impl Default for FoldOptions {
             max_growth: MAX_GROWTH,
             centre: false,
             merge_norms: false,
+            constant_norms: false,
             scale_stream: None,
             target: Target::default(),
             fix: Dims::default(),
@@ -218,6 +222,7 @@ fn folded(plan: &Plan) -> String {
         ("centring", streams(StreamPlan::is_centred)),
         ("scaling", streams(StreamPlan::is_scaled)),
         ("merging", merged),
+        ("constant norm", plan.constants()),
         ("placement", placed),
         ("constant", constants),
         ("duplicate", duplicates),

@@ -216,6 +216,9 @@ pub enum Reason {
     /// Without the mean of a residual stream, as much would be computed as with it.
     #[error("nothing is saved: {0}")]
     NoGain(String),
+    /// A normalizer adds an ε to its variance that is large, and yet hides only small variances.
+    #[error("epsilon is all of variance + epsilon only for variances below {0}")]
+    SmallEpsilon(String),
     /// The remaining affine is 1 and 0 only after rounding.
     #[error("the remaining affine is 1 and 0 only after rounding")]
     Rounded,

@@ -700,8 +700,70 @@ fn skip_matches_site_names_with_brackets_literally() {
 }
 
 #[test]
+fn constant_norms_prints_the_limit_and_the_largest_variance() {
+    let text = "input x batch 3 4\n weight k 4 4\n z = MatMul(x, k)
+         const g 4 = 1000000 2000000 500000 3000000\n shift t 4
+         n = LayerNormalization(z, g, t) epsilon=1000000000000.0\n weight w 4 5\n y = MatMul(n, w)\n output y";
+    let (folder, path) = out();
+    let model = folder.path().join("constant.onnx");
+    text::model(text).save(&model).unwrap();
+    let fuse = |option: &str| unfold([&"fuse", &model, &"-o", &path, &"--constant-norms", &option]);
+    let run = fuse("--verbose");
+    assert_eq!(
+        (run.code, run.stderr.as_str()),
+        (DONE, ""),
+        "{}",
+        run.stdout
+    );
+    for line in [
+        "constant while each variance is below 32768: LayerNormalization_n\n",
+        "the largest variance in the run is ",
+        " of the limit\n",
+    ] {
+        assert!(run.stdout.contains(line), "{}", run.stdout);
+    }
+    let json = fuse("--json").json();
+    let norm = &json["constant"][0];
+    assert_eq!(
+        (&norm["value"], &norm["limit"]),
+        (&"z".into(), &32768.0.into())
+    );
+    assert_eq!(norm["outcome"], "constant");
+    let [largest, of_limit] =
+        ["largest", "of_limit"].map(|key| json["variance"][key].as_f64().unwrap());
+    assert!(largest > 0.1 && of_limit == largest / 32768.0, "{json}");
+    let proved = fuse("--verify=prove");
+    assert_eq!(proved.code, DONE, "{}{}", proved.stdout, proved.stderr);
+    assert!(
+        proved.stdout.contains("proved to be the same function"),
+        "{}",
+        proved.stdout
+    );
+    let assuming = unfold([&"prove", &model, &path, &"--constant-norms"]);
+    assert_eq!(
+        assuming.code, DONE,
+        "{}{}",
+        assuming.stdout, assuming.stderr
+    );
+    assert!(
+        assuming
+            .stdout
+            .contains("below 32768: LayerNormalization_n"),
+        "{}",
+        assuming.stdout
+    );
+    let alone = unfold([&"prove", &model, &path]);
+    assert_eq!(alone.code, DIFFERS, "{}{}", alone.stdout, alone.stderr);
+}
+
+#[test]
 fn option_without_effect_is_a_warning() {
     let asked = [
+        (
+            "--constant-norms",
+            "constant_norms",
+            "no normalizer has an ε that hides its variance",
+        ),
         ("--centre", "centre", "no residual stream was centred"),
         (
             "--merge-norms",

@@ -79,6 +79,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("epsilon_error", &["affine", "onnx", "run", "verify"]),
     (
+        "variance_margin",
+        &["affine", "epsilon_error", "onnx", "run", "verify"],
+    ),
+    (
         "fuse",
         &[
             "affine",
@@ -489,6 +493,7 @@ const FEATURES: &[(&str, &[&str])] = &[
             "run",
             "sensitivity",
             "epsilon_error",
+            "variance_margin",
             "variants",
             "verify",
         ],

@@ -46,6 +46,7 @@ Examples:
   unfold fuse model.onnx -o fused.onnx --max-growth 20
   unfold fuse model.onnx -o fused.onnx --centre
   unfold fuse model.onnx -o fused.onnx --merge-norms
+  unfold fuse model.onnx -o fused.onnx --constant-norms
   unfold fuse model.onnx -o fused.onnx --scale-stream auto --input tokens.npz
   unfold fuse model.onnx -o fused.onnx --fix batch=1 --fix sequence=128
   unfold fuse model.onnx -o fused.onnx --external-data always
@@ -125,6 +126,12 @@ pub struct FuseArgs {
     /// `--skip merging`, or the name of a site, keeps a normalizer
     #[arg(long)]
     merge_norms: bool,
+
+    /// Takes normalizers as constant whose ε is all of `var + ε` in floating point, as in networks that were trained to do
+    /// without: each is an affine of its input without the mean, and folds. Exact while no variance reaches the limit that
+    /// is printed; the run that verifies the result measures the largest. `--skip` with the name of a site keeps one
+    #[arg(long)]
+    constant_norms: bool,
 
     /// The engines for which the result is written. `cpu`: each exact form that runs slower in none
     /// of tract, onnxruntime and OpenVINO. A product with one open extent and its bias become one
@@ -282,7 +289,8 @@ pub fn fuse(
         .with(scaling)
         .chosen_by(&options)
         .listing_all(args.verbose)
-        .with_stats(args.stats);
+        .with_stats(args.stats)
+        .assuming(options.chosen())?;
     report.judged.passes = observers.proofs();
     let verify = VerifyOptions {
         dims,
@@ -343,6 +351,7 @@ impl FuseArgs {
             max_growth: self.max_growth,
             centre: self.centre,
             merge_norms: self.merge_norms,
+            constant_norms: self.constant_norms,
             scale_stream,
             target: self.target,
             fix: self.fixed(model)?,

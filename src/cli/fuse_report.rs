@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use unfold::affine::plan::{
-    MemoryChange, MergedNorm, PassStats, Placed, StopReason, StreamPlan, Tidy,
+    ConstantNorm, MemoryChange, MergedNorm, PassStats, Placed, StopReason, StreamPlan, Tidy,
 };
 use unfold::epsilon_error::EpsilonError;
 use unfold::inspect;
@@ -12,18 +12,22 @@ use unfold::onnx::{Model, Saved};
 use unfold::passes::legalize::Target;
 use unfold::prove::Proof;
 use unfold::prove_passes::PassProof;
-use unfold::report::{ReportedTensor, bytes, plain};
+use unfold::provenance::FoldOptions;
+use unfold::report::{ReportedTensor, plain};
 use unfold::run::Failure;
+use unfold::variance_margin::VarianceMargin;
 use unfold::verify::{Verdict, VerifyOptions};
 use unfold::{FuseOptions, Fused, Plan, Planned};
 
+use super::constant_norms;
 use super::merged_norms;
 use super::next_steps;
-use super::operators::{self, Operators};
+use super::operators;
 use super::out::Paint;
 use super::path::JsonPath;
 use super::scaling::ScalingChoice;
 use super::sites::{self, JsonSite};
+use super::size_change::{Growth, Sizes};
 use super::slicing;
 use super::stats;
 use super::streams;
@@ -52,6 +56,10 @@ pub struct FuseReport {
     scaling: ScalingChoice,
     /// The error of merged norms, if it was measured.
     slack: Option<Result<EpsilonError, Failure>>,
+    /// How far variances are from the limits of constant norms, where that was measured.
+    margin: Option<Result<VarianceMargin, Failure>>,
+    /// The model with its constant norms, if it has any: proofs begin with it.
+    assumed: Option<Model>,
     lowered: Option<Model>,
     dry: bool,
     /// The engines for which the result is written.
@@ -100,6 +108,8 @@ impl FuseReport {
             idle,
             scaling: ScalingChoice::default(),
             slack: None,
+            margin: None,
+            assumed: None,
             dry: false,
         }
     }
@@ -107,6 +117,22 @@ impl FuseReport {
     /// Sets the scale of residual streams.
     pub fn with(self, scaling: ScalingChoice) -> Self {
         Self { scaling, ..self }
+    }
+
+    /// The report of a result with these options, whose proof begins with a model in which normalizers are constant that the
+    /// plan takes as such.
+    ///
+    /// # Errors
+    /// As [`unfold::fuse`].
+    pub fn assuming(self, chosen: FoldOptions) -> unfold::error::Result<Self> {
+        if self.plan.constants() == 0 {
+            return Ok(self);
+        }
+        let assumed = unfold::with_constant_norms(&self.before, &chosen.into())?;
+        Ok(Self {
+            assumed: Some(assumed.model),
+            ..self
+        })
     }
 
     /// Sets whether the report lists each site in its own row.
@@ -138,6 +164,7 @@ impl FuseReport {
             } else {
                 &self.before
             };
+            let original = self.assumed.as_ref().unwrap_or(original);
             let before = [original, self.reference()];
             // A result that is equal only up to an ε is another function, so a proof runs only on
             // request.
@@ -157,6 +184,12 @@ impl FuseReport {
                     &self.plan.merged,
                     options,
                 ));
+            }
+            let constant = constant_norms::taken_as_constant(&self.plan);
+            if !constant.is_empty() && self.judged.run.is_some() {
+                begin("variances");
+                let margin = VarianceMargin::measure(self.reference(), &constant, options);
+                self.margin = Some(margin);
             }
         }
     }
@@ -247,6 +280,7 @@ impl FuseReport {
         text += &streams::told(&self.plan, self.centre);
         text += &slicing::told(self.plan.memory.as_ref());
         text += &merged_norms::told(&self.plan.merged, self.slack.as_ref());
+        text += &constant_norms::told(&self.plan, self.margin.as_ref());
         text += &placement::told(&self.plan.placed);
         text += &self.growth().map_or_else(String::new, Growth::line);
         if let Some(change) = self.sizes() {
@@ -305,6 +339,8 @@ impl FuseReport {
             merged: &self.plan.merged,
             placed: &self.plan.placed,
             memory: self.plan.memory.as_ref(),
+            constant: &self.plan.constant,
+            variance: self.margin.iter().flatten().next().copied(),
             slack: self.slack.iter().flatten().next().map(|slack| slack.bound),
             growth: self.growth(),
             result: self.sizes(),
@@ -357,6 +393,12 @@ struct FuseJson<'j> {
     /// The merged normalizers, if merging was requested.
     #[serde(skip_serializing_if = "<[MergedNorm]>::is_empty")]
     merged: &'j [MergedNorm],
+    /// The normalizers that are taken as constant, or stay, where that was asked for.
+    #[serde(skip_serializing_if = "<[ConstantNorm]>::is_empty")]
+    constant: &'j [ConstantNorm],
+    /// How far variances are from the limits of constant norms, where that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    variance: Option<VarianceMargin>,
     /// The linear work that was moved, or could be moved, to fewer places.
     #[serde(skip_serializing_if = "<[Placed]>::is_empty")]
     placed: &'j [Placed],
@@ -393,74 +435,5 @@ fn target_line(target: Target) -> &'static str {
             "for onnxruntime; --target cpu keeps the open shapes of values within\n"
         }
         Target::Tract => "for tract; --target cpu keeps layers behind the windows that they read\n",
-    }
-}
-
-/// The growth by copies of shared weights.
-#[derive(Serialize)]
-struct Growth {
-    bytes: u64,
-    /// In percent of all weights.
-    percent: f64,
-}
-
-impl Growth {
-    fn line(self) -> String {
-        let Self {
-            bytes: added,
-            percent,
-        } = self;
-        format!(
-            "copies of shared weights add {} ({percent:.1} % of the weights)\n",
-            bytes(added)
-        )
-    }
-}
-
-/// The model before and after.
-#[derive(Serialize)]
-pub struct Sizes {
-    pub operators: BeforeAfter<Operators>,
-    pub file_bytes: BeforeAfter<u64>,
-    weight_bytes: BeforeAfter<u64>,
-}
-
-impl Sizes {
-    fn new(before: &Model, after: &Model, written: Option<u64>) -> Self {
-        let file_bytes = BeforeAfter {
-            before: before.read_bytes(),
-            after: written.unwrap_or_else(|| after.file_bytes()),
-        };
-        Self {
-            operators: BeforeAfter {
-                before: Operators::from_model(before),
-                after: Operators::from_model(after),
-            },
-            file_bytes,
-            weight_bytes: BeforeAfter {
-                before: before.weight_bytes(),
-                after: after.weight_bytes(),
-            },
-        }
-    }
-}
-
-#[derive(Serialize)]
-pub struct BeforeAfter<T> {
-    pub before: T,
-    pub after: T,
-}
-
-impl BeforeAfter<u64> {
-    /// For example `88.6 MB to 88.2 MB (-352.3 kB)`. Weights grow if shared ones were copied.
-    fn in_words(&self) -> String {
-        let Self { before, after } = *self;
-        let sign = if after < before { '-' } else { '+' };
-        format!(
-            "{} to {} ({sign}{})",
-            bytes(before),
-            bytes(after),
-            bytes(after.abs_diff(before))
-        )
     }
 }

@@ -4,15 +4,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use unfold::FuseOptions;
-use unfold::affine::plan::Stored;
+use unfold::affine::plan::{ConstantNorm, Stored};
 use unfold::certificate::Certificate;
 use unfold::ir::Graph;
 use unfold::onnx::{Digests, Model};
 use unfold::prove::{Proof, ProveOptions, prove};
 use unfold::provenance::Provenance;
 use unfold::run::Dims;
+use unfold::{FuseOptions, Fused};
 
+use super::constant_norms::{self, taken_as_constant};
 use super::inputs::sizes;
 use super::out::{self, Paint};
 use super::path::JsonPath;
@@ -26,6 +27,7 @@ const EXAMPLES: &str = "\
 Examples:
   unfold prove model.onnx fused.onnx
   unfold prove model.onnx fused.onnx --certificate fused.json
+  unfold prove model.onnx fused.onnx --constant-norms
   unfold prove model.onnx fused.onnx --dim batch=1 --points 3 --seed 7
   unfold prove model.onnx fused.onnx --json | jq .proof.verdict";
 
@@ -64,6 +66,10 @@ pub struct ProveArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 
+    /// Proves it for normalizers taken as constant, as `unfold fuse --constant-norms` takes them, and names these
+    #[arg(long)]
+    constant_norms: bool,
+
     #[command(flatten)]
     reach: ReachArgs,
 
@@ -83,6 +89,9 @@ struct ProveJson<'j> {
     #[serde(skip_serializing_if = "Option::is_none")]
     certificate: Option<JsonPath<'j>>,
     proof: &'j Proof,
+    /// The normalizers that are taken as constant, if any.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    constant: &'j [&'j ConstantNorm],
     /// The name of the site that causes the difference.
     #[serde(skip_serializing_if = "Option::is_none")]
     site: Option<&'j str>,
@@ -112,7 +121,13 @@ pub fn run(args: &ProveArgs) -> Result<End> {
         points: args.points.into(),
         seed: args.seed,
     };
-    let proof = prove(&original, &fused, &tensors, &options);
+    let assumed = args.assumed(&original, &fused)?;
+    let begins = assumed.as_ref().map_or(&original, |assumed| &assumed.model);
+    let proof = prove(begins, &fused, &tensors, &options);
+    let constant = assumed
+        .as_ref()
+        .map(|assumed| taken_as_constant(&assumed.plan))
+        .unwrap_or_default();
     drop(steps);
     let site = match &proof {
         Proof::Disproved {
@@ -126,13 +141,27 @@ pub fn run(args: &ProveArgs) -> Result<End> {
             fused: JsonPath(&args.fused),
             certificate: args.certificate.as_deref().map(JsonPath),
             proof: &proof,
+            constant: &constant,
             site,
         };
         out::print(&out::json(&json)?)?;
     } else if let Some(line) = proved(&proof, Paint::stdout()).filter(|_| !args.quiet) {
-        out::print(&(line + "\n"))?;
+        out::print(&(line + "\n" + &constant_norms::assumed(&constant)))?;
     }
     end(&proof, &args.fused, site)
+}
+
+impl ProveArgs {
+    /// The original with its constant normalizers, where they are to be taken as such.
+    fn assumed(&self, original: &Model, fused: &Model) -> Result<Option<Fused>> {
+        if !self.constant_norms {
+            return Ok(None);
+        }
+        let last = Provenance::from_model(fused).pop();
+        let options = last.map(|time| time.options).unwrap_or_default();
+        let assumed = unfold::with_constant_norms(original, &options.into())?;
+        Ok(Some(assumed))
+    }
 }
 
 /// The exit code of a proof. Any other verdict than `proved` is printed as an error.

@@ -29,7 +29,7 @@ use crate::fuse::runner::Pipeline;
 use crate::onnx::Model;
 use crate::onnx::tensor::check_size;
 use crate::passes::inline::{Lowered, Lowering, opaque, operators, written_out};
-use crate::provenance::Provenance;
+use crate::provenance::{FoldOptions, Provenance};
 use crate::run::fixed;
 
 pub use listing::{PassInfo, StageInfo, pipeline};
@@ -130,6 +130,22 @@ pub fn fuse_ahead(model: &Model, options: &FuseOptions) -> Result<Fused> {
         Provenance::note(&mut fused.model, model, &fused.plan, options.chosen());
     }
     Ok(fused)
+}
+
+/// A model in which normalizers are constant that `constant_norms` takes as such, and nothing else is changed but for what
+/// inlining writes out: a proof that a result is the same function but for them begins here.
+///
+/// # Errors
+/// As [`fuse`].
+pub fn with_constant_norms(model: &Model, options: &FuseOptions) -> Result<Fused> {
+    let others = ["deduplicate-initializers", "identity-elimination"].map(str::to_owned);
+    let alone = FoldOptions {
+        skip: options.skip.iter().cloned().chain(others).collect(),
+        stop_after: Some("constant-norms".to_owned()),
+        constant_norms: true,
+        ..options.chosen()
+    };
+    fuse(model, &alone.into())
 }
 
 /// The result if anything changed, the plan, and the input after inlining if it differs.

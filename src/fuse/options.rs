@@ -35,6 +35,8 @@ pub struct FuseOptions<'o> {
     /// Whether a normalizer is removed if only other normalizers follow it. The result is equal
     /// except for their ε.
     pub merge_norms: bool,
+    /// Whether a normalizer whose ε is all of `var + ε` in floating point is taken as constant.
+    pub constant_norms: bool,
     /// The engine that runs the result.
     pub target: Target,
     /// The k of the factor `2^-k` by which residual streams are scaled.
@@ -67,6 +69,7 @@ impl From<FoldOptions> for FuseOptions<'_> {
             max_growth,
             centre,
             merge_norms,
+            constant_norms,
             scale_stream,
             target,
             fix,
@@ -79,6 +82,7 @@ impl From<FoldOptions> for FuseOptions<'_> {
             max_growth,
             centre,
             merge_norms,
+            constant_norms,
             scale_stream,
             target,
             fix,
@@ -98,6 +102,7 @@ impl FuseOptions<'_> {
             max_growth,
             centre,
             merge_norms,
+            constant_norms,
             scale_stream,
             target,
             fix,
@@ -110,6 +115,7 @@ impl FuseOptions<'_> {
             max_growth: *max_growth,
             centre: *centre,
             merge_norms: *merge_norms,
+            constant_norms: *constant_norms,
             scale_stream: *scale_stream,
             target: *target,
             fix: fix.clone(),
@@ -133,6 +139,7 @@ impl FuseOptions<'_> {
             centre: self.centre,
             gives_shifts_away: self.centre,
             merge_norms: self.merge_norms,
+            constant_norms: self.constant_norms,
             growth: GrowthBudget::new(model, self.max_growth),
             scale_stream: self.scale_stream,
             target: self.target,
@@ -180,6 +187,9 @@ impl FuseOptions<'_> {
         }
         if self.merge_norms && plan.merged.is_empty() {
             idle.push("merge_norms");
+        }
+        if self.constant_norms && plan.constants() == 0 {
+            idle.push("constant_norms");
         }
         if self.scale_stream.is_some() && !streams.iter().any(StreamPlan::is_scaled) {
             idle.push("scale_stream");

@@ -102,6 +102,7 @@ pub(crate) struct Settings<'s> {
     /// LayerNormalization can do without the mean.
     pub gives_shifts_away: bool,
     pub merge_norms: bool,
+    pub constant_norms: bool,
     pub growth: GrowthBudget,
     pub scale_stream: Option<u32>,
     pub target: Target,

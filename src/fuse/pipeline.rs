@@ -5,6 +5,7 @@
 
 use crate::fuse::pass::Pass;
 use crate::fuse::passes::clean_up::{CleanUp, IdentityElimination};
+use crate::fuse::passes::constant_norms::ConstantNorms;
 use crate::fuse::passes::finish::{KeepInput, RestoreRegions, StripShapes};
 use crate::fuse::passes::fold_affines::{FoldAffines, ReconsiderGrowth};
 use crate::fuse::passes::merge_norms::MergeNorms;
@@ -33,6 +34,8 @@ pub(crate) static PIPELINE: &[PipelineStage] = &[
             },
         ]],
     ),
+    // Alone, so that a proof can begin with its result.
+    PipelineStage::once("constant", &[&[&ConstantNorms]]),
     PipelineStage::fixpoint(
         "fold",
         16,

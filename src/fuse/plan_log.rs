@@ -165,7 +165,7 @@ impl PlanLog {
             .collect();
         let sites = std::mem::take(&mut plan.sites);
         self.add_plan(plan);
-        self.makers.clear();
+        let unseen = std::mem::take(&mut self.makers);
         // The first repetition reserves room, because a list of hundreds of thousands should not
         // grow one by one.
         self.plan
@@ -198,15 +198,36 @@ impl PlanLog {
             let stays = values.iter().filter(|value| !gone.contains(*value));
             self.makers.extend(stays.map(|value| (now(value), place)));
         }
+        self.remember(unseen, &gone, now);
         self.passes += 1;
         self.keep(stored, &places);
+    }
+
+    /// Remembers the values of sites that stayed before and were not recognized this time: a later pass may find them again.
+    fn remember(
+        &mut self,
+        unseen: HashMap<String, usize>,
+        gone: &HashSet<String>,
+        now: &mut dyn FnMut(&str) -> String,
+    ) {
+        for (value, place) in unseen {
+            if !gone.contains(&value) && !self.plan.sites[place].is_folded() {
+                self.makers.entry(now(&value)).or_insert(place);
+            }
+        }
     }
 
     /// Begins with the first plan of sites, and adds the growth of later ones.
     fn add_plan(&mut self, plan: Plan) {
         match self.passes {
             0 => {
-                let Plan { tidy, growth, .. } = std::mem::replace(&mut self.plan, plan);
+                let Plan {
+                    tidy,
+                    growth,
+                    constant,
+                    ..
+                } = std::mem::replace(&mut self.plan, plan);
+                self.plan.constant = constant;
                 // A change of form counts only together with other changes, or if it saves
                 // operators.
                 self.plan.is_tidied |= tidy.constants + tidy.duplicates > 0 || self.has_fewer;

@@ -249,6 +249,7 @@ impl Chosen {
         max_growth: f64,
         centre: bool,
         merge_norms: bool,
+        constant_norms: bool,
         scale_stream: Option<u32>,
         target: &str,
         fix: SizesByName,
@@ -274,6 +275,7 @@ impl Chosen {
             max_growth,
             centre,
             merge_norms,
+            constant_norms,
             scale_stream,
             target,
             fix,
@@ -309,7 +311,8 @@ pub fn fuse(
         };
         let fused = crate::fuse_ahead(&model, &options)?;
         let idle = Idle::all(&options, &model, &fused.plan);
-        let mut report = FuseReport::from_fused(model, fused, idle).chosen_by(&options);
+        let report = FuseReport::from_fused(model, fused, idle).chosen_by(&options);
+        let mut report = report.assuming(options.chosen())?;
         let mut dims = dims;
         dims.remove_all(&options.fix);
         let options = VerifyOptions {

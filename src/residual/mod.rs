@@ -5,6 +5,7 @@
 //! [`streams`] finds the writers and readers. Each change of basis has a file of its own.
 
 pub mod centring;
+pub mod constant_norms;
 pub mod exponents;
 mod layer_norm_to_rms;
 pub mod norm_merging;

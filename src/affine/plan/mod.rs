@@ -8,7 +8,9 @@ use serde::Serialize;
 
 pub use self::memory::{CutRegion, HeldValue, MemoryChange};
 pub use self::site::{Basis, Direction, Outcome, SitePlan};
-pub use self::stream::{Centring, Follower, Member, MergedNorm, Scaling, StreamPlan};
+pub use self::stream::{
+    Centring, Constancy, ConstantNorm, Follower, Member, MergedNorm, Scaling, StreamPlan,
+};
 
 use crate::affine::recognize::{Part, Replacement, Reset};
 use crate::affine::transfer::Fold;
@@ -150,6 +152,8 @@ pub struct Plan {
     /// Normalizers that were removed because other normalizers follow them. The result is equal
     /// except for the epsilons that these add to their variances.
     pub merged: Vec<MergedNorm>,
+    /// Normalizers of a large ε, which are constant in floating point, or stay.
+    pub constant: Vec<ConstantNorm>,
     /// Linear work that is moved to where values have fewer places, and linear work that could be
     /// moved.
     pub placed: Vec<Placed>,
@@ -264,7 +268,7 @@ impl Plan {
             .filter(|placed| placed.is_moved())
             .count();
         let operators: usize = self.sites.iter().map(SitePlan::gone).sum();
-        operators + streams + self.merged.len() + placed
+        operators + streams + self.merged.len() + self.constants() + placed
     }
 
     /// Whether the plan changes nothing.
@@ -281,6 +285,15 @@ impl Plan {
             && self.replacements.is_empty()
             && !self.streams.iter().any(StreamPlan::is_changed)
             && self.merged.is_empty()
+            && self.constants() == 0
+    }
+
+    /// How many normalizers are taken as constant.
+    pub fn constants(&self) -> usize {
+        self.constant
+            .iter()
+            .filter(|norm| norm.is_constant())
+            .count()
     }
 }
 

@@ -110,3 +110,48 @@ pub struct Follower {
     /// The epsilon that it adds to the variance, or to the mean square.
     pub epsilon: f64,
 }
+
+/// A normalizer whose ε is far above the usual, where that was asked for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ConstantNorm {
+    /// Its site.
+    pub name: String,
+    /// The value that it normalizes.
+    pub value: String,
+    /// The axes of its statistics, counted from the front; with `groups`, those of the value as `[N, groups, -1]`.
+    pub axes: Vec<usize>,
+    /// The number of groups of channels, where it has groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub groups: Option<usize>,
+    /// Whether it takes the mean off first.
+    pub centred: bool,
+    /// Whether the sum of squares is not divided by their number.
+    pub sum: bool,
+    /// The summand of its variance, or of its mean square.
+    pub epsilon: f64,
+    /// The variance below which the sum is ε in the type that it is computed in.
+    pub limit: f64,
+    /// Whether it is constant.
+    #[serde(flatten)]
+    pub outcome: Constancy,
+}
+
+/// Whether a normalizer is taken as constant.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "outcome")]
+pub enum Constancy {
+    /// It is an affine of its centred input.
+    Constant,
+    /// It stays.
+    Kept {
+        /// The obstacle.
+        why: Refusal,
+    },
+}
+
+impl ConstantNorm {
+    /// Whether it is taken as constant.
+    pub fn is_constant(&self) -> bool {
+        self.outcome == Constancy::Constant
+    }
+}

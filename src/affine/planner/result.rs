@@ -72,6 +72,7 @@ impl Planner<'_> {
             tensors: vec![],
             streams: vec![],
             merged: vec![],
+            constant: vec![],
             placed: vec![],
             replacements: self.replacements,
             growth: 0,

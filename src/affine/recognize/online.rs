@@ -51,6 +51,7 @@ fn operator(view: &View, node: NodeId) -> Option<Core> {
         factor: None,
         inside: None,
         epsilon: at.attr_float("epsilon", 1e-5).ok(),
+        epsilon_added: None,
         is_in_place: true,
     })
 }

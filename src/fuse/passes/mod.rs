@@ -2,6 +2,7 @@
 //! or [`crate::residual`], and records the change in the log.
 
 pub(super) mod clean_up;
+pub(super) mod constant_norms;
 pub(super) mod finish;
 pub(super) mod fold_affines;
 pub(super) mod merge_norms;

@@ -35,6 +35,7 @@ class FuseOptions(TypedDict, total=False):
     max_growth: float
     centre: bool
     merge_norms: bool
+    constant_norms: bool
     scale_stream: int | None
     target: Target
     fix: Mapping[str, int] | None
@@ -71,6 +72,7 @@ def fuse(model: AnyModel, output: StrPath | None = None, **options: Unpack[FuseO
             become RMS normalizations. With other targets, ``skip="centring"`` leaves them unchanged.
         merge_norms: Whether a normalizer is removed if only other normalizers follow it. The result is equal up to the
             epsilon of those, and cannot be proved.
+        constant_norms: Whether a normalizer is taken as constant whose ε is all of its variance + ε in floating point.
         scale_stream: The exponent of the power of two by which residual streams are divided, so that they fit into
             float16: 5 for ``2^-5``.
         target: The engines for which the result is written. ``"cpu"``: if the batch is open, a product and its bias
@@ -116,7 +118,7 @@ def fuse(model: AnyModel, output: StrPath | None = None, **options: Unpack[FuseO
 
     Warns:
         UnfoldWarning: the result could not be verified, a pattern of ``skip`` matches nothing, or ``centre``,
-            ``merge_norms``, ``scale_stream`` or ``slice`` had no effect.
+            ``merge_norms``, ``constant_norms``, ``scale_stream`` or ``slice`` had no effect.
 
     >>> import unfold_onnx as unfold
     >>> data = unfold.fuse("models/digits/un-dynamo.onnx")
@@ -165,6 +167,7 @@ def _fused(model: AnyModel, output: StrPath | None, options: FuseOptions) -> tup
         options.get("max_growth", 5.0),
         options.get("centre", False),
         options.get("merge_norms", False),
+        options.get("constant_norms", False),
         options.get("scale_stream"),
         options.get("target", "cpu"),
         options.get("fix"),
@@ -198,6 +201,7 @@ def _chosen(
     max_growth: float,
     centre: bool,
     merge_norms: bool,
+    constant_norms: bool,
     scale_stream: int | None,
     target: Target,
     fix: Mapping[str, int] | None,
@@ -210,7 +214,7 @@ def _chosen(
     patterns = [skip] if isinstance(skip, str) else list(skip)
     goal = None if memory is None else str(memory)
     slicing = slice, goal, dict(expect or {})
-    return _native.Chosen(patterns, max_growth, centre, merge_norms, scale_stream, target, dict(fix or {}), *slicing)
+    return _native.Chosen(patterns, max_growth, centre, merge_norms, constant_norms, scale_stream, target, dict(fix or {}), *slicing)
 
 
 def _check_tolerance(tolerance: float | None) -> None:
@@ -225,6 +229,7 @@ def plan(
     max_growth: float = 5.0,
     centre: bool = False,
     merge_norms: bool = False,
+    constant_norms: bool = False,
     scale_stream: int | None = None,
     target: Target = "cpu",
     fix: Mapping[str, int] | None = None,
@@ -244,7 +249,7 @@ def plan(
     <Plan: 13 of 13 sites fold, 14 new tensors>
     """
     source, _ = opened(model, allow_external, resolver)
-    chosen = _chosen(skip, max_growth, centre, merge_norms, scale_stream, target, fix, slice, memory, expect)
+    chosen = _chosen(skip, max_growth, centre, merge_norms, constant_norms, scale_stream, target, fix, slice, memory, expect)
     with told(progress) as tell:
         data, text, _ = _native.plan(source, chosen, tell)
     return Plan.of(data, text)

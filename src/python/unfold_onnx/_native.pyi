@@ -38,6 +38,7 @@ class Chosen:
         max_growth: float,
         centre: bool,
         merge_norms: bool,
+        constant_norms: bool,
         scale_stream: int | None,
         target: str,
         fix: Mapping[str, int],

@@ -231,6 +231,7 @@ class Provenance:
     max_growth: float
     centre: bool
     merge_norms: bool
+    constant_norms: bool
 
     @classmethod
     def of(cls, data: Any) -> Provenance:
@@ -243,6 +244,7 @@ class Provenance:
             options.get("max_growth", 5.0),
             options.get("centre", False),
             options.get("merge_norms", False),
+            options.get("constant_norms", False),
         )
 
 

@@ -3,7 +3,7 @@
 use crate::common::portable;
 use std::collections::HashMap;
 
-use unfold::affine::plan::{Centring, Outcome, Plan};
+use unfold::affine::plan::{Centring, Constancy, Outcome, Plan};
 use unfold::affine::planner;
 use unfold::affine::recognize::{self, View};
 use unfold::analysis::Analysis;
@@ -248,6 +248,15 @@ fn example(reason: &Reason) -> Model {
             retype(&mut model, &["w"], DataType::Float16);
             model
         }
+        Reason::SmallEpsilon(_) => model(
+            "input x batch 3 4
+             const g 4 = 30 31 32 33
+             shift t 4
+             n = LayerNormalization(x, g, t) epsilon=1000.0
+             weight w 4 4
+             y = MatMul(n, w)
+             output y",
+        ),
         // Dynamic Token Normalization of one head, which blends the statistics half and half.
         Reason::ElementType(_) => {
             let mut model = model(
@@ -398,6 +407,8 @@ fn with_detail(reason: Reason) -> Reason {
         }
         Reason::Narrow(_) => Reason::Narrow("float16".into()),
         Reason::ElementType(_) => Reason::ElementType("float16".into()),
+        // 1,000 is between two powers of two, 512 and 1,024: 512 · 2^-24.
+        Reason::SmallEpsilon(_) => Reason::SmallEpsilon("3.1e-5".into()),
         Reason::TooLarge(_) => Reason::TooLarge(4100 * 4100),
         // Beside the weight, 16 numbers, are two vectors of 4.
         Reason::Growth(_) => Reason::Growth("64 bytes, 66.7 % of the weights".into()),
@@ -434,6 +445,7 @@ fn every_refusal_reason_is_given_for_its_example() {
         let options = FuseOptions {
             skip,
             centre: true,
+            constant_norms: true,
             target,
             ..portable()
         };
@@ -465,6 +477,10 @@ fn every_refusal_reason_is_given_for_its_example() {
                         _ => None,
                     }),
             )
+            .chain(plan.constant.iter().filter_map(|norm| match &norm.outcome {
+                Constancy::Kept { why } => Some(why),
+                Constancy::Constant => None,
+            }))
             .chain(plan.placed.iter().filter_map(|placed| placed.why.as_ref()))
             .map(|refusal| refusal.reason.clone())
             .collect();

@@ -2,6 +2,7 @@
 
 pub mod centring;
 pub mod change_of_basis;
+pub mod constant_norms;
 pub mod merge_norms;
 pub mod scaling;
 pub mod streams;

@@ -45,6 +45,8 @@ pub struct Core {
     /// The epsilon that is added to the mean square below the root. `None` if it is unknown, or if
     /// another operator keeps the divisor away from 0.
     pub epsilon: Option<f64>,
+    /// The node that adds ε below the root, where one does.
+    pub epsilon_added: Option<NodeId>,
     /// Whether each place is divided by its own statistics, see [`is_in_place`].
     pub is_in_place: bool,
 }
@@ -110,6 +112,7 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
         factor: trail.factor,
         inside: trail.inside,
         epsilon: trail.epsilon,
+        epsilon_added: trail.epsilon_added,
         is_in_place,
     })
 }

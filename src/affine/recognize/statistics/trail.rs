@@ -43,6 +43,7 @@ pub struct Trail<'t, 'a> {
     pub factor: Option<NodeId>,
     pub inside: Option<NodeId>,
     pub epsilon: Option<f64>,
+    pub epsilon_added: Option<NodeId>,
     pub is_in_place: bool,
 }
 
@@ -55,6 +56,7 @@ impl<'t, 'a> Trail<'t, 'a> {
             factor: None,
             inside: None,
             epsilon: Some(0.0),
+            epsilon_added: None,
             is_in_place: true,
         }
     }
@@ -205,6 +207,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         let added = others.find(|&&added| added != inner);
         let added = added.and_then(|&added| self.view.scalar(added));
         let added = added.filter(|_| graph.is(node, "Add"));
+        self.epsilon_added = added.map(|_| node);
         self.epsilon = self
             .epsilon
             .zip(added)

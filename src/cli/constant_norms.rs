@@ -1,0 +1,75 @@
+//! The normalizers that are taken as constant, and the variances that they see.
+
+use unfold::Plan;
+use unfold::affine::plan::{Constancy, ConstantNorm};
+use unfold::report::plain;
+use unfold::run::Failure;
+use unfold::variance_margin::VarianceMargin;
+
+/// The normalizers that a plan takes as constant.
+pub fn taken_as_constant(plan: &Plan) -> Vec<&ConstantNorm> {
+    let norms = plan.constant.iter();
+    norms.filter(|norm| norm.is_constant()).collect()
+}
+
+/// The normalizers that are constant, or stay although their ε is large, and how large variances are.
+pub fn told(plan: &Plan, margin: Option<&Result<VarianceMargin, Failure>>) -> String {
+    let mut lines = String::new();
+    for norm in &plan.constant {
+        if let Constancy::Kept { why } = &norm.outcome {
+            let epsilon = norm.epsilon;
+            lines += &(plain(&format!(
+                "{} stays, with ε = {epsilon:.0e}: {why}",
+                norm.name
+            )) + "\n");
+        }
+    }
+    let constant = taken_as_constant(plan);
+    if constant.is_empty() {
+        return lines;
+    }
+    lines + &assumed(&constant) + &measured(margin)
+}
+
+/// A line for each limit: the normalizers that are constant below it.
+pub fn assumed(constant: &[&ConstantNorm]) -> String {
+    let mut lines = String::new();
+    let mut limits: Vec<f64> = constant.iter().map(|norm| norm.limit).collect();
+    limits.sort_by(f64::total_cmp);
+    limits.dedup();
+    for limit in limits {
+        let names = constant.iter().filter(|norm| norm.limit == limit);
+        let names: Vec<&str> = names.map(|norm| &*norm.name).collect();
+        let line = format!(
+            "constant while each variance is below {limit}: {}",
+            names.join(", ")
+        );
+        lines += &(plain(&line) + "\n");
+    }
+    lines
+}
+
+/// How large variances are on the inputs of a run.
+fn measured(margin: Option<&Result<VarianceMargin, Failure>>) -> String {
+    match margin {
+        Some(Ok(VarianceMargin {
+            largest,
+            of_limit,
+            error,
+        })) => {
+            let beyond = if *of_limit < 1.0 {
+                String::new()
+            } else {
+                format!(", beyond which results differ by a part of up to {error:.1e}")
+            };
+            format!(
+                "the largest variance in the run is {largest:.2}, {of_limit:.1e} of the limit{beyond}\n"
+            )
+        }
+        Some(Err(failure)) => {
+            let failure = plain(&failure.to_string());
+            format!("how large variances are was not measured: {failure}\n")
+        }
+        None => String::new(),
+    }
+}

@@ -1,0 +1,78 @@
+//! The operators, files and weights of a model before and after.
+
+use serde::Serialize;
+use unfold::onnx::Model;
+use unfold::report::bytes;
+
+use super::operators::Operators;
+
+/// The growth by copies of shared weights.
+#[derive(Serialize)]
+pub struct Growth {
+    pub bytes: u64,
+    /// In percent of all weights.
+    pub percent: f64,
+}
+
+impl Growth {
+    /// The growth in words.
+    pub fn line(self) -> String {
+        let Self {
+            bytes: added,
+            percent,
+        } = self;
+        format!(
+            "copies of shared weights add {} ({percent:.1} % of the weights)\n",
+            bytes(added)
+        )
+    }
+}
+
+/// The model before and after.
+#[derive(Serialize)]
+pub struct Sizes {
+    pub operators: BeforeAfter<Operators>,
+    pub file_bytes: BeforeAfter<u64>,
+    pub weight_bytes: BeforeAfter<u64>,
+}
+
+impl Sizes {
+    /// The sizes of two models, of which the second has so many bytes in its files if it is written.
+    pub fn new(before: &Model, after: &Model, written: Option<u64>) -> Self {
+        let file_bytes = BeforeAfter {
+            before: before.read_bytes(),
+            after: written.unwrap_or_else(|| after.file_bytes()),
+        };
+        Self {
+            operators: BeforeAfter {
+                before: Operators::from_model(before),
+                after: Operators::from_model(after),
+            },
+            file_bytes,
+            weight_bytes: BeforeAfter {
+                before: before.weight_bytes(),
+                after: after.weight_bytes(),
+            },
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub struct BeforeAfter<T> {
+    pub before: T,
+    pub after: T,
+}
+
+impl BeforeAfter<u64> {
+    /// For example `88.6 MB to 88.2 MB (-352.3 kB)`. Weights grow if shared ones were copied.
+    pub fn in_words(&self) -> String {
+        let Self { before, after } = *self;
+        let sign = if after < before { '-' } else { '+' };
+        format!(
+            "{} to {} ({sign}{})",
+            bytes(before),
+            bytes(after),
+            bytes(after.abs_diff(before))
+        )
+    }
+}

@@ -1,0 +1,374 @@
+//! Normalizers that are constant in floating point: where ε is so large that `var + ε` is rounded to ε.
+//!
+//! `(x − mean(x))/√(var(x) + ε)` is `(x − mean(x))/√ε` for each variance below half a unit in the last place of ε. So
+//! networks are trained that do without normalizers, in code that has them. Over the reals the two differ, so it is an
+//! option.
+//!
+//! Before: an operator, or its parts. After: an operator is written out with the constant `1/√ε`, and what divides by
+//! `√(var + ε)` divides by the constant `√ε`. Folding does the rest.
+
+use crate::affine::materialize::{Change, Edit, NewTensor};
+use crate::affine::plan::{Constancy, ConstantNorm};
+use crate::affine::recognize::statistics::Core;
+use crate::affine::recognize::{Replacement, Site, View, online};
+use crate::affine::rounding::Rounding;
+use crate::hash::HashSet;
+use crate::ir::builder::Maker;
+use crate::ir::{NodeId, Reader, ValueId};
+use crate::onnx::tensor::{DataType, rounded};
+use crate::recipe::Recipe;
+use crate::refusal::{Reason, Refusal};
+
+/// The least ε that is looked at: a usual one only keeps a divisor from 0.
+const LEAST_EPSILON: f64 = 1.0;
+
+/// The variance that a normalizer must not see to be constant.
+const USUAL_VARIANCE: f64 = 1.0;
+
+/// Plans which normalizers become constant; `is_skipped` decides by name or kind whether a site stays.
+pub fn constant(
+    view: &View,
+    sites: &[Site],
+    is_skipped: &dyn Fn(&Site) -> bool,
+) -> (Vec<ConstantNorm>, Vec<Edit>) {
+    let (mut norms, mut edits) = (vec![], vec![]);
+    let mut replaced: HashSet<NodeId> = HashSet::default();
+    for site in sites {
+        let Some(norm) = Normalization::of(view, site) else {
+            continue;
+        };
+        if norm.epsilon < LEAST_EPSILON || !replaced.insert(norm.node) {
+            continue;
+        }
+        let planned = if is_skipped(site) {
+            Err(Reason::Skipped)
+        } else {
+            norm.as_constant(view)
+        };
+        let outcome = match planned {
+            Ok(changes) => {
+                edits.extend(changes);
+                Constancy::Constant
+            }
+            Err(reason) => Constancy::Kept {
+                why: Refusal::new(reason, view.graph.name(norm.node)),
+            },
+        };
+        norms.push(norm.listed(view, site, outcome));
+    }
+    (norms, edits)
+}
+
+/// The variance below which `variance + epsilon` is epsilon, in a type of floats.
+///
+/// ```
+/// use unfold::onnx::tensor::DataType;
+/// use unfold::residual::constant_norms::variance_limit;
+///
+/// assert_eq!(variance_limit(1e12, DataType::Float), 32768.0);
+/// assert_eq!((1e12_f32 + 32767.0, 1e12_f32 + 32769.0), (1e12, 1_000_000_050_000.0));
+/// assert_eq!(variance_limit(2048.0, DataType::Float16), 1.0);
+/// ```
+pub fn variance_limit(epsilon: f64, data_type: DataType) -> f64 {
+    epsilon.log2().floor().exp2() * data_type.rounding()
+}
+
+/// A normalization by statistics, and the node at which it becomes constant.
+struct Normalization {
+    /// The value whose statistics are taken.
+    input: ValueId,
+    /// Their axes, counted from the front; with `groups`, those of `[N, groups, -1]`.
+    axes: Vec<usize>,
+    groups: Option<usize>,
+    centred: bool,
+    /// Whether the sum of squares is not divided by their number.
+    sum: bool,
+    epsilon: f64,
+    /// The type in which ε is added.
+    data_type: DataType,
+    node: NodeId,
+    form: NormForm,
+}
+
+/// How a normalization is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NormForm {
+    /// As parts, of which the node adds ε. Whether a movement that needs the shape of the sum follows.
+    Parts { moved: bool },
+    /// As one operator.
+    Operator {
+        /// The inputs that scale and shift the result.
+        parameters: [usize; 2],
+        along: ParameterAxes,
+    },
+}
+
+/// Where the parameters of an operator lie.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ParameterAxes {
+    /// Along the last axes, as they are.
+    Last,
+    /// Along the second of as many axes.
+    Channels(usize),
+    /// Along the second axis of `[N, groups, -1]`.
+    Groups,
+}
+
+impl Normalization {
+    /// The normalization of a site, where its ε is known.
+    fn of(view: &View, site: &Site) -> Option<Self> {
+        let by_operator = site.nodes.iter().find_map(|&node| operator(view, node));
+        by_operator.or_else(|| parts(view, &online::core(view, site)?))
+    }
+
+    /// The edits after which it does without the variance.
+    fn as_constant(&self, view: &View) -> Result<Vec<Edit>, Reason> {
+        let limit = variance_limit(self.epsilon, self.data_type);
+        if limit < USUAL_VARIANCE {
+            return Err(Reason::SmallEpsilon(format!("{limit:.1e}")));
+        }
+        let graph = view.graph;
+        let output = graph.only_output(self.node).ok_or(Reason::OtherReader)?;
+        let (parameters, along) = match self.form {
+            NormForm::Parts { moved: true } => return Err(Reason::UnknownShape),
+            NormForm::Parts { moved: false } => {
+                return Divisor::new(view, self, output).edits(view);
+            }
+            NormForm::Operator { parameters, along } => (parameters, along),
+        };
+        let mut maker = Maker::new(graph, self.node);
+        self.write_out(view, &mut maker, parameters, along)?;
+        let (made, constants) = maker.finish(graph.value_name(output));
+        let replacement = Replacement {
+            nodes: vec![self.node],
+            made,
+            constants,
+        };
+        Ok(vec![Edit::replacing(graph, self.node, replacement)])
+    }
+
+    /// Makes the nodes of an operator, the last of which makes its result.
+    fn write_out(
+        &self,
+        view: &View,
+        maker: &mut Maker,
+        parameters: [usize; 2],
+        along: ParameterAxes,
+    ) -> Result<(), Reason> {
+        let own = view.facts.data_type(self.input);
+        if own != Some(self.data_type) {
+            return Err(Reason::ElementType(
+                own.map_or_else(String::new, DataType::name),
+            ));
+        }
+        let whole = view.graph.value_name(self.input);
+        let mut value = whole.to_owned();
+        if let Some(groups) = self.groups {
+            value = maker.reshape(&value, &[0, groups as i64, -1]);
+        }
+        if self.centred {
+            let axes: Vec<i64> = self.axes.iter().map(|&axis| axis as i64).collect();
+            let mean = maker.mean(&value, &axes, true);
+            value = maker.op("Sub", &[&value, &mean], vec![]);
+        }
+        let factor = reciprocal_root(self.epsilon, self.data_type);
+        let factor = maker.floats(self.data_type, &Recipe::number(factor, 0));
+        value = maker.op("Mul", &[&value, &factor], vec![]);
+        if along == ParameterAxes::Groups {
+            value = self.with_parameters(view, maker, value, parameters, 3);
+        }
+        if self.groups.is_some() {
+            let shape = maker.op("Shape", &[whole], vec![]);
+            value = maker.op("Reshape", &[&value, &shape], vec![]);
+        }
+        match along {
+            ParameterAxes::Groups => {}
+            ParameterAxes::Last => drop(self.with_parameters(view, maker, value, parameters, 0)),
+            ParameterAxes::Channels(rank) => {
+                drop(self.with_parameters(view, maker, value, parameters, rank));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the scale and the shift of a value, along its last axes, or along the second of `rank` axes.
+    fn with_parameters(
+        &self,
+        view: &View,
+        maker: &mut Maker,
+        mut value: String,
+        parameters: [usize; 2],
+        rank: usize,
+    ) -> String {
+        let behind: Vec<i64> = (1..rank.max(1) as i64 - 1).collect();
+        for (op, slot) in ["Mul", "Add"].into_iter().zip(parameters) {
+            let Some(parameter) = view.graph.input(self.node, slot) else {
+                continue;
+            };
+            let mut parameter = view.graph.value_name(parameter).to_owned();
+            if !behind.is_empty() {
+                parameter = maker.unsqueeze(&parameter, &behind);
+            }
+            value = maker.op(op, &[&value, &parameter], vec![]);
+        }
+        value
+    }
+
+    /// The entry in the plan.
+    fn listed(&self, view: &View, site: &Site, outcome: Constancy) -> ConstantNorm {
+        ConstantNorm {
+            name: site.name.clone(),
+            value: view.graph.value_name(self.input).to_owned(),
+            axes: self.axes.clone(),
+            groups: self.groups,
+            centred: self.centred,
+            sum: self.sum,
+            epsilon: self.epsilon,
+            limit: variance_limit(self.epsilon, self.data_type),
+            outcome,
+        }
+    }
+}
+
+/// `1/√ε` as a number of a type, so that the formula of each weight that takes it in has the number that engines would use.
+fn reciprocal_root(epsilon: f64, data_type: DataType) -> f64 {
+    rounded(data_type, 1.0 / epsilon.sqrt())
+}
+
+/// A value that is computed from `var + ε` alone, such as its root.
+struct Divisor {
+    value: ValueId,
+    /// The number that it is where the sum is ε, in its type.
+    number: f64,
+    data_type: DataType,
+}
+
+impl Divisor {
+    /// The last value behind the sum of a normalization that is computed from it alone.
+    fn new(view: &View, norm: &Normalization, sum: ValueId) -> Self {
+        let mut divisor = Divisor {
+            value: sum,
+            number: norm.epsilon,
+            data_type: norm.data_type,
+        };
+        while let Some(next) = divisor.next(view) {
+            divisor = next;
+        }
+        divisor
+    }
+
+    /// The result of the only reader, if it reads nothing else that varies.
+    fn next(&self, view: &View) -> Option<Self> {
+        let node = view.only_reader(self.value)?;
+        let value = view.graph.only_output(node)?;
+        let data_type = view.facts.data_type(value).filter(|own| own.is_float())?;
+        let base = view.graph.input(node, 0) == Some(self.value);
+        let number = match (view.graph.domain_op(node), base) {
+            (("", "Sqrt"), _) => self.number.sqrt(),
+            (("", "Reciprocal"), _) => 1.0 / self.number,
+            (("", "Cast" | "Identity"), _) => self.number,
+            (("", "Pow"), true) => self.number.powf(view.scalar_input(node, 1)?),
+            (("", "Div"), false) => view.scalar_input(node, 0)? / self.number,
+            _ => return None,
+        };
+        Some(Divisor {
+            value,
+            number: rounded(data_type, number),
+            data_type,
+        })
+    }
+
+    /// The edits after which its readers read the number.
+    fn edits(&self, view: &View) -> Result<Vec<Edit>, Reason> {
+        let rank = view.facts.rank(self.value).ok_or(Reason::UnknownShape)?;
+        let recipe = Recipe::filled(self.number, &vec![1; rank]);
+        let mut edits = vec![];
+        for reader in view.graph.readers(self.value) {
+            let Reader::Node { node, input } = *reader else {
+                return Err(Reason::OtherReader);
+            };
+            let tensor = NewTensor {
+                wish: format!("{}_constant", view.graph.value_name(self.value)),
+                replaces: None,
+                data_type: Some(self.data_type),
+                recipe: recipe.clone(),
+                rounding: Rounding::Factor,
+            };
+            edits.push(Edit {
+                sites: vec![],
+                at: view.graph.name(node).to_owned(),
+                change: Change::Input(node, input, tensor),
+            });
+        }
+        Ok(edits)
+    }
+}
+
+/// A normalization that is one operator.
+fn operator(view: &View, node: NodeId) -> Option<Normalization> {
+    let (graph, at) = (view.graph, view.at(node));
+    let input = graph.input(node, 0)?;
+    let rank = view.facts.rank(input)?;
+    let (op, all) = (graph.domain_op(node).1, |first: usize| {
+        (first..rank).collect()
+    });
+    let is_known = matches!(graph.domain_op(node).0, "" | "com.microsoft");
+    let (axes, groups, along): (Vec<usize>, Option<usize>, ParameterAxes) = match op {
+        "LayerNormalization" | "RMSNormalization" | "SimplifiedLayerNormalization" => {
+            let first = crate::ir::axes::axis(at.attr("axis", -1).ok()?, rank).ok()?;
+            (all(first), None, ParameterAxes::Last)
+        }
+        "InstanceNormalization" => (all(2), None, ParameterAxes::Channels(rank)),
+        "GroupNormalization" => {
+            let groups = usize::try_from(at.attr("num_groups", 0).ok()?).ok()?;
+            let own = if at.opset() < 21 {
+                ParameterAxes::Groups
+            } else {
+                ParameterAxes::Channels(rank)
+            };
+            (vec![2], Some(groups), own)
+        }
+        _ => return None,
+    };
+    let own = view.facts.data_type(input).filter(|own| own.is_float())?;
+    // The operators add ε in float32, but for double.
+    let data_type = if own == DataType::Double {
+        own
+    } else {
+        DataType::Float
+    };
+    is_known.then_some(Normalization {
+        input,
+        axes,
+        groups,
+        centred: !matches!(op, "RMSNormalization" | "SimplifiedLayerNormalization"),
+        sum: false,
+        epsilon: at.attr_float("epsilon", 1e-5).ok()?,
+        data_type,
+        node,
+        form: NormForm::Operator {
+            parameters: [1, 2],
+            along,
+        },
+    })
+}
+
+/// A normalization that is written out.
+fn parts(view: &View, core: &Core) -> Option<Normalization> {
+    let node = core.epsilon_added?;
+    let is_moved = core.nodes.iter().any(|&other| {
+        let is_behind = view.graph.place(other) > view.graph.place(node);
+        is_behind && matches!(view.graph.op(other), Some("Reshape" | "Flatten"))
+    });
+    Some(Normalization {
+        input: core.input,
+        axes: core.axes.clone(),
+        groups: None,
+        centred: core.centred,
+        sum: core.norm,
+        epsilon: core.epsilon?,
+        data_type: view.facts.data_type(view.graph.only_output(node)?)?,
+        node,
+        form: NormForm::Parts { moved: is_moved },
+    })
+}
