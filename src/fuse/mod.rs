@@ -13,6 +13,8 @@ mod pass;
 mod passes;
 mod pipeline;
 pub(crate) mod plan_log;
+#[cfg(all(test, feature = "prove"))]
+mod planted_faults;
 mod runner;
 mod skips;
 mod stage;
