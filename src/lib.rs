@@ -85,6 +85,8 @@ mod fuse;
 mod hash;
 pub mod inspect;
 pub mod ir;
+#[cfg(all(feature = "prove", feature = "tract"))]
+pub mod judge;
 #[cfg(feature = "tract")]
 pub mod magnitude;
 pub mod onnx;

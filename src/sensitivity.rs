@@ -30,7 +30,7 @@ pub fn sensitivity(model: &Model, options: &VerifyOptions, seed: u64) -> Option<
 }
 
 /// The model with every float weight changed.
-fn shaken(model: &Model, seed: u64) -> Option<Model> {
+pub(crate) fn shaken(model: &Model, seed: u64) -> Option<Model> {
     let mut numbers = ChaCha8Rng::seed_from_u64(seed);
     let mut moved = model.clone();
     let graph = moved.graph_mut();

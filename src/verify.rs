@@ -144,6 +144,15 @@ pub fn compare(original: &Model, fused: &Model, options: &VerifyOptions) -> Verd
     decided(original, fused, options).unwrap_or_else(|verdict| verdict)
 }
 
+/// Why a run in tract cannot compare two models.
+pub(crate) fn doubt(original: &Model, other: &Model, dims: &Dims) -> Option<String> {
+    [original, other].into_iter().find_map(|model| {
+        untrusted(model.graph(), model)
+            .or_else(|| compares_too_many(model))
+            .or_else(|| unbounded(model, dims))
+    })
+}
+
 /// The verdict; it is returned as an error if the comparison ends early.
 fn decided(original: &Model, fused: &Model, options: &VerifyOptions) -> Result<Verdict, Verdict> {
     let doubt = untrusted(original.graph(), original)

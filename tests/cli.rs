@@ -28,6 +28,7 @@ const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 const DIFFERS: i32 = 3;
 const UNVERIFIED: i32 = 4;
+const ROUNDED: i32 = 5;
 
 fn digits(kind: &str, exporter: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("models/digits/{kind}-{exporter}.onnx"))
@@ -1154,30 +1155,24 @@ fn nudge(path: &Path, tensor: &str) {
     model.save(path).unwrap();
 }
 
+/// A folded tensor with another number is one that was rounded in another way, and a stored weight
+/// with another number is a weight that the original lacks.
 #[test]
 fn prove_finds_one_changed_element() {
-    for (tensor, expected) in [
-        ("val_122_folded", "1 of its 3200 elements"),
-        (
-            "patch_embed.proj.weight",
-            "neither new nor one of the original's",
-        ),
+    for (tensor, verdict, code) in [
+        ("val_122_folded", "rounded", ROUNDED),
+        ("patch_embed.proj.weight", "undecided", UNVERIFIED),
     ] {
         let (_folder, path, file) = certified(&un());
         nudge(&path, tensor);
-        let run = unfold([&"prove", &un(), &path]);
-        assert_eq!(run.code, DIFFERS, "{tensor}");
-        assert!(
-            run.error().contains(tensor) && run.error().contains(expected),
-            "{}",
-            run.stderr
-        );
         let output = unfold([&"prove", &un(), &path, &"--json"]);
         let json: Value = serde_json::from_str(&output.stdout).unwrap();
         assert_eq!(
-            (output.code, &json["proof"]["verdict"]),
-            (DIFFERS, &"disproved".into())
+            (output.code, &json["judgement"]["verdict"]),
+            (code, &verdict.into())
         );
+        let run = unfold([&"prove", &un(), &path, &"--accept", &"rounding,casts"]);
+        assert_eq!(run.code == DONE, code == ROUNDED, "{}", run.stderr);
         // The certificate is for another file.
         let run = unfold([&"prove", &un(), &path, &"--certificate", &file]);
         assert_eq!(run.code, FAILED);

@@ -11,6 +11,8 @@ mod false_claims;
 mod functions;
 #[path = "prove/integers.rs"]
 mod integers;
+#[path = "prove/judged.rs"]
+mod judged;
 #[path = "prove/operators.rs"]
 mod operators;
 #[path = "prove/planted.rs"]

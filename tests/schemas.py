@@ -9,7 +9,8 @@ One line per operator and operator set in which its definition changed:
 An input or output is `$T` (a type variable), a set of element types in hexadecimal (bit n is the element type n of
 TensorProto.DataType) or `-` (no tensor); before it stands `?` where it is optional, `*` where there may be any number of
 them, `%` where these may have different types. An attribute is `name=type`, with `!` before it where it is required; the
-type is one of f i s t g and, for lists, F I S T G. A deprecated operator has `deprecated` in the place of its inputs.
+type is one of f i s t g and, for lists, F I S T G. Behind a type stands `:` and the default where there is one, but for
+tensors and graphs. A deprecated operator has `deprecated` in the place of its inputs.
 """
 import onnx
 
@@ -31,6 +32,21 @@ def formal(p, variables):
     return ("?" if optional else ("*" if p.is_homogeneous else "%") if variadic else "") + sort
 
 
+def default(attribute):
+    """The default behind its colon: numbers and texts, which contain no spaces."""
+    value = attribute.default_value
+    if attribute.required or value.type == onnx.AttributeProto.UNDEFINED:
+        return ""
+    value = onnx.helper.get_attribute_value(value)
+    if isinstance(value, bytes):
+        return f":{value.decode()}"
+    if isinstance(value, (int, float)):
+        return f":{value!r}"
+    if all(isinstance(item, (int, float)) for item in value):
+        return ":" + ",".join(repr(item) for item in value)
+    return ""
+
+
 def main():
     schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain == ""]
     for s in sorted(schemas, key=lambda s: (s.name, s.since_version)):
@@ -40,7 +56,7 @@ def main():
         variables = {c.type_param_str: mask(c.allowed_type_strs) for c in s.type_constraints}
         inputs, outputs = (" ".join(formal(p, variables) for p in ps) for ps in (s.inputs, s.outputs))
         named = " ".join(f"{name}:{types}" for name, types in variables.items())
-        attributes = " ".join(f"{'!' * a.required}{a.name}={LETTERS[a.type.name]}" for a in s.attributes.values())
+        attributes = " ".join(f"{'!' * a.required}{a.name}={LETTERS[a.type.name]}{default(a)}" for a in s.attributes.values())
         print(f"{s.name}|{s.since_version}|{inputs}|{outputs}|{named}|{attributes}")
 
 

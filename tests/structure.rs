@@ -71,6 +71,22 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("prove_passes", &["fuse", "prove"]),
+    (
+        "judge",
+        &[
+            "affine",
+            "analysis",
+            "ir",
+            "onnx",
+            "ops",
+            "prove",
+            "recipe",
+            "run",
+            "sensitivity",
+            "shape",
+            "verify",
+        ],
+    ),
     ("provenance", &["affine", "onnx", "passes", "run"]),
     ("verify", &["ir", "onnx", "run", "shape"]),
     (

@@ -6,8 +6,10 @@ Exit codes:
   0  done; also where there was nothing to fold; the models are proved to be the same
   1  a file could not be read, is no valid model, or could not be written
   2  the command line was not understood
-  3  the folded model computes something else; nothing was written
+  3  the folded model computes something else; nothing was written; prove has an input that shows it
   4  it could not be decided: by prove, or by fuse with --verify require; nothing was written
+  5  prove: the models are proved to be the same up to the rounding of stored tensors
+  6  prove: the models are proved to be the same but for casts to narrower types
   130  interrupted; what was there is left, or the result is complete";
 
 /// The ways in which a command ends without an error, by exit code.
@@ -18,6 +20,10 @@ pub enum End {
     Failed = 1,
     Differs = 3,
     Unverified = 4,
+    /// Equal up to the rounding of stored tensors.
+    Rounded = 5,
+    /// Equal but for casts to narrower types.
+    Casts = 6,
     /// Ended by Ctrl-C; the code follows the convention of shells.
     Interrupted = 130,
 }
@@ -34,10 +40,12 @@ impl End {
     fn severity(self) -> u8 {
         match self {
             Self::Done => 0,
-            Self::Unverified => 1,
-            Self::Failed => 2,
-            Self::Differs => 3,
-            Self::Interrupted => 4,
+            Self::Rounded => 1,
+            Self::Casts => 2,
+            Self::Unverified => 3,
+            Self::Failed => 4,
+            Self::Differs => 5,
+            Self::Interrupted => 6,
         }
     }
 }

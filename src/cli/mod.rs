@@ -13,6 +13,7 @@ pub(crate) mod fuse_report;
 pub(crate) mod inputs;
 pub(crate) mod inspect;
 mod interrupt;
+mod judged;
 pub(crate) mod measure;
 pub(crate) mod memory;
 mod memory_admission;

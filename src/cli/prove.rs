@@ -1,4 +1,4 @@
-//! `unfold prove`: decides whether a folded model is the same function as its original.
+//! `unfold prove`: decides whether two models are the same function.
 
 use std::path::{Path, PathBuf};
 
@@ -7,6 +7,7 @@ use serde::Serialize;
 use unfold::affine::plan::{ConstantNorm, Stored};
 use unfold::certificate::Certificate;
 use unfold::ir::Graph;
+use unfold::judge::{Judgement, judge};
 use unfold::onnx::{Digests, Model};
 use unfold::prove::{Proof, ProveOptions, prove};
 use unfold::provenance::Provenance;
@@ -15,6 +16,7 @@ use unfold::{FuseOptions, Fused};
 
 use super::constant_norms::{self, taken_as_constant};
 use super::inputs::sizes;
+use super::judged::{self, Accepted, JudgedModel};
 use super::out::{self, Paint};
 use super::path::JsonPath;
 use super::steps::Steps;
@@ -29,22 +31,24 @@ Examples:
   unfold prove model.onnx fused.onnx --certificate fused.json
   unfold prove model.onnx fused.onnx --constant-norms
   unfold prove model.onnx fused.onnx --dim batch=1 --points 3 --seed 7
+  unfold prove model.onnx simplified.onnx --accept rounding --witness input.npz
   unfold prove model.onnx fused.onnx --json | jq .proof.verdict";
 
-/// Proves that a folded model is the same function as its original, or that it is not.
+/// Proves that two models are the same function, or shows an input on which they differ.
 ///
-/// Each new tensor is computed again and compared bit for bit, and every other tensor must equal
-/// the original's. Both graphs are evaluated exactly, in a finite field, at random points. No
-/// engine runs, and there is no tolerance. Without a certificate, the original is planned again
-/// with the options that the folded model names.
+/// Both graphs are evaluated exactly, in a finite field, at random points: no engine runs, and there is no tolerance. A
+/// tensor that the second model alone has counts as the numbers that it holds, or as a formula over the first model's
+/// tensors that gives these numbers up to its own rounding. A model that unfold folded from the first one is planned
+/// again, with the options that it names, and each new tensor is compared bit for bit, as it is with a certificate. Where
+/// there is no proof, both models run on random inputs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct ProveArgs {
-    /// The original model
+    /// The first model
     #[arg(value_parser = file())]
     original: PathBuf,
 
-    /// The folded model
+    /// The other model, such as what the first one was folded or simplified to
     #[arg(value_parser = file())]
     fused: PathBuf,
 
@@ -70,6 +74,14 @@ pub struct ProveArgs {
     #[arg(long)]
     constant_norms: bool,
 
+    /// Verdicts that end with 0, as a proof does: rounding (else 5), casts (else 6)
+    #[arg(long, value_name = "VERDICT", value_delimiter = ',')]
+    accept: Vec<Accepted>,
+
+    /// Where the models differ: saves the inputs that show it, as a .npz file
+    #[arg(long, value_name = "FILE")]
+    witness: Option<PathBuf>,
+
     #[command(flatten)]
     reach: ReachArgs,
 
@@ -88,13 +100,18 @@ struct ProveJson<'j> {
     fused: JsonPath<'j>,
     #[serde(skip_serializing_if = "Option::is_none")]
     certificate: Option<JsonPath<'j>>,
-    proof: &'j Proof,
+    /// The proof of the claim of folding, if there is such a claim.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proof: Option<&'j Proof>,
     /// The normalizers that are taken as constant, if any.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     constant: &'j [&'j ConstantNorm],
     /// The name of the site that causes the difference.
     #[serde(skip_serializing_if = "Option::is_none")]
     site: Option<&'j str>,
+    /// The verdict on both models where no claim of folding holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    judgement: Option<&'j Judgement>,
 }
 
 /// Runs the command.
@@ -105,50 +122,42 @@ pub fn run(args: &ProveArgs) -> Result<End> {
         args.reach.open(&args.original)?,
         args.reach.open(&args.fused)?,
     );
-    let dims = sizes(&args.dims, &original)?;
+    let options = ProveOptions {
+        dims: sizes(&args.dims, &original)?,
+        points: args.points.into(),
+        seed: args.seed,
+    };
     // An invalid model is an error, and not another function.
     for model in [&original, &fused] {
         Graph::new(model)?;
     }
     steps.begin("formulas");
-    let Claim { tensors, sites } = match &args.certificate {
-        Some(file) => Claim::certified(file, &original, &fused)?,
-        None => Claim::planned(&original, &fused)?,
-    };
+    let claim = args.claim(&original, &fused)?;
     steps.begin("prove");
-    let options = ProveOptions {
-        dims,
-        points: args.points.into(),
-        seed: args.seed,
-    };
     let assumed = args.assumed(&original, &fused)?;
     let begins = assumed.as_ref().map_or(&original, |assumed| &assumed.model);
-    let proof = prove(begins, &fused, &tensors, &options);
+    let proof = claim
+        .as_ref()
+        .map(|claim| prove(begins, &fused, &claim.tensors, &options));
+    // The claim of a certificate is all that is asked for.
+    let is_decided = args.certificate.is_some() || matches!(proof, Some(Proof::Proved { .. }));
+    let outcome = match proof.filter(|_| is_decided) {
+        Some(proof) => {
+            ProveOutcome::Claim(proof, claim.map(|claim| claim.sites).unwrap_or_default())
+        }
+        None => ProveOutcome::Judged(judge(begins, &fused, &options)),
+    };
     let constant = assumed
         .as_ref()
         .map(|assumed| taken_as_constant(&assumed.plan))
         .unwrap_or_default();
     drop(steps);
-    let site = match &proof {
-        Proof::Disproved {
-            site: Some(site), ..
-        } => sites.get(*site).map(String::as_str),
-        _ => None,
-    };
     if args.json {
-        let json = ProveJson {
-            original: JsonPath(&args.original),
-            fused: JsonPath(&args.fused),
-            certificate: args.certificate.as_deref().map(JsonPath),
-            proof: &proof,
-            constant: &constant,
-            site,
-        };
-        out::print(&out::json(&json)?)?;
-    } else if let Some(line) = proved(&proof, Paint::stdout()).filter(|_| !args.quiet) {
+        out::print(&out::json(&outcome.json(args, &constant))?)?;
+    } else if let Some(line) = outcome.success().filter(|_| !args.quiet) {
         out::print(&(line + "\n" + &constant_norms::assumed(&constant)))?;
     }
-    end(&proof, &args.fused, site)
+    outcome.end(args)
 }
 
 impl ProveArgs {
@@ -162,29 +171,96 @@ impl ProveArgs {
         let assumed = unfold::with_constant_norms(original, &options.into())?;
         Ok(Some(assumed))
     }
+
+    /// The second model, as its verdict needs it.
+    fn judged(&self) -> JudgedModel<'_> {
+        JudgedModel {
+            path: &self.fused,
+            accept: &self.accept,
+            witness: self.witness.as_deref(),
+        }
+    }
+
+    /// The claim of the certificate, or of folding the original where the other model names it or is its copy.
+    fn claim(&self, original: &Model, fused: &Model) -> Result<Option<Claim>> {
+        match &self.certificate {
+            Some(file) => Claim::certified(file, original, fused).map(Some),
+            None if original.is_identical(fused) => Ok(Some(Claim::default())),
+            None if Provenance::from_model(fused).is_empty() => Ok(None),
+            None => Claim::planned(original, fused).map(Some),
+        }
+    }
 }
 
-/// The exit code of a proof. Any other verdict than `proved` is printed as an error.
-fn end(proof: &Proof, fused: &Path, site: Option<&str>) -> Result<End> {
-    let fused = fused.display();
-    let (end, line) = match proof {
-        Proof::Proved { .. } => return Ok(End::Done),
-        Proof::Invalid { at, reason } => bail!("{fused} is no valid model, at `{at}`: {reason}"),
-        Proof::Disproved { at, reason, .. } => {
-            let site = site.map_or_else(String::new, |site| format!(" (for the site {site})"));
-            let line = format!("{fused} computes something else at `{at}`{site}: {reason}");
-            (End::Differs, line)
+/// The result of the command.
+enum ProveOutcome {
+    /// The proof of a claim of folding, and the names of its sites.
+    Claim(Proof, Vec<String>),
+    Judged(Judgement),
+}
+
+impl ProveOutcome {
+    fn json<'j>(&'j self, args: &'j ProveArgs, constant: &'j [&'j ConstantNorm]) -> ProveJson<'j> {
+        let (proof, judgement) = match self {
+            Self::Claim(proof, _) => (Some(proof), None),
+            Self::Judged(judgement) => (None, Some(judgement)),
+        };
+        ProveJson {
+            original: JsonPath(&args.original),
+            fused: JsonPath(&args.fused),
+            certificate: args.certificate.as_deref().map(JsonPath),
+            proof,
+            constant,
+            site: self.site(),
+            judgement,
         }
-        Proof::Undecided { reason } => {
-            let line = format!("{fused}: it could not be decided: {reason}");
-            (End::Unverified, line)
+    }
+
+    /// The site that is to blame for a claim that does not hold.
+    fn site(&self) -> Option<&str> {
+        match self {
+            Self::Claim(Proof::Disproved { site, .. }, sites) => {
+                sites.get((*site)?).map(String::as_str)
+            }
+            _ => None,
         }
-    };
-    out::complain("error", &line);
-    Ok(end)
+    }
+
+    /// The line about a proof.
+    fn success(&self) -> Option<String> {
+        match self {
+            Self::Claim(proof, _) => proved(proof, Paint::stdout()),
+            Self::Judged(judgement) => judged::success(judgement, Paint::stdout()),
+        }
+    }
+
+    /// The exit code. Any verdict but a proof is printed as an error.
+    fn end(&self, args: &ProveArgs) -> Result<End> {
+        let fused = args.fused.display();
+        let (end, line) = match self {
+            Self::Judged(judgement) => return judged::end(judgement, &args.judged()),
+            Self::Claim(Proof::Proved { .. }, _) => return Ok(End::Done),
+            Self::Claim(Proof::Invalid { at, reason }, _) => {
+                bail!("{fused} is no valid model, at `{at}`: {reason}")
+            }
+            Self::Claim(Proof::Disproved { at, reason, .. }, _) => {
+                let site = self.site().map(|site| format!(" (for the site {site})"));
+                let site = site.unwrap_or_default();
+                let line = format!("{fused} computes something else at `{at}`{site}: {reason}");
+                (End::Differs, line)
+            }
+            Self::Claim(Proof::Undecided { reason }, _) => {
+                let line = format!("{fused}: it could not be decided: {reason}");
+                (End::Unverified, line)
+            }
+        };
+        out::complain("error", &line);
+        Ok(end)
+    }
 }
 
 /// The claim to prove.
+#[derive(Default)]
 pub struct Claim {
     pub tensors: Vec<Stored>,
     /// The names of the sites.

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use super::proto::{AttributeProto, AttributeType};
 use super::tensor::DataType;
 
 /// The values that an input or an output may be.
@@ -63,6 +64,27 @@ pub struct AttributeSchema {
     pub type_code: Option<i32>,
     /// Whether the attribute is required.
     pub is_required: bool,
+    /// The value that it has where a node does not have it, as text.
+    pub default: Option<&'static str>,
+}
+
+impl AttributeSchema {
+    /// Whether an attribute of this name has the value that it would have if the node did not have it.
+    pub fn is_default(&self, attribute: &AttributeProto) -> bool {
+        let Some(default) = self.default else {
+            return false;
+        };
+        match attribute.r#type() {
+            AttributeType::Int => default.parse() == Ok(attribute.i()),
+            AttributeType::Float => default.parse() == Ok(attribute.f()),
+            AttributeType::String => default.as_bytes() == attribute.s(),
+            AttributeType::Ints => {
+                let numbers: Result<Vec<i64>, _> = default.split(',').map(str::parse).collect();
+                numbers.as_deref() == Ok(&attribute.ints)
+            }
+            _ => false,
+        }
+    }
 }
 
 /// The schema of an operator, valid since one operator set.
@@ -179,19 +201,25 @@ fn formal(text: &str, variables: &[&str]) -> Formal {
 }
 
 fn attribute(text: &'static str) -> Option<AttributeSchema> {
-    let (name, letter) = text.split_once('=')?;
+    let (name, value) = text.split_once('=')?;
+    let (letter, default) = match value.split_once(':') {
+        Some((letter, default)) => (letter, Some(default)),
+        None => (value, None),
+    };
     let type_code = "fistgFISTG".find(letter).map(|place| place as i32 + 1);
     let is_required = name.starts_with('!');
     Some(AttributeSchema {
         name: name.trim_start_matches('!'),
         type_code,
         is_required,
+        default,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ir::builder::{float, int};
 
     fn schema(op: &str, opset: i64) -> &'static OperatorSchema {
         match definition(op, opset) {
@@ -226,9 +254,24 @@ mod tests {
             AttributeSchema {
                 name: "perm",
                 type_code: Some(7),
-                is_required: false
+                is_required: false,
+                default: None,
             }
         );
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_operator_set() {
+        let resize = schema("Resize", 18);
+        let is_default = |attribute: &AttributeProto| {
+            let mut known = resize.attributes.iter();
+            let known = known.find(|known| known.name == attribute.name());
+            known.is_some_and(|known| known.is_default(attribute))
+        };
+        assert!(is_default(&float("cubic_coeff_a", -0.75)));
+        assert!(!is_default(&float("cubic_coeff_a", -0.5)));
+        assert!(is_default(&int("antialias", 0)) && !is_default(&int("antialias", 1)));
+        assert!(!is_default(&int("axes", 0)));
     }
 
     #[test]

@@ -17,8 +17,11 @@ use crate::onnx::operator::{input_at, input_for};
 use crate::onnx::proto::{AttributeProto, NodeProto, TensorProto};
 use crate::onnx::tensor::make_i64;
 
+/// The operator sets that this pass upgrades, up to the newest.
+const UPGRADED: RangeInclusive<i64> = 11..=hard_swish::SINCE;
+
 /// The operator sets that [`means_the_same`] knows.
-pub const ALIKE: RangeInclusive<i64> = 11..=hard_swish::SINCE;
+pub const KNOWN: RangeInclusive<i64> = 11..=23;
 
 /// The first IR version in which a caller may replace an initializer that is an input.
 const REPLACEABLE: i64 = 4;
@@ -26,25 +29,43 @@ const REPLACEABLE: i64 = 4;
 /// The IR version of the newer operator set.
 const IR_VERSION: i64 = 7;
 
-/// Whether a node has one meaning in an operator set and in all later ones of [`ALIKE`], once its
-/// attributes are written in the newer form.
-pub fn means_the_same(node: &NodeProto, opset: i64) -> bool {
-    match node.op() {
+/// Whether a node has one meaning in two operator sets of [`KNOWN`] and in all sets between them,
+/// once its attributes are written in the newer form.
+///
+/// Most changes add element types, or an attribute whose default is the former meaning.
+pub fn means_the_same(node: &NodeProto, from: i64, to: i64) -> bool {
+    let ("", op) = node.op() else {
+        return true;
+    };
+    let changed_in = |set: i64| from < set && set <= to;
+    match op {
         // Training mode became an input.
-        ("", "Dropout") => opset >= 12,
+        "Dropout" => !changed_in(12),
         // It flattened all axes from the given axis to the last.
-        ("", "Hardmax") => opset >= 13,
+        "Hardmax" => !changed_in(13),
         // One way to compute coordinates was removed.
-        ("", "Resize") => {
-            let mode = node
-                .attr_s("coordinate_transformation_mode")
-                .unwrap_or_default();
-            opset >= 13 || mode != Some("tf_half_pixel_for_nn")
+        "Resize" => {
+            let mode = node.attr_s("coordinate_transformation_mode");
+            !changed_in(13) || mode.unwrap_or_default() != Some("tf_half_pixel_for_nn")
         }
         // More outputs meant training mode.
-        ("", "BatchNormalization") => opset >= 14 || node.output.len() == 1,
+        "BatchNormalization" => !changed_in(14) || node.output.len() == 1,
+        // Another default of the coordinates.
+        "RoiAlign" => !changed_in(16),
+        // Windows that reach beyond the end count other elements.
+        "AveragePool" | "LpPool" | "MaxPool" => {
+            let ceil_mode = node.attr_i("ceil_mode").unwrap_or(Some(1));
+            let is_changed = changed_in(18) || changed_in(19) || changed_in(22);
+            matches!(ceil_mode, None | Some(0)) || !is_changed
+        }
+        // Other names of the modes.
+        "GridSample" => !changed_in(20),
+        // The axis became an input.
+        "DFT" => !changed_in(20),
+        // Scales were those of groups, and are those of channels.
+        "GroupNormalization" => !changed_in(21),
         // These operators were removed.
-        ("", "Scatter" | "Upsample") => false,
+        "Scatter" | "Upsample" => false,
         _ => true,
     }
 }
@@ -59,9 +80,9 @@ pub fn raised(
     let model = graph.model();
     let change = OpsetUpgrade {
         from: model.own_opset(),
-        to: *ALIKE.end(),
+        to: *UPGRADED.end(),
     };
-    let is_older = ALIKE.contains(&change.from) && change.from < change.to;
+    let is_older = UPGRADED.contains(&change.from) && change.from < change.to;
     let is_whole = model.proto.functions.is_empty() && model.proto.training_info.is_empty();
     let format = model.proto.ir_version();
     if !is_older || !is_whole || format < REPLACEABLE || is_skipped(hard_swish::KIND) {
@@ -97,7 +118,7 @@ fn write(
     OpsetUpgrade { from, to }: OpsetUpgrade,
     names: &mut Names,
 ) -> Option<Vec<TensorProto>> {
-    if bodies(written).next().is_some() || !means_the_same(written, from) {
+    if bodies(written).next().is_some() || !means_the_same(written, from, to) {
         return None;
     }
     let ("", op) = written.op() else {

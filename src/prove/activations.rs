@@ -4,16 +4,16 @@
 //! it:
 //!
 //! - A clamp maps each number to the nearest one of an interval: Clip between its bounds, Relu from
-//!   0. Of two successive clamps the one with the narrower interval suffices, if that lies within
-//!   the other interval.
+//!   0. Two successive clamps are one clamp to the common part of their intervals, if there is one.
 //! - Floor, Ceil and Round keep integers, which each of them returns.
 
 use std::collections::{HashMap, HashSet};
 
+use crate::ir::builder::float;
 use crate::onnx::external::Externals;
 use crate::onnx::node::{bodies, bodies_mut, constant_tensor};
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
-use crate::onnx::tensor;
+use crate::onnx::tensor::{self, DataType};
 
 /// An activation for which a law is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -24,23 +24,29 @@ enum Activation {
     Whole,
 }
 
-/// The one of two successive activations that has the effect of both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Enough {
+/// The activation that has the effect of two successive ones.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum MergedActivations {
     First,
     Second,
+    /// A clamp between the larger of the lower bounds and the smaller of the upper ones.
+    Clamp(f64, f64),
 }
 
 impl Activation {
-    /// The activation that suffices of this one and of the later activation `behind`, if any.
-    fn enough(self, behind: Self) -> Option<Enough> {
+    /// The effect of this activation and of the later one `behind`, if one activation has it.
+    fn merged(self, behind: Self) -> Option<MergedActivations> {
         match (self, behind) {
-            (Self::Whole, Self::Whole) => Some(Enough::First),
+            (Self::Whole, Self::Whole) => Some(MergedActivations::First),
             (Self::Clamp(low, high), Self::Clamp(from, to)) if from <= low && high <= to => {
-                Some(Enough::First)
+                Some(MergedActivations::First)
             }
             (Self::Clamp(low, high), Self::Clamp(from, to)) if low <= from && to <= high => {
-                Some(Enough::Second)
+                Some(MergedActivations::Second)
+            }
+            (Self::Clamp(low, high), Self::Clamp(from, to)) => {
+                let (low, high) = (low.max(from), high.min(to));
+                (low <= high).then_some(MergedActivations::Clamp(low, high))
             }
             _ => None,
         }
@@ -95,7 +101,7 @@ pub fn read_past(
         for body in bodies_mut(node) {
             read_past(body, opset, externals, unknown);
         }
-        let Some(behind) = context.activation(node) else {
+        let Some(mut behind) = context.activation(node) else {
             continue;
         };
         // An invalid graph may have a cycle.
@@ -103,15 +109,26 @@ pub fn read_past(
             let Some((first, input)) = before.get(&node.input[0]).cloned() else {
                 break;
             };
-            match first.enough(behind) {
-                Some(Enough::First) => {
+            match first.merged(behind) {
+                Some(MergedActivations::First) => {
                     pass_through(node);
                     before.insert(node.output[0].clone(), (first, input));
                     break;
                 }
-                Some(Enough::Second) => node.input[0] = input,
+                Some(MergedActivations::Second) => node.input[0] = input,
+                Some(MergedActivations::Clamp(low, high)) => {
+                    let bounds = context.clamp(node, [low, high]);
+                    graph.initializer.extend(bounds);
+                    behind = Activation::Clamp(low, high);
+                    node.input[0] = input;
+                }
                 None => break,
             }
+        }
+        if behind == Activation::Clamp(0.0, f64::INFINITY) && node.op() == ("", "Clip") {
+            node.op_type = Some("Relu".to_owned());
+            node.input.truncate(1);
+            node.attribute.clear();
         }
         let made = (behind, node.input[0].clone());
         before.entry(node.output[0].clone()).or_insert(made);
@@ -160,6 +177,32 @@ impl Activations<'_> {
         }
     }
 
+    /// Makes a node a Clip between two bounds, which are the tensors that are returned, or attributes before operator
+    /// set 11. The bounds are in float64: an image has no type.
+    fn clamp(&self, node: &mut NodeProto, bounds: [f64; 2]) -> Vec<TensorProto> {
+        node.op_type = Some("Clip".to_owned());
+        node.input.truncate(1);
+        node.attribute.clear();
+        let named = ["min", "max"].into_iter().zip(bounds);
+        let mut tensors = vec![];
+        for (name, bound) in named {
+            if self.opset < 11 {
+                let attribute = float(name, bound as f32);
+                node.attribute
+                    .extend(bound.is_finite().then_some(attribute));
+                continue;
+            }
+            let of_node = format!("{}/{name}", node.output[0]);
+            let number = ndarray::arr0(bound).into_dyn();
+            let tensor = tensor::make(&of_node, DataType::Double, &number.view());
+            let tensor = tensor.ok().filter(|_| bound.is_finite());
+            node.input
+                .push(tensor.as_ref().map_or_else(String::new, |_| of_node));
+            tensors.extend(tensor);
+        }
+        tensors
+    }
+
     /// A bound of a Clip, which was an attribute before operator set 11; `None` if it is unknown.
     fn bound(&self, node: &NodeProto, slot: usize, name: &str, absent: f64) -> Option<f64> {
         if self.opset < 11 {
@@ -191,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn redundant_activation_equals_the_pair_on_sample_values() {
+    fn merged_activation_equals_the_pair_on_sample_values() {
         let bounds = [f64::NEG_INFINITY, -1.0, 0.0, 0.5, 2.0, f64::INFINITY];
         let mut all = vec![Whole];
         for low in bounds {
@@ -201,14 +244,14 @@ mod tests {
         let numbers = [-3.0, -1.0, -0.75, 0.0, 0.25, 0.5, 1.5, 2.0, 5.0];
         let mut merged = 0;
         for (first, behind) in all.iter().flat_map(|&a| all.iter().map(move |&b| (a, b))) {
-            let Some(enough) = first.enough(behind) else {
+            let Some(both) = first.merged(behind) else {
                 continue;
             };
             merged += 1;
-            let one = if enough == Enough::First {
-                first
-            } else {
-                behind
+            let one = match both {
+                MergedActivations::First => first,
+                MergedActivations::Second => behind,
+                MergedActivations::Clamp(low, high) => Clamp(low, high),
             };
             for number in numbers {
                 let both = applied(behind, applied(first, number));
@@ -216,7 +259,12 @@ mod tests {
             }
         }
         assert!(merged > 100, "{merged}");
-        assert_eq!(Clamp(-1.0, 6.0).enough(Clamp(0.0, f64::INFINITY)), None);
-        assert_eq!(Whole.enough(Clamp(0.0, 1.0)), None);
+        let relu = Clamp(0.0, f64::INFINITY);
+        assert_eq!(
+            Clamp(-1.0, 6.0).merged(relu),
+            Some(MergedActivations::Clamp(0.0, 6.0))
+        );
+        assert_eq!(Clamp(-2.0, -1.0).merged(relu), None);
+        assert_eq!(Whole.merged(Clamp(0.0, 1.0)), None);
     }
 }

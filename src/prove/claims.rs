@@ -29,8 +29,10 @@ const MOST_POINTS: usize = 8;
 pub(super) enum ClaimScope {
     /// The rounding and the identity.
     All,
-    /// Only the identity, at other points than before. The rounding has already been checked.
-    Identity,
+    /// The identity alone: nothing is claimed about the numbers of tensors with recipes.
+    Function,
+    /// Only the identity, at other points than before.
+    Again,
 }
 
 /// The result of a proof at one assignment of sizes.
@@ -76,7 +78,7 @@ pub(super) fn claims(
     let flat = flat.as_ref().unwrap_or(&analysis);
     let recomputed = match scope {
         ClaimScope::All => rounding::check((stored, flat), &fused.model, tensors)?,
-        ClaimScope::Identity => 0,
+        ClaimScope::Function | ClaimScope::Again => 0,
     };
     let faults = validity::faults(flat, &own[0]);
     let valid = Valid {
@@ -161,7 +163,7 @@ fn at_points(
     cases: usize,
 ) -> Result<Established, Ended> {
     let least = options.points.max(cases);
-    let begin = u64::from(scope == ClaimScope::Identity);
+    let begin = u64::from(scope == ClaimScope::Again);
     // A point shows only the branches that its booleans select.
     let mut bounds = vec![1.0; cases];
     let mut established = Established {

@@ -82,20 +82,18 @@ fn operator_sets(model: &Model) -> BTreeMap<String, i64> {
         .collect()
 }
 
-/// Whether all operators of the folded model have the same meaning in the original's older operator
-/// set.
+/// Whether all operators of both models have the same meaning in both operator sets.
 fn means_the_same(original: &Model, fused: &Model) -> bool {
-    let [from, to] = [original, fused].map(Model::own_opset);
-    let mut graphs = vec![fused.graph()];
-    let mut is_same = from <= to
-        && [from, to]
-            .iter()
-            .all(|set| upgrade_opset::ALIKE.contains(set))
+    let sets = [original, fused].map(Model::own_opset);
+    let from = sets.into_iter().fold(i64::MAX, i64::min);
+    let to = sets.into_iter().fold(i64::MIN, i64::max);
+    let mut graphs = vec![original.graph(), fused.graph()];
+    let mut is_same = sets.iter().all(|set| upgrade_opset::KNOWN.contains(set))
         && original.proto.functions.is_empty()
         && fused.proto.functions.is_empty();
     while let Some(graph) = graphs.pop() {
         for node in &graph.node {
-            is_same &= upgrade_opset::means_the_same(node, from);
+            is_same &= upgrade_opset::means_the_same(node, from, to);
             graphs.extend(bodies(node));
         }
     }

@@ -32,9 +32,13 @@ use serde::Serialize;
 use crate::affine::plan::Stored;
 use crate::onnx::Model;
 use crate::run::Dims;
+pub(crate) use activations::read_past;
 use claims::{ClaimScope, Established, claims};
 use ended::Ended;
+use field::P;
+pub(crate) use rounding::foreign;
 use sizes::{SizeSearch, elements, inputs};
+pub(crate) use sources::stored_outside;
 
 /// The factor by which all inputs must be smaller at the next sizes, after a computation exceeded
 /// the limits.
@@ -120,10 +124,39 @@ pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &Prov
     let proving = Proving {
         models: [original, fused],
         tensors,
+        scope: ClaimScope::All,
         options,
         sizes: SizeSearch::new(original, fused, &options.dims),
     };
     proving.verdict()
+}
+
+/// Whether `other` computes what `original` does, with the values of these recipes in the place of tensors of `other`.
+///
+/// Every other tensor counts as the numbers that it holds, whether `original` stores them or not. The bound includes
+/// the probability that two different numbers have one image. Whether a tensor holds its recipe, rounded, is a question
+/// of its own.
+pub fn same_function(
+    original: &Model,
+    other: &Model,
+    formulas: &[Stored],
+    options: &ProveOptions,
+) -> Proof {
+    let proving = Proving {
+        models: [original, other],
+        tensors: formulas,
+        scope: ClaimScope::Function,
+        options,
+        sizes: SizeSearch::new(original, other, &options.dims),
+    };
+    match proving.verdict() {
+        Proof::Proved { points, bound, .. } => Proof::Proved {
+            points,
+            bound: bound + 1.0 / P as f64,
+            tensors: formulas.len(),
+        },
+        other => other,
+    }
 }
 
 /// Two models, and the sizes at which their claims are proved.
@@ -131,6 +164,8 @@ struct Proving<'p> {
     /// The original and the folded model.
     models: [&'p Model; 2],
     tensors: &'p [Stored],
+    /// How much of the claims is proved.
+    scope: ClaimScope,
     options: &'p ProveOptions,
     sizes: SizeSearch<'p>,
 }
@@ -146,7 +181,7 @@ impl Proving<'_> {
             if count > room {
                 continue;
             }
-            match self.claims(&dims, ClaimScope::All) {
+            match self.claims(&dims, self.scope) {
                 Ok(established) => return self.confirmed(&dims, established),
                 Err(Ended::With(proof)) => return proof,
                 Err(ended @ Ended::Unfit(_)) => return self.unfit(&dims, &ended),
@@ -183,7 +218,7 @@ impl Proving<'_> {
     /// lengths of 1, which broadcast, it may fit and differ.
     fn unfit(&self, dims: &Dims, ended: &Ended) -> Proof {
         let dims = self.sizes.with_lengths_of_one(dims);
-        match self.claims(&dims, ClaimScope::Identity) {
+        match self.claims(&dims, ClaimScope::Again) {
             Err(Ended::With(proof @ Proof::Disproved { .. })) => proof,
             _ => undecided(ended.reason()),
         }
@@ -199,7 +234,7 @@ impl Proving<'_> {
         }
         let mut is_open = established.draws_counts && is_one_point;
         for other in again {
-            match self.claims(&other, ClaimScope::Identity) {
+            match self.claims(&other, ClaimScope::Again) {
                 Ok(other) => {
                     established.bound = established.bound.max(other.bound);
                     is_open = false;

@@ -8,7 +8,7 @@ use ndarray::ArrayView1;
 use rayon::prelude::*;
 
 use super::operators::Allowance;
-use super::sources::{given, tensors};
+use super::sources::{given, stored_outside, tensors};
 use super::{Ended, Proof, blame, formula};
 use crate::affine::plan::Stored;
 use crate::analysis::Analysis;
@@ -98,6 +98,31 @@ pub fn check(
         }
     }
     Ok(recomputed)
+}
+
+/// The names of the tensors of floats outside of bodies that `other` has and `original` lacks.
+///
+/// # Errors
+/// [`Proof::Undecided`] where elements cannot be read.
+pub(crate) fn foreign(original: &Model, other: &Model) -> Result<Vec<String>, Proof> {
+    let before = tensors(original);
+    let named: HashMap<&str, &TensorProto> = before
+        .iter()
+        .map(|(name, tensor)| (*name, tensor))
+        .collect();
+    let mut originals = OriginalTensors {
+        model: original,
+        before: &before,
+        named: &named,
+        marks: None,
+    };
+    let mut foreign = vec![];
+    for (name, tensor) in stored_outside(other) {
+        if !originals.have(name, &tensor, other)? {
+            foreign.push(name.to_owned());
+        }
+    }
+    Ok(foreign)
 }
 
 fn disproved(stored: &Stored, reason: String) -> Proof {

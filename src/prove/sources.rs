@@ -11,7 +11,7 @@ use crate::affine::plan::Stored;
 use crate::analysis::Analysis;
 use crate::onnx::Model;
 use crate::onnx::node::{bodies, constant_tensor};
-use crate::onnx::proto::TensorProto;
+use crate::onnx::proto::{GraphProto, TensorProto};
 use crate::onnx::tensor::Floats;
 use crate::prove::field_value::{Elements, FieldValue, of_numbers, of_shares, of_tensor};
 use crate::recipe::promise::unread;
@@ -22,25 +22,32 @@ use crate::refusal::{Reason, Refusal};
 pub fn tensors(model: &Model) -> Vec<(&str, TensorProto)> {
     let (mut found, mut open) = (vec![], vec![model.graph()]);
     while let Some(graph) = open.pop() {
-        found.extend(
-            graph
-                .initializer
-                .iter()
-                .map(|tensor| (tensor.name(), tensor.clone())),
-        );
-        for node in graph.node.iter() {
-            if node.op() == ("", "Constant") {
-                found.extend(
-                    node.output
-                        .first()
-                        .map(String::as_str)
-                        .zip(constant_tensor(node)),
-                );
-            }
-            open.extend(bodies(node));
-        }
+        found.extend(tensors_of(graph));
+        open.extend(graph.node.iter().flat_map(bodies));
     }
     found.reverse();
+    found
+}
+
+/// The tensors that a model stores outside of bodies, with the names of their values.
+pub fn stored_outside(model: &Model) -> Vec<(&str, TensorProto)> {
+    tensors_of(model.graph())
+}
+
+/// The initializers and the Constants of a graph, without those of its bodies.
+fn tensors_of(graph: &GraphProto) -> Vec<(&str, TensorProto)> {
+    let initializers = graph.initializer.iter();
+    let mut found: Vec<(&str, TensorProto)> = initializers
+        .map(|tensor| (tensor.name(), tensor.clone()))
+        .collect();
+    let constants = graph
+        .node
+        .iter()
+        .filter(|node| node.op() == ("", "Constant"));
+    found.extend(constants.filter_map(|node| {
+        let name = node.output.first()?;
+        Some((name.as_str(), constant_tensor(node)?))
+    }));
     found
 }
 

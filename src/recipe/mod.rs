@@ -29,6 +29,8 @@ mod windows;
 
 use std::sync::Arc;
 
+#[cfg(feature = "prove")]
+pub(crate) use evaluate::computed;
 pub use evaluate::{Read, evaluate, part};
 pub use numbers::Numbers;
 pub(crate) use operations::broadcast;

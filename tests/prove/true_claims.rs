@@ -154,12 +154,14 @@ fn redundant_activations_are_proved_neutral() {
         assert!(is_proved(&proof(&both, &one, &[])), "{both:?}");
         assert!(is_proved(&proof(&one, &both, &[])), "{both:?}");
     }
-    let [both, one] = [
+    let [both, one, lower] = [
         "r = Relu(x)\ny = Clip(r) min=-1.0 max=6.0",
         "y = Clip(x) min=0.0 max=6.0",
+        "y = Clip(x) min=-1.0 max=6.0",
     ]
     .map(|nodes| text::model(&format!("opset 10\ninput x batch 4\n{nodes}\noutput y")));
-    assert!(!is_proved(&proof(&both, &one, &[])));
+    assert!(is_proved(&proof(&both, &one, &[])));
+    assert!(!is_proved(&proof(&both, &lower, &[])));
     let both = text::model(
         "opset 10\ninput x batch 4\nr = Relu(x)\ny = Clip(r) min=0.0 max=6.0\noutput y",
     );

@@ -1,9 +1,9 @@
 //! Definitions of operators that tract lacks, misreads or cannot always prepare, in terms of
 //! operators that it has.
 //!
-//! Each file defines one operator: its formula, and the operators that replace it. Only the engine
-//! runs the result; the model that unfold writes keeps its operators. A definition reads every
-//! attribute and input of its node, or leaves the node unchanged.
+//! Each file defines one operator: its formula, and the operators that replace it. The engine runs
+//! the result, and the judge of two models compares it; the model that unfold writes keeps its
+//! operators. A definition reads every attribute and input of its node, or leaves the node unchanged.
 //!
 //! Before: `y = com.microsoft.FusedMatMul(a, b) transB=1 alpha=0.5`; after: `t = Transpose(b)`, `p = MatMul(a, t)`,
 //! `y = Mul(p, 0.5)`.
@@ -15,6 +15,7 @@ mod fused_convolution;
 mod fused_gemm;
 mod fused_matmul;
 mod gather_nd;
+mod gelu;
 mod linear_attention;
 mod strided_slice;
 mod swiglu;
@@ -52,12 +53,40 @@ pub(crate) const LACKING: Definitions = &[
     fused_convolution::DEFINITION,
     fused_gemm::DEFINITION,
     fused_matmul::DEFINITION,
+    gelu::BIASED,
+    gelu::EXACT,
+    gelu::FAST,
+    gelu::QUICK,
     linear_attention::DEFINITION,
     swiglu::DEFINITION,
 ];
 
 /// Operators that tract has. They are replaced in models that tract cannot prepare.
 pub(crate) const FAILING: Definitions = &[gather_nd::DEFINITION, strided_slice::DEFINITION];
+
+/// Operators that are others in one: a model may have either.
+#[cfg(feature = "prove")]
+pub(crate) const FUSED: Definitions = &[
+    fused_convolution::DEFINITION,
+    fused_gemm::DEFINITION,
+    fused_matmul::DEFINITION,
+    gelu::BIASED,
+    gelu::EXACT,
+    gelu::FAST,
+    gelu::GELU,
+    gelu::QUICK,
+];
+
+/// How often each of these operators stands in a graph.
+#[cfg(feature = "prove")]
+pub(crate) fn counts(model: &Model, definitions: Definitions) -> Vec<usize> {
+    let nodes = &model.graph().node;
+    let counts = definitions.iter().map(|definition| {
+        let same = nodes.iter().filter(|node| node.op() == definition.operator);
+        same.count()
+    });
+    counts.collect()
+}
 
 /// The maximum number of passes over the graph: an operator may need extents that depend on another
 /// replaced one.

@@ -74,6 +74,13 @@ pub fn evaluate(recipe: &Recipe, read: Read) -> Result<ArrayD<f64>, Refusal> {
     evaluate_from(recipe, &read)
 }
 
+/// Computes one step of a recipe from the values of its inputs.
+#[cfg(feature = "prove")]
+pub(crate) fn computed(step: &Recipe, inputs: &[&ArrayD<f64>]) -> ArrayD<f64> {
+    let inputs = inputs.iter().map(|input| Array::from(input.view()));
+    compute(step, inputs.collect())
+}
+
 /// Like [`evaluate`], but a cut reads only the elements that it needs, and a product with a large
 /// constant reads it part by part.
 pub(super) fn evaluate_from(recipe: &Recipe, supply: &dyn Supply) -> Result<ArrayD<f64>, Refusal> {

@@ -1,0 +1,77 @@
+//! Casts to narrower types of floats, which round values while a model runs.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use crate::analysis::Analysis;
+use crate::onnx::Model;
+use crate::onnx::tensor::DataType;
+
+/// A cast that one model has and the other one lacks.
+#[derive(Debug, Clone, Serialize)]
+pub struct NarrowingCast {
+    /// The result of the cast.
+    pub name: String,
+    /// The name of the type that it narrows to.
+    pub to: String,
+    /// Whether the first model has it.
+    pub is_of_first: bool,
+}
+
+/// The narrowing casts of two models beyond those that both have: of each pair of types one has as many as the other.
+pub fn unpaired(first: &Model, second: &Model) -> Vec<NarrowingCast> {
+    let [of_first, of_second] = [first, second].map(narrowing);
+    let mut unpaired = vec![];
+    for (own, others, is_of_first) in [
+        (&of_first, &of_second, true),
+        (&of_second, &of_first, false),
+    ] {
+        for (types, names) in own {
+            let other = others.get(types).map_or(&[][..], Vec::as_slice);
+            let surplus = names.len().saturating_sub(other.len());
+            // Those come first whose name the other model does not have.
+            let (mut rest, shared): (Vec<&String>, Vec<&String>) =
+                names.iter().partition(|name| !other.contains(name));
+            rest.extend(shared);
+            unpaired.extend(rest.into_iter().take(surplus).map(|name| NarrowingCast {
+                name: name.clone(),
+                to: types.1.to_string(),
+                is_of_first,
+            }));
+        }
+    }
+    unpaired.sort_by(|a, b| (b.is_of_first, &a.name).cmp(&(a.is_of_first, &b.name)));
+    unpaired
+}
+
+/// The results of the narrowing casts of values that vary, by the types from which and to which they cast.
+fn narrowing(model: &Model) -> HashMap<(DataType, DataType), Vec<String>> {
+    let mut casts: HashMap<(DataType, DataType), Vec<String>> = HashMap::new();
+    let Ok(analysis) = Analysis::new(model) else {
+        return casts;
+    };
+    let graph = &analysis.graph;
+    for &node in graph.order().iter().filter(|&&node| graph.is(node, "Cast")) {
+        let types = graph.input(node, 0).zip(graph.output(node, 0));
+        let Some((input, output)) =
+            types.filter(|&(input, _)| !analysis.constants.is_constant(input))
+        else {
+            continue;
+        };
+        let types = [input, output].map(|value| analysis.facts.data_type(value));
+        if let [Some(from), Some(to)] = types
+            && narrows(from, to)
+        {
+            let name = graph.value_name(output).to_owned();
+            casts.entry((from, to)).or_default().push(name);
+        }
+    }
+    casts
+}
+
+/// Whether one type of floats lacks numbers that another one has.
+fn narrows(from: DataType, to: DataType) -> bool {
+    let are_floats = from.is_float() && to.is_float() && from != to;
+    are_floats && to.bits() <= from.bits()
+}

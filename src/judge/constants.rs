@@ -1,0 +1,288 @@
+//! The values that a graph computes from its stored tensors alone, with bounds of their errors.
+
+use std::collections::{HashMap, HashSet};
+
+use ndarray::ArrayD;
+
+use super::rounded::{
+    Binary, ErrorBound, Rounded, Unary, of_binary, of_products, of_rounding, of_unary,
+};
+use crate::analysis::Analysis;
+use crate::ir::{NodeId, ValueId};
+use crate::onnx::operator::Category;
+use crate::onnx::tensor::DataType;
+use crate::recipe::Recipe;
+use crate::shape::facts::extent;
+
+/// Operators that move elements, beside those whose category says so.
+const MOVEMENTS: [&str; 7] = [
+    "Concat",
+    "Constant",
+    "ConstantOfShape",
+    "GatherElements",
+    "Pad",
+    "Trilu",
+    "Where",
+];
+
+/// A Resize adds at most so many elements along an axis, whose weights' magnitudes add up to at most
+/// so much: 1.375 for the usual cubic coefficient of −0.75, and 1.5 for −1.
+const TAPS: usize = 4;
+const WEIGHT_SUM: f64 = 1.5;
+
+/// The operations of a coordinate, of which each rounds by a part of the extent, and those of a weight.
+const COORDINATE_ROUNDINGS: usize = 4;
+const WEIGHT_ROUNDINGS: usize = 8;
+
+/// The largest derivative of a weight by its coordinate, rounded up.
+const STEEPNESS: usize = 2;
+
+/// The constants of floats of a graph.
+pub struct ComputedConstants<'c> {
+    analysis: &'c Analysis<'c>,
+    errors: HashMap<ValueId, ErrorBound>,
+}
+
+impl<'c> ComputedConstants<'c> {
+    /// Bounds the errors of all constants of which something is known.
+    pub fn new(analysis: &'c Analysis<'c>) -> Self {
+        let mut constants = Self {
+            analysis,
+            errors: HashMap::new(),
+        };
+        for &node in analysis.graph.order() {
+            for &value in analysis.graph.outputs(node).iter().flatten() {
+                if let Some(error) = constants.result_error(node, value) {
+                    constants.errors.insert(value, error);
+                }
+            }
+        }
+        constants
+    }
+
+    /// The constants that nodes compute by more than moving elements, as formulas, with their types.
+    pub fn computed(&self) -> Vec<(Recipe, DataType)> {
+        let (graph, facts) = (&self.analysis.graph, &self.analysis.facts);
+        let mut values: Vec<ValueId> = self.errors.keys().copied().collect();
+        values.sort_unstable();
+        values.retain(|&value| !self.is_moved(value));
+        let formulas = values.into_iter().filter_map(|value| {
+            let shape: Option<Vec<usize>> = facts.shape(value)?.iter().map(extent).collect();
+            let recipe = Recipe::constant(graph.value_name(value), &shape?);
+            Some((recipe, facts.data_type(value)?))
+        });
+        formulas.collect()
+    }
+
+    /// The constants of one element, stored or computed, as formulas with their types. Of those with
+    /// one number the first stands for all.
+    pub fn scalars(&self) -> Vec<(Recipe, DataType)> {
+        let graph = &self.analysis.graph;
+        let mut numbers = HashSet::new();
+        let mut scalars = vec![];
+        for value in (0..graph.value_count()).map(|index| ValueId(index as u32)) {
+            let Some(data_type) = self.float_type(value) else {
+                continue;
+            };
+            let number = self.analysis.constants.scalar(value);
+            let number = number.filter(|_| self.error(value).is_some());
+            if let Some(number) = number
+                && numbers.insert((data_type, number.to_bits()))
+            {
+                let rank = self.analysis.facts.rank(value).unwrap_or(0);
+                let recipe = Recipe::constant(graph.value_name(value), &vec![1; rank]);
+                scalars.extend(recipe.reshape(&[]).map(|scalar| (scalar, data_type)));
+            }
+        }
+        scalars
+    }
+
+    /// Whether the elements of a computed constant are those of stored tensors at other places.
+    fn is_moved(&self, value: ValueId) -> bool {
+        let graph = &self.analysis.graph;
+        let Some((node, _)) = graph.producer(value) else {
+            return true;
+        };
+        let is_movement = graph.op(node).is_some_and(|op| MOVEMENTS.contains(&op))
+            || matches!(
+                graph.category(node),
+                Some(Category::Movement | Category::Selection)
+            );
+        let mut inputs = graph.inputs(node).iter().flatten();
+        is_movement && inputs.all(|&input| self.float_type(input).is_none() || self.is_moved(input))
+    }
+
+    /// A constant, by its name.
+    pub fn read(&self, name: &str) -> Option<Rounded> {
+        self.rounded(self.analysis.graph.value(name)?)
+    }
+
+    /// A constant with its bound.
+    pub fn rounded(&self, value: ValueId) -> Option<Rounded> {
+        let error = self.error(value)?;
+        let values = self.analysis.constants.read(value).ok()?;
+        Some(Rounded { values, error })
+    }
+
+    fn error(&self, value: ValueId) -> Option<ErrorBound> {
+        let is_stored = self.analysis.constants.stored(value).is_some();
+        match is_stored {
+            true => Some(ErrorBound::EXACT),
+            false => self.errors.get(&value).copied(),
+        }
+    }
+
+    /// The type of a constant of floats.
+    fn float_type(&self, value: ValueId) -> Option<DataType> {
+        let data_type = self.analysis.facts.data_type(value)?;
+        (data_type.is_float() && self.analysis.constants.is_constant(value)).then_some(data_type)
+    }
+
+    /// The error of a constant that a node computes; `None` of other values, and where nothing is known of the operator.
+    fn result_error(&self, node: NodeId, value: ValueId) -> Option<ErrorBound> {
+        let data_type = self.float_type(value)?;
+        let graph = &self.analysis.graph;
+        if graph.is(node, "Constant") || !graph.captures(node).is_empty() {
+            return None;
+        }
+        match (graph.op(node)?, graph.category(node)) {
+            (op, _) if MOVEMENTS.contains(&op) => self.moved(node),
+            (_, Some(Category::Movement | Category::Selection)) => self.moved(node),
+            ("Cast", _) => self.cast(node, value, data_type),
+            ("Range", _) => {
+                let result = self.analysis.constants.read(value).ok()?;
+                self.moved(node)?;
+                let is_whole = result.iter().all(|number| number.fract() == 0.0);
+                is_whole.then_some(ErrorBound::EXACT)
+            }
+            ("Resize", _) => self.resized(node, value, data_type),
+            ("ReduceSum" | "ReduceMean", _) => self.sum(node, value, data_type),
+            ("MatMul", _) => self.product(node, value, data_type),
+            (op, _) => self.element_wise(op, node, value, data_type),
+        }
+    }
+
+    /// The error of elements of the inputs in another place.
+    fn moved(&self, node: NodeId) -> Option<ErrorBound> {
+        let mut error = ErrorBound::EXACT;
+        for &input in self.analysis.graph.inputs(node).iter().flatten() {
+            if self.float_type(input).is_some() {
+                error = error.or(self.error(input)?);
+            }
+        }
+        Some(error)
+    }
+
+    fn cast(&self, node: NodeId, value: ValueId, to: DataType) -> Option<ErrorBound> {
+        let input = self.analysis.graph.input(node, 0)?;
+        let values = self.analysis.constants.read(value).ok()?;
+        let Some(from) = self.float_type(input) else {
+            // Whole numbers below 2⁸ are floats of each type.
+            let is_small = values.iter().all(|number| number.abs() <= 256.0);
+            return match is_small {
+                true => Some(ErrorBound::EXACT),
+                false => of_rounding(ErrorBound::EXACT, &values, to),
+            };
+        };
+        let error = self.error(input)?;
+        let is_equal = self.analysis.constants.read(input).ok()? == values;
+        if is_equal && error.is_exact() || from == to {
+            return Some(error);
+        }
+        of_rounding(error, &values, to)
+    }
+
+    fn sum(&self, node: NodeId, value: ValueId, data_type: DataType) -> Option<ErrorBound> {
+        let operand = self.rounded(self.analysis.graph.input(node, 0)?)?;
+        let result = self.analysis.constants.read(value).ok()?;
+        let terms = operand.values.len() / result.len().max(1);
+        let largest = largest(&operand.values);
+        // A sum has at most `terms` times the largest magnitude, and a mean has less.
+        let magnitudes = ArrayD::from_elem(result.raw_dim(), largest * terms as f64);
+        of_products(
+            [operand.error, ErrorBound::EXACT],
+            terms + 1,
+            &result,
+            &magnitudes,
+            data_type,
+        )
+    }
+
+    /// The error of a Resize: a sum of few elements along each axis, with weights that follow from a
+    /// coordinate.
+    fn resized(&self, node: NodeId, value: ValueId, data_type: DataType) -> Option<ErrorBound> {
+        let graph = &self.analysis.graph;
+        let attributes = graph.node(node);
+        let is_antialiased = attributes.attr_i("antialias").ok()?.unwrap_or(0) != 0;
+        let cubic = attributes.attr_f("cubic_coeff_a").ok()?.unwrap_or(-0.75);
+        if is_antialiased || !(-1.0..=0.0).contains(&cubic) {
+            return None;
+        }
+        let operand = self.rounded(graph.input(node, 0)?)?;
+        let result = self.analysis.constants.read(value).ok()?;
+        let extents = operand.values.shape().iter().chain(result.shape());
+        let coordinate = extents.copied().max()? * COORDINATE_ROUNDINGS;
+        let weights = WEIGHT_SUM.powi(i32::try_from(result.ndim()).ok()?);
+        let terms = result.ndim() * TAPS * (coordinate * STEEPNESS + WEIGHT_ROUNDINGS);
+        let magnitudes = ArrayD::from_elem(result.raw_dim(), largest(&operand.values) * weights);
+        let errors = [operand.error, ErrorBound::EXACT];
+        of_products(errors, terms, &result, &magnitudes, data_type)
+    }
+
+    fn product(&self, node: NodeId, value: ValueId, data_type: DataType) -> Option<ErrorBound> {
+        let [a, b] = [0, 1].map(|slot| self.rounded(self.analysis.graph.input(node, slot)?));
+        let (a, b) = (a?, b?);
+        let result = self.analysis.constants.read(value).ok()?;
+        let terms = *a.values.shape().last()?;
+        let [most_a, most_b] = [&a, &b].map(|side| largest(&side.values));
+        let magnitudes = ArrayD::from_elem(result.raw_dim(), most_a * most_b * terms as f64);
+        of_products([a.error, b.error], terms, &result, &magnitudes, data_type)
+    }
+
+    fn element_wise(
+        &self,
+        op: &str,
+        node: NodeId,
+        value: ValueId,
+        data_type: DataType,
+    ) -> Option<ErrorBound> {
+        let graph = &self.analysis.graph;
+        let result = self.analysis.constants.read(value).ok()?;
+        let a = self.rounded(graph.input(node, 0)?)?;
+        if let Some(function) = unary(op) {
+            return of_unary(function, &a, &result, data_type);
+        }
+        let b = self.rounded(graph.input(node, 1)?)?;
+        of_binary(binary(op)?, &a, &b, &result, data_type)
+    }
+}
+
+fn largest(numbers: &ArrayD<f64>) -> f64 {
+    numbers
+        .iter()
+        .fold(0.0, |most, number| number.abs().max(most))
+}
+
+fn unary(op: &str) -> Option<Unary> {
+    Some(match op {
+        "Neg" => Unary::Neg,
+        "Abs" => Unary::Abs,
+        "Sqrt" => Unary::Sqrt,
+        "Reciprocal" => Unary::Reciprocal,
+        "Exp" => Unary::Exp,
+        "Log" => Unary::Log,
+        "Sin" | "Cos" | "Tanh" | "Sigmoid" | "Erf" => Unary::Gentle,
+        _ => return None,
+    })
+}
+
+fn binary(op: &str) -> Option<Binary> {
+    Some(match op {
+        "Add" => Binary::Add,
+        "Sub" => Binary::Sub,
+        "Mul" => Binary::Mul,
+        "Div" => Binary::Div,
+        "Pow" => Binary::Pow,
+        _ => return None,
+    })
+}

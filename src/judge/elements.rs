@@ -1,0 +1,49 @@
+//! The floats that a model stores, wherever they are.
+
+use ndarray::ArrayD;
+
+use crate::onnx::Model;
+use crate::onnx::tensor;
+use crate::prove::stored_outside;
+
+/// Bits of the set.
+const BITS: usize = 1 << 27;
+
+/// A set of numbers that may have more than were added: numbers share bits. A tensor of which one element is missed costs a
+/// search for a formula, or saves one that the proof asks for then.
+pub struct ElementSet(Vec<u64>);
+
+impl ElementSet {
+    /// The elements of all tensors of floats outside of bodies, and 0 and 1.
+    pub fn new(model: &Model) -> Self {
+        let mut set = Self(vec![0; BITS / 64]);
+        for (_, tensor) in stored_outside(model) {
+            let numbers =
+                tensor::float_type(&tensor).map(|_| tensor::read_f64(&tensor, model.externals()));
+            if let Some(Ok(numbers)) = numbers {
+                numbers.iter().for_each(|&number| set.add(number));
+            }
+        }
+        [0.0, 1.0].into_iter().for_each(|number| set.add(number));
+        set
+    }
+
+    fn add(&mut self, number: f64) {
+        let (word, bit) = place(number);
+        self.0[word] |= bit;
+    }
+
+    /// Whether the set has all elements of an array.
+    pub fn has_all(&self, numbers: &ArrayD<f64>) -> bool {
+        numbers.iter().all(|&number| {
+            let (word, bit) = place(number);
+            self.0[word] & bit != 0
+        })
+    }
+}
+
+/// The word and the bit of a number. The sign does not count.
+fn place(number: f64) -> (usize, u64) {
+    let mixed = number.abs().to_bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 37;
+    (mixed as usize / 64, 1 << (mixed % 64))
+}

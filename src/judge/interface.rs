@@ -1,0 +1,174 @@
+//! The second model with the input and output names and the open dimensions of the first.
+
+use std::collections::HashSet;
+
+use crate::onnx::Model;
+use crate::onnx::proto::{Dim, Dimension, GraphProto, NodeProto, TypeProto, ValueInfoProto};
+
+/// Both models with one interface: the second has its inputs and outputs named and ordered as those of the first, and
+/// the symbols of the first.
+///
+/// Inputs and outputs with other names correspond by their order. An initializer that is an input of one model alone is a
+/// constant: the verdict holds for its stored value.
+///
+/// # Errors
+/// The first difference that no renaming explains.
+pub fn aligned(first: &Model, second: &Model) -> Result<[Model; 2], String> {
+    let [mut first, mut second] = [first, second].map(Model::clone);
+    let [mine, its] = [&first, &second].map(|model| constant_inputs(model.graph()));
+    let shared: HashSet<&String> = mine.intersection(&its).collect();
+    for (model, constants) in [(&mut first, &mine), (&mut second, &its)] {
+        let is_left = |name: &str| !constants.contains(name) || shared.contains(&name.to_owned());
+        model
+            .graph_mut()
+            .input
+            .retain(|input| is_left(input.name()));
+    }
+    let graph = second.graph_mut();
+    let inputs = named_inputs(graph, &first.graph().input)?;
+    if inputs != graph.input {
+        graph.value_info.clear();
+    }
+    graph.input = inputs;
+    graph.output = named_outputs(graph, &first.graph().output)?;
+    Ok([first, second])
+}
+
+/// The names of the inputs that have a stored value.
+fn constant_inputs(graph: &GraphProto) -> HashSet<String> {
+    let stored: HashSet<&str> = graph
+        .initializer
+        .iter()
+        .map(|tensor| tensor.name())
+        .collect();
+    let inputs = graph.input.iter().map(|input| input.name());
+    inputs
+        .filter(|name| stored.contains(name))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The counterpart of each of these values by name, or of all by order.
+fn counterparts<'v>(
+    wanted: &[ValueInfoProto],
+    own: &'v [ValueInfoProto],
+    kind: &str,
+) -> Result<Vec<&'v ValueInfoProto>, String> {
+    if wanted.len() != own.len() {
+        let (wanted, own) = (wanted.len(), own.len());
+        return Err(format!("the models have {wanted} and {own} {kind}"));
+    }
+    let by_name: Option<Vec<&ValueInfoProto>> = wanted
+        .iter()
+        .map(|value| own.iter().find(|other| other.name() == value.name()))
+        .collect();
+    Ok(by_name.unwrap_or_else(|| own.iter().collect()))
+}
+
+/// The inputs under the names of the first model. An Identity passes each renamed one on.
+fn named_inputs(
+    graph: &mut GraphProto,
+    wanted: &[ValueInfoProto],
+) -> Result<Vec<ValueInfoProto>, String> {
+    let own = graph.input.clone();
+    let (mut inputs, mut passed) = (vec![], vec![]);
+    for (value, other) in wanted.iter().zip(counterparts(wanted, &own, "inputs")?) {
+        let r#type = common_type(value, other)?;
+        if value.name() != other.name() {
+            passed.push(identity(graph, value.name(), other.name())?);
+        }
+        inputs.push(ValueInfoProto {
+            name: value.name.clone(),
+            r#type,
+            ..other.clone()
+        });
+    }
+    graph.node.splice(0..0, passed);
+    Ok(inputs)
+}
+
+/// The outputs under the names of the first model.
+fn named_outputs(
+    graph: &mut GraphProto,
+    wanted: &[ValueInfoProto],
+) -> Result<Vec<ValueInfoProto>, String> {
+    let own = graph.output.clone();
+    let mut outputs = vec![];
+    for (value, other) in wanted.iter().zip(counterparts(wanted, &own, "outputs")?) {
+        if value.name() != other.name() {
+            let passed = identity(graph, other.name(), value.name())?;
+            graph.node.push(passed);
+        }
+        outputs.push(ValueInfoProto {
+            name: value.name.clone(),
+            ..other.clone()
+        });
+    }
+    Ok(outputs)
+}
+
+/// An Identity from one name to another, of which the new one is free.
+fn identity(graph: &GraphProto, from: &str, to: &str) -> Result<NodeProto, String> {
+    let made = graph.node.iter().flat_map(|node| &node.output);
+    let mut names = made
+        .map(String::as_str)
+        .chain(graph.initializer.iter().map(|tensor| tensor.name()))
+        .chain(graph.input.iter().map(|input| input.name()));
+    let [mut has_from, mut has_to] = [false; 2];
+    for name in &mut names {
+        has_from |= name == from;
+        has_to |= name == to;
+    }
+    if has_from && has_to {
+        return Err(format!(
+            "`{from}` and `{to}` are different values of the second model"
+        ));
+    }
+    Ok(NodeProto {
+        op_type: Some("Identity".to_owned()),
+        input: vec![from.to_owned()],
+        output: vec![to.to_owned()],
+        ..NodeProto::default()
+    })
+}
+
+/// The type of an input of the first model, where its counterpart is of the same element type and has equal numbers as
+/// extents: the names of open extents are names alone.
+fn common_type(
+    value: &ValueInfoProto,
+    other: &ValueInfoProto,
+) -> Result<Option<TypeProto>, String> {
+    let [a, b] = [value, other].map(|value| value.r#type.as_ref());
+    let tensors = a
+        .and_then(|a| a.tensor_type.as_ref())
+        .zip(b.and_then(|b| b.tensor_type.as_ref()));
+    let Some((mine, its)) = tensors else {
+        return Ok(other.r#type.clone());
+    };
+    if mine.elem_type != its.elem_type {
+        return Err(format!(
+            "the input `{}` is of another element type",
+            value.name()
+        ));
+    }
+    let shapes = mine.shape.as_ref().zip(its.shape.as_ref());
+    let is_equal = shapes.is_none_or(|(mine, its)| {
+        let mut pairs = mine.dim.iter().zip(&its.dim);
+        mine.dim.len() == its.dim.len() && pairs.all(|(mine, its)| number(mine) == number(its))
+    });
+    if !is_equal {
+        return Err(format!(
+            "the input `{}` has another shape, or an open dimension in one model alone",
+            value.name()
+        ));
+    }
+    Ok(value.r#type.clone())
+}
+
+/// The extent of a dimension, if it is a number.
+fn number(dimension: &Dimension) -> Option<i64> {
+    match dimension.value {
+        Some(Dim::DimValue(extent)) => Some(extent),
+        _ => None,
+    }
+}

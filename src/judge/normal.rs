@@ -1,0 +1,124 @@
+//! One notation for both models: what an operator means counts, and not how it is written.
+
+use std::collections::{HashMap, HashSet};
+use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
+
+use ndarray::arr0;
+
+use crate::onnx::Model;
+use crate::onnx::node::bodies_mut;
+use crate::onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
+use crate::onnx::schema::{OperatorDefinition, definition};
+use crate::onnx::tensor::{self, DataType, rounded};
+use crate::ops::definitions::{FUSED, counts, written_out};
+use crate::prove::{read_past, stored_outside};
+
+/// Both models without attributes that have their defaults, and with operators that only one of them has fused written out.
+pub fn normalised(models: [Model; 2]) -> [Model; 2] {
+    let [a, b] = [&models[0], &models[1]].map(|model| counts(model, FUSED));
+    let are_fused_alike = a == b;
+    models.map(|mut model| {
+        let opset = model.own_opset();
+        without_defaults(model.graph_mut(), opset);
+        if !are_fused_alike && let Some(written) = written_out(&model, FUSED) {
+            model = written;
+        }
+        multiply_before_erf(&mut model);
+        let externals = model.externals().clone();
+        read_past(model.graph_mut(), opset, &externals, &HashSet::new());
+        model
+    })
+}
+
+/// Removes the attributes that have their defaults, in bodies too.
+fn without_defaults(graph: &mut GraphProto, opset: i64) {
+    for node in &mut graph.node {
+        for body in bodies_mut(node) {
+            without_defaults(body, opset);
+        }
+        let ("", op) = node.op() else {
+            continue;
+        };
+        let OperatorDefinition::Is(schema) = definition(op, opset) else {
+            continue;
+        };
+        let is_pool = op == "MaxPool";
+        let unread = unread_attributes(node);
+        node.attribute.retain(|attribute| {
+            let mut known = schema.attributes.iter();
+            let known = known.find(|known| known.name == attribute.name());
+            let is_default = known.is_some_and(|known| known.is_default(attribute));
+            let is_unread = known.is_some() && unread.contains(&attribute.name());
+            !(is_default || is_unread || is_pool && is_neutral(attribute))
+        });
+    }
+}
+
+/// The attributes that the operator does not read in the mode of this node.
+fn unread_attributes(node: &NodeProto) -> Vec<&'static str> {
+    if node.op_type() != "Resize" {
+        return vec![];
+    }
+    let coordinates = node.attr_s("coordinate_transformation_mode").ok().flatten();
+    let has_sizes = node.input.get(3).is_some_and(|name| !name.is_empty());
+    let mode = node.attr_s("mode").ok().flatten().unwrap_or("nearest");
+    let unread = [
+        ("nearest_mode", mode != "nearest"),
+        ("cubic_coeff_a", mode != "cubic"),
+        (
+            "extrapolation_value",
+            coordinates != Some("tf_crop_and_resize"),
+        ),
+        ("keep_aspect_ratio_policy", !has_sizes),
+    ];
+    let unread = unread.into_iter().filter(|(_, is_unread)| *is_unread);
+    unread.map(|(name, _)| name).collect()
+}
+
+/// Whether an attribute of windows has the value that the specification gives it in words.
+fn is_neutral(attribute: &AttributeProto) -> bool {
+    match attribute.name() {
+        "dilations" | "strides" => attribute.ints.iter().all(|&step| step == 1),
+        "pads" => attribute.ints.iter().all(|&pad| pad == 0),
+        _ => false,
+    }
+}
+
+/// Lets each Erf of a quotient by √2 read the product with 1/√2, both being the nearest number of their type: GELU is
+/// written in both ways.
+fn multiply_before_erf(model: &mut Model) {
+    let stored: HashMap<&str, TensorProto> = stored_outside(model).into_iter().collect();
+    let nodes = model.graph().node.iter();
+    let erfs = nodes.filter(|node| node.op() == ("", "Erf"));
+    let read: HashSet<&String> = erfs.filter_map(|node| node.input.first()).collect();
+    let mut added = vec![];
+    for (place, node) in model.graph().node.iter().enumerate() {
+        let [_, divisor] = &node.input[..] else {
+            continue;
+        };
+        let is_quotient = node.op() == ("", "Div") && read.contains(&node.output[0]);
+        let divisor = stored.get(divisor.as_str()).filter(|_| is_quotient);
+        let Some(data_type) = divisor.and_then(|divisor| root_of_two(divisor, model)) else {
+            continue;
+        };
+        let name = format!("{}/reciprocal root of 2", node.output[0]);
+        let number = arr0(FRAC_1_SQRT_2).into_dyn();
+        let factor = tensor::make(&name, data_type, &number.view());
+        added.extend(factor.ok().map(|factor| (place, factor)));
+    }
+    let graph = model.graph_mut();
+    for (place, factor) in added {
+        let node = &mut graph.node[place];
+        node.op_type = Some("Mul".to_owned());
+        node.input[1] = factor.name().to_owned();
+        graph.initializer.push(factor);
+    }
+}
+
+/// The type of a scalar that is the number nearest to √2.
+fn root_of_two(divisor: &TensorProto, model: &Model) -> Option<DataType> {
+    let data_type = tensor::float_type(divisor)?;
+    let numbers = tensor::read_f64(divisor, model.externals()).ok()?;
+    let is_root = numbers.ndim() == 0 && numbers.first() == Some(&rounded(data_type, SQRT_2));
+    is_root.then_some(data_type)
+}

@@ -1,0 +1,388 @@
+//! Arithmetic on numbers with a bound of their error.
+//!
+//! The bound holds for every evaluation of the same formula in floats of one type, to first order. Each operation counts as
+//! two roundings: a division may be a product with a reciprocal, and the numbers on both sides of a comparison are rounded.
+
+use ndarray::{ArrayD, Zip};
+
+use crate::onnx::tensor::{DataType, rounded};
+use crate::recipe::broadcast;
+
+/// Library functions such as Exp are this many times less accurate than a rounding: two units in the last place.
+const FUNCTION: f64 = 4.0;
+
+/// Each operation counts as this many roundings.
+const ROUNDINGS: f64 = 2.0;
+
+/// The rounding to a type of floats.
+#[derive(Debug, Clone, Copy)]
+struct FloatRounding {
+    to: DataType,
+    /// The largest relative error of one.
+    unit: f64,
+}
+
+impl FloatRounding {
+    /// `None` for a type that is no float of ONNX's arithmetic.
+    fn new(to: DataType) -> Option<Self> {
+        let bits = match to {
+            DataType::Float16 => 11,
+            DataType::BFloat16 => 8,
+            DataType::Float => 24,
+            DataType::Double => 53,
+            _ => return None,
+        };
+        let unit = 0.5_f64.powi(bits);
+        Some(Self { to, unit })
+    }
+
+    /// Whether the type has a number.
+    fn holds(self, number: f64) -> bool {
+        rounded(self.to, number) == number
+    }
+}
+
+/// A bound of the errors of all elements of an array: each is off by at most the smaller of both.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ErrorBound {
+    /// In parts of the element.
+    pub relative: f64,
+    /// As a number.
+    pub absolute: f64,
+}
+
+impl ErrorBound {
+    /// No error at all.
+    pub const EXACT: Self = Self {
+        relative: 0.0,
+        absolute: 0.0,
+    };
+
+    /// Whether the elements are exact.
+    pub fn is_exact(self) -> bool {
+        self == Self::EXACT
+    }
+
+    /// The bound at an element.
+    pub fn at(self, element: f64) -> f64 {
+        // `min` takes the other number where one is NaN: 0 times infinity.
+        (self.relative * element.abs()).min(self.absolute)
+    }
+
+    /// A bound that covers both.
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            relative: self.relative.max(other.relative),
+            absolute: self.absolute.max(other.absolute),
+        }
+    }
+
+    /// The smallest bound that covers these errors of these elements.
+    fn covering<'e>(pairs: impl Iterator<Item = (&'e f64, &'e f64)>) -> Self {
+        let mut bound = Self::EXACT;
+        for (&element, &error) in pairs {
+            let error = if error.is_nan() { f64::INFINITY } else { error };
+            if error > 0.0 {
+                bound.relative = bound.relative.max(error / element.abs());
+                bound.absolute = bound.absolute.max(error);
+            }
+        }
+        bound
+    }
+}
+
+/// An array with a bound of its errors.
+#[derive(Debug, Clone)]
+pub struct Rounded {
+    pub values: ArrayD<f64>,
+    pub error: ErrorBound,
+}
+
+/// A function of two numbers in a type of floats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Binary {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Pow,
+}
+
+/// A function of one number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unary {
+    Neg,
+    Abs,
+    Sqrt,
+    Reciprocal,
+    Exp,
+    Log,
+    /// A function with a derivative between −2 and 2: Sin, Cos, Tanh, Sigmoid, Erf.
+    Gentle,
+}
+
+impl Binary {
+    /// The error of a result, for operands with these errors.
+    fn error(
+        self,
+        [a, b]: [f64; 2],
+        result: f64,
+        [of_a, of_b]: [f64; 2],
+        to: FloatRounding,
+    ) -> f64 {
+        let carried = match self {
+            Self::Add | Self::Sub => of_a + of_b,
+            Self::Mul => of_a * b.abs() + of_b * a.abs() + of_a * of_b,
+            Self::Div if of_b < b.abs() => (of_a + result.abs() * of_b) / (b.abs() - of_b),
+            Self::Pow if of_a < a.abs() => {
+                let of_base = b.abs() * of_a / (a.abs() - of_a);
+                let of_exponent = if of_b > 0.0 {
+                    a.abs().ln().abs() * of_b
+                } else {
+                    0.0
+                };
+                result.abs() * (of_base + of_exponent)
+            }
+            Self::Pow if of_a + of_b == 0.0 => 0.0,
+            Self::Div | Self::Pow => f64::INFINITY,
+        };
+        let is_exact = of_a + of_b == 0.0 && to.holds(result) && self.is_exact(a, b, result);
+        let own = if is_exact {
+            0.0
+        } else {
+            self.roundings() * to.unit * result.abs()
+        };
+        carried + own
+    }
+
+    fn roundings(self) -> f64 {
+        if self == Self::Pow {
+            ROUNDINGS * FUNCTION
+        } else {
+            ROUNDINGS
+        }
+    }
+
+    /// Whether the result is what exact operands give: no rounding took place.
+    fn is_exact(self, a: f64, b: f64, result: f64) -> bool {
+        match self {
+            Self::Add => is_sum(a, b, result),
+            Self::Sub => is_sum(a, -b, result),
+            Self::Mul => a.mul_add(b, -result) == 0.0,
+            Self::Div => result.mul_add(b, -a) == 0.0,
+            Self::Pow => b == 2.0 && a.mul_add(a, -result) == 0.0,
+        }
+    }
+}
+
+/// Whether a number is the exact sum of two.
+fn is_sum(a: f64, b: f64, sum: f64) -> bool {
+    let rest = sum - a;
+    sum == a + b && (a - (sum - rest)) + (b - rest) == 0.0
+}
+
+impl Unary {
+    /// The error of a result, for an operand with this error.
+    fn error(self, a: f64, result: f64, of_a: f64, to: FloatRounding) -> f64 {
+        let carried = match self {
+            Self::Neg | Self::Abs => of_a,
+            Self::Gentle => 2.0 * of_a,
+            Self::Exp => result.abs() * of_a.exp_m1(),
+            Self::Sqrt if of_a <= a => of_a / (a.sqrt() + (a - of_a).sqrt()).max(f64::MIN_POSITIVE),
+            Self::Reciprocal if of_a < a.abs() => result.abs() * of_a / (a.abs() - of_a),
+            Self::Log if of_a < a => of_a / (a - of_a),
+            Self::Sqrt | Self::Reciprocal | Self::Log => f64::INFINITY,
+        };
+        let is_exact = of_a == 0.0 && to.holds(result) && self.is_exact(a, result);
+        let own = if is_exact {
+            0.0
+        } else {
+            self.roundings() * to.unit * result.abs()
+        };
+        carried + own
+    }
+
+    fn roundings(self) -> f64 {
+        match self {
+            Self::Neg | Self::Abs => 0.0,
+            Self::Sqrt | Self::Reciprocal => ROUNDINGS,
+            Self::Exp | Self::Log | Self::Gentle => ROUNDINGS * FUNCTION,
+        }
+    }
+
+    fn is_exact(self, a: f64, result: f64) -> bool {
+        match self {
+            Self::Neg | Self::Abs => true,
+            Self::Sqrt => result.mul_add(result, -a) == 0.0,
+            Self::Reciprocal => result.mul_add(a, -1.0) == 0.0,
+            Self::Exp | Self::Log | Self::Gentle => false,
+        }
+    }
+}
+
+/// The error of an element-wise result of two operands; `None` where their shapes do not broadcast.
+pub fn of_binary(
+    function: Binary,
+    a: &Rounded,
+    b: &Rounded,
+    result: &ArrayD<f64>,
+    data_type: DataType,
+) -> Option<ErrorBound> {
+    let to = FloatRounding::new(data_type)?;
+    let shape = broadcast(a.values.shape(), b.values.shape())?;
+    if shape != result.shape() {
+        return None;
+    }
+    let (wide_a, wide_b) = (
+        a.values.broadcast(result.raw_dim())?,
+        b.values.broadcast(result.raw_dim())?,
+    );
+    let errors = Zip::from(&wide_a)
+        .and(&wide_b)
+        .and(result)
+        .map_collect(|&x, &y, &made| {
+            let errors = [a.error.at(x), b.error.at(y)];
+            function.error([x, y], made, errors, to)
+        });
+    Some(ErrorBound::covering(result.iter().zip(&errors)))
+}
+
+/// The error of an element-wise result of one operand.
+pub fn of_unary(
+    function: Unary,
+    a: &Rounded,
+    result: &ArrayD<f64>,
+    data_type: DataType,
+) -> Option<ErrorBound> {
+    let to = FloatRounding::new(data_type)?;
+    if a.values.shape() != result.shape() {
+        return None;
+    }
+    let errors = Zip::from(&a.values)
+        .and(result)
+        .map_collect(|&a_value, &made| function.error(a_value, made, a.error.at(a_value), to));
+    Some(ErrorBound::covering(result.iter().zip(&errors)))
+}
+
+/// The error of sums of `terms` products of the elements of two arrays. `magnitudes` are the sums of the products of
+/// magnitudes.
+pub fn of_products(
+    [a, b]: [ErrorBound; 2],
+    terms: usize,
+    result: &ArrayD<f64>,
+    magnitudes: &ArrayD<f64>,
+    data_type: DataType,
+) -> Option<ErrorBound> {
+    let to = FloatRounding::new(data_type)?;
+    let part =
+        a.relative + b.relative + a.relative * b.relative + terms as f64 * ROUNDINGS * to.unit;
+    let errors = magnitudes.mapv(|magnitude| part * magnitude);
+    Some(ErrorBound::covering(result.iter().zip(&errors)))
+}
+
+/// The error of a result that is rounded to a type.
+pub fn of_rounding(a: ErrorBound, values: &ArrayD<f64>, to: DataType) -> Option<ErrorBound> {
+    let unit = FloatRounding::new(to)?.unit;
+    let errors = values.mapv(|value| a.at(value) + unit * value.abs());
+    Some(ErrorBound::covering(values.iter().zip(&errors)))
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::Array1;
+
+    use super::*;
+
+    fn exact(numbers: &[f64]) -> Rounded {
+        Rounded {
+            values: Array1::from(numbers.to_vec()).into_dyn(),
+            error: ErrorBound::EXACT,
+        }
+    }
+
+    /// Numbers of float32 with digits down to the last.
+    fn numbers(seed: u32) -> Vec<f64> {
+        let mut state = seed;
+        let drawn = (0..500).map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            f64::from((state >> 8) as f32 / 1e6 + 0.037)
+        });
+        drawn.collect()
+    }
+
+    fn binary(function: Binary, a: &Rounded, b: &Rounded, values: Vec<f64>) -> Rounded {
+        let values = Array1::from(values).into_dyn();
+        let error = of_binary(function, a, b, &values, DataType::Float).unwrap();
+        Rounded { values, error }
+    }
+
+    fn unary(function: Unary, a: &Rounded, values: Vec<f64>) -> Rounded {
+        let values = Array1::from(values).into_dyn();
+        let error = of_unary(function, a, &values, DataType::Float).unwrap();
+        Rounded { values, error }
+    }
+
+    #[test]
+    fn bound_covers_the_formula_in_any_order_of_its_operations() {
+        let [weights, gammas, variances] = [1, 2, 3].map(numbers);
+        let roots: Vec<f64> = variances.iter().map(|v| v.sqrt()).collect();
+        let factors: Vec<f64> = gammas.iter().zip(&roots).map(|(g, r)| g / r).collect();
+        let folded: Vec<f64> = weights.iter().zip(&factors).map(|(w, f)| w * f).collect();
+        let root = unary(Unary::Sqrt, &exact(&variances), roots);
+        let factor = binary(Binary::Div, &exact(&gammas), &root, factors);
+        let folded = binary(Binary::Mul, &exact(&weights), &factor, folded);
+        let mut most = 0.0_f64;
+        for (at, &wanted) in folded.values.iter().enumerate() {
+            let [w, g, v] = [&weights, &gammas, &variances].map(|numbers| numbers[at] as f32);
+            let bound = folded.error.at(wanted);
+            for other in [
+                w * (g / v.sqrt()),
+                w * (g * (1.0 / v.sqrt())),
+                w * g / v.sqrt(),
+            ] {
+                let difference = (f64::from(other) - wanted).abs();
+                assert!(difference <= bound);
+                most = most.max(difference / bound);
+            }
+            assert!((wanted * 1e-4).abs() > bound);
+        }
+        // The bound is no more than some times the largest error.
+        assert!(most > 0.1, "{most}");
+    }
+
+    #[test]
+    fn only_results_that_are_exact_in_the_type_have_no_error() {
+        let of_unary =
+            |function, a: f64, made: f64| unary(function, &exact(&[a]), vec![made]).error;
+        assert!(of_unary(Unary::Sqrt, 64.0, 8.0).is_exact());
+        assert!(of_unary(Unary::Reciprocal, 8.0, 0.125).is_exact());
+        assert!(!of_unary(Unary::Sqrt, 3.0, 3_f64.sqrt()).is_exact());
+        let third = exact(&[f64::from(1.0_f32 / 3.0)]);
+        let [half, quarter] = [exact(&[0.5]), exact(&[0.25])];
+        let sum = binary(Binary::Add, &half, &quarter, vec![0.75]);
+        assert!(sum.error.is_exact());
+        let sum = binary(Binary::Add, &half, &exact(&[1e-9]), vec![0.5]);
+        assert!(!sum.error.is_exact());
+        // The product is exact in float64 alone.
+        let square = third.values[0] * third.values[0];
+        assert!(
+            !binary(Binary::Mul, &third, &third, vec![square])
+                .error
+                .is_exact()
+        );
+    }
+
+    #[test]
+    fn cancellation_keeps_the_error_of_the_operands() {
+        let error = ErrorBound {
+            relative: 1e-6,
+            absolute: 1.0,
+        };
+        let a = Rounded {
+            error,
+            ..exact(&[1000.0])
+        };
+        let bound = binary(Binary::Sub, &a, &exact(&[999.5]), vec![0.5]).error;
+        assert!(bound.at(0.5) >= 1e-3 && bound.at(0.5) < 1.1e-3, "{bound:?}");
+    }
+}

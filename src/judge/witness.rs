@@ -1,0 +1,151 @@
+//! Inputs on which two models give outputs that differ by far more than rounding.
+
+use tract_onnx::prelude::{DatumType, Tensor};
+
+use crate::onnx::Model;
+use crate::run::{Dims, Engine, random};
+use crate::sensitivity::shaken;
+use crate::verify::{default_tolerance, doubt};
+
+/// The numbers that normally distributed floats of the inputs are multiplied by.
+const SCALES: [f32; 3] = [1.0, 0.0625, 16.0];
+
+/// How many inputs are tried at each scale.
+const SEEDS: u64 = 2;
+
+/// A difference is this many times as large as the effect of one rounding of each weight, and as the tolerance of
+/// verification.
+const FAR: f64 = 100.0;
+const FAR_BEYOND_TOLERANCE: f64 = 10.0;
+
+/// An input on which the outputs of two models differ.
+#[derive(Debug, serde::Serialize)]
+pub struct Witness {
+    /// The output that differs most.
+    pub output: String,
+    /// The largest difference, divided by the largest magnitude in the output of the first model; for integers and truth
+    /// values the share that differs; infinite where a number of the first model is none of the second.
+    pub relative: f64,
+    /// The same after each weight of the first model has moved by one rounding.
+    pub rounding: f64,
+    /// The inputs by name, in the order of the first model.
+    #[serde(skip)]
+    pub inputs: Vec<(String, Tensor)>,
+}
+
+/// The first witness among some inputs; `None` where there is none, or one of the models does not run.
+pub fn search(first: &Model, second: &Model, dims: &Dims) -> Option<Witness> {
+    if doubt(first, second, dims).is_some() {
+        return None;
+    }
+    let moved = shaken(first, 0)?;
+    let [first_engine, second_engine, moved] =
+        [first, second, &moved].map(|model| Engine::load(model, dims).ok());
+    let engines = Engines {
+        first: first_engine?,
+        second: second_engine?,
+        moved: moved?,
+        tolerance: default_tolerance(first),
+    };
+    for scale in SCALES {
+        for seed in 0..SEEDS {
+            let mut inputs = random(engines.first.inputs(), seed);
+            inputs.iter_mut().for_each(|input| multiply(input, scale));
+            if let Some(witness) = engines.witness(inputs) {
+                return Some(witness);
+            }
+        }
+    }
+    None
+}
+
+/// Multiplies the elements of an input of floats.
+fn multiply(input: &mut Tensor, factor: f32) {
+    if input.datum_type() == DatumType::F32
+        && let Ok(mut plain) = input.try_as_plain_ram_mut()
+        && let Ok(elements) = plain.as_slice_mut::<f32>()
+    {
+        elements.iter_mut().for_each(|element| *element *= factor);
+    }
+}
+
+/// Both models, and the first one with other weights.
+struct Engines {
+    first: Engine,
+    second: Engine,
+    /// The first model after a rounding of each weight.
+    moved: Engine,
+    tolerance: f64,
+}
+
+impl Engines {
+    /// The witness that these inputs are, if any.
+    fn witness(&self, inputs: Vec<Tensor>) -> Option<Witness> {
+        let [reference, moved, other] =
+            [&self.first, &self.moved, &self.second].map(|engine| engine.run(&inputs).ok());
+        let (reference, moved, other) = (reference?, moved?, other?);
+        let mut worst: Option<(usize, f64, f64)> = None;
+        for (at, ((expected, moved), other)) in reference.iter().zip(&moved).zip(&other).enumerate()
+        {
+            let rounding = distance(expected, moved)?;
+            let relative = distance(expected, other)?;
+            let is_far =
+                relative > FAR * rounding && relative > FAR_BEYOND_TOLERANCE * self.tolerance;
+            if is_far && worst.is_none_or(|(_, most, _)| relative > most) {
+                worst = Some((at, relative, rounding));
+            }
+        }
+        let (at, relative, rounding) = worst?;
+        let names = self.first.inputs().iter().map(|input| input.name.clone());
+        Some(Witness {
+            output: self.first.outputs().get(at)?.clone(),
+            relative,
+            rounding,
+            inputs: names.zip(inputs).collect(),
+        })
+    }
+}
+
+/// The largest difference of the floats of two outputs, as a part of the largest magnitude of the first, or the share of
+/// other elements that differ.
+///
+/// The distance is infinite where the shapes differ, or a number of the first is none of the second. Nothing is claimed
+/// where the first output is no number.
+fn distance(expected: &Tensor, other: &Tensor) -> Option<f64> {
+    if expected.shape() != other.shape() {
+        return Some(f64::INFINITY);
+    }
+    let is_float = expected.datum_type().is_float();
+    let [expected, other] = [expected, other].map(|tensor| tensor.cast_to::<f64>().ok());
+    let (expected, other) = (expected?, other?);
+    let (expected, other) = (
+        expected.try_as_plain_ram().ok()?,
+        other.try_as_plain_ram().ok()?,
+    );
+    let (expected, other) = (
+        expected.as_slice::<f64>().ok()?,
+        other.as_slice::<f64>().ok()?,
+    );
+    if is_float {
+        Some(distance_of_floats(expected, other))
+    } else {
+        // Rounding may exchange the largest two of some numbers, or move one across a limit.
+        let differing = expected.iter().zip(other).filter(|(a, b)| a != b).count();
+        Some(differing as f64 / expected.len().max(1) as f64)
+    }
+}
+
+fn distance_of_floats(expected: &[f64], other: &[f64]) -> f64 {
+    let (mut difference, mut magnitude) = (0.0_f64, 0.0_f64);
+    let pairs = expected.iter().zip(other);
+    for (&expected, &other) in pairs.filter(|(expected, _)| expected.is_finite()) {
+        let apart = (expected - other).abs();
+        difference = difference.max(if apart.is_nan() { f64::INFINITY } else { apart });
+        magnitude = magnitude.max(expected.abs());
+    }
+    if difference == 0.0 {
+        0.0
+    } else {
+        difference / magnitude
+    }
+}

@@ -1,0 +1,290 @@
+//! Verdicts on two models that somebody else made: `prove A B` without a certificate.
+
+use unfold::judge::{Judgement, judge};
+use unfold::onnx::Model;
+use unfold::prove::ProveOptions;
+
+use super::common::text;
+
+const CONV: &str = "input x b 3 6 6
+     weight w 4 3 3 3
+     scale g 4
+     shift bt 4
+     shift mu 4
+     divisor va 4";
+
+/// A Conv with a BatchNormalization, and its parts.
+fn normalized() -> Model {
+    text::model(&format!(
+        "{CONV}
+         c = Conv(x, w) pads=[1,1,1,1]
+         y = BatchNormalization(c, g, bt, mu, va)
+         output y"
+    ))
+}
+
+/// The Conv with the normalization in its weights, computed in float32 as tools do; `sign` is that of the mean.
+fn folded(sign: f32) -> Model {
+    let original = normalized();
+    let read = |name: &str| -> Vec<f32> {
+        let tensors = &original.graph().initializer;
+        let tensor = tensors.iter().find(|tensor| tensor.name() == name).unwrap();
+        let numbers = unfold::onnx::tensor::read_f64(tensor, original.externals()).unwrap();
+        numbers.iter().map(|&number| number as f32).collect()
+    };
+    let [w, g, bt, mu, va] = ["w", "g", "bt", "mu", "va"].map(read);
+    let factors: Vec<f32> = g
+        .iter()
+        .zip(&va)
+        .map(|(g, va)| g / (va + 1e-5).sqrt())
+        .collect();
+    let weight: Vec<String> = w
+        .iter()
+        .enumerate()
+        .map(|(at, w)| (w * factors[at / 27]).to_string())
+        .collect();
+    let bias = (0..4).map(|at| (bt[at] - sign * mu[at] * factors[at]).to_string());
+    text::model(&format!(
+        "input x b 3 6 6
+         const w2 4 3 3 3 = {}
+         const b2 4 = {}
+         y = Conv(x, w2, b2) pads=[1,1,1,1]
+         output y",
+        weight.join(" "),
+        bias.collect::<Vec<_>>().join(" ")
+    ))
+}
+
+fn judged(first: &Model, second: &Model) -> Judgement {
+    judge(first, second, &ProveOptions::default())
+}
+
+fn verdict(first: &str, second: &str) -> Judgement {
+    judged(&text::model(first), &text::model(second))
+}
+
+#[track_caller]
+fn assert_same(first: &str, second: &str) {
+    let found = verdict(first, second);
+    assert!(matches!(found, Judgement::Same { .. }), "{found:?}");
+}
+
+/// `bn-conv-right`
+#[test]
+fn batch_normalization_in_a_weight_is_a_rounding_of_two_tensors() {
+    let found = judged(&normalized(), &folded(1.0));
+    let Judgement::Rounded { tensors, .. } = &found else {
+        panic!("{found:?}");
+    };
+    let names: Vec<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    assert_eq!(names, ["w2", "b2"]);
+    assert!(
+        tensors.iter().all(|tensor| tensor.units <= tensor.allowed),
+        "{tensors:?}"
+    );
+}
+
+/// `bn-conv-wrong`
+#[test]
+fn batch_normalization_with_a_wrong_sign_has_a_witness() {
+    let found = judged(&normalized(), &folded(-1.0));
+    let Judgement::Different(witness) = found else {
+        panic!("{found:?}");
+    };
+    assert_eq!(witness.output, "y");
+    assert!(
+        witness.relative > 1e-2 && witness.rounding < 1e-5,
+        "{witness:?}"
+    );
+}
+
+/// Each single number of a folded tensor counts, down to changes of one part in 10,000.
+#[test]
+fn changed_number_of_a_folded_tensor_is_never_accepted() {
+    for (tensor, at) in [("w2", 0), ("w2", 53), ("w2", 107), ("b2", 0), ("b2", 3)] {
+        for part in [1e-2, 1e-4] {
+            let mut changed = folded(1.0);
+            let externals = changed.externals().clone();
+            let tensors = &mut changed.graph_mut().initializer;
+            let stored = tensors
+                .iter_mut()
+                .find(|stored| stored.name() == tensor)
+                .unwrap();
+            let mut numbers = unfold::onnx::tensor::read_f64(stored, &externals).unwrap();
+            numbers.as_slice_mut().unwrap()[at] *= 1.0 + part;
+            *stored = unfold::onnx::tensor::make(
+                tensor,
+                unfold::onnx::tensor::DataType::Float,
+                &numbers.view(),
+            )
+            .unwrap();
+            let found = judged(&normalized(), &changed);
+            let is_accepted = matches!(found, Judgement::Same { .. } | Judgement::Rounded { .. });
+            assert!(!is_accepted, "{tensor} {at} {part}: {found:?}");
+        }
+    }
+}
+
+/// `zero-bias`
+#[test]
+fn added_bias_of_zeros_is_the_same() {
+    assert_same(
+        "input x 4 4\n weight w 4 4\n y = Gemm(x, w)\n output y",
+        "input x 4 4\n weight w 4 4\n const z 4 = 0 0 0 0\n y = Gemm(x, w, z)\n output y",
+    );
+}
+
+/// `weight-transposed`
+#[test]
+fn stored_transpose_is_the_same() {
+    assert_same(
+        "input x 4 2\n const w 3 2 = 1 2 3 4 5 6\n y = Gemm(x, w) transB=1\n output y",
+        "input x 4 2\n const t 2 3 = 1 3 5 2 4 6\n y = MatMul(x, t)\n output y",
+    );
+}
+
+/// `resize-default-attrs`
+#[test]
+fn attributes_with_their_defaults_or_unread_are_the_same() {
+    let of = |attributes: &str| {
+        format!(
+            "opset 18\n input x 1 2 4 4\n const s 4 = 1 1 2 2
+             y = Resize(x, , s) mode=linear coordinate_transformation_mode=half_pixel {attributes}\n output y"
+        )
+    };
+    let written = of(
+        "antialias=0 cubic_coeff_a=-0.75 exclude_outside=0 nearest_mode=floor keep_aspect_ratio_policy=stretch",
+    );
+    assert_same(&of(""), &written);
+    let found = verdict(&of(""), &of("antialias=1"));
+    assert!(!matches!(found, Judgement::Same { .. }), "{found:?}");
+}
+
+/// `relu-clip`
+#[test]
+fn two_clamps_are_one_to_the_shared_interval() {
+    let bounds = "input x b 4\n const m 0 = -1\n const z 0 = 0\n const o 0 = 1";
+    let bounds = bounds.replace(" 0 =", " =");
+    assert_same(
+        &format!("{bounds}\n r = Relu(x)\n y = Clip(r, m, o)\n output y"),
+        &format!("{bounds}\n y = Clip(x, z, o)\n output y"),
+    );
+}
+
+/// `biasgelu` and `gelu-domain`
+#[test]
+fn forms_of_gelu_are_the_same() {
+    let bias = "opset 20\n input x b 6\n shift k 6";
+    let exact = format!("{bias}\n a = Add(x, k)\n y = Gelu(a)\n output y");
+    assert_same(
+        &exact,
+        &format!("{bias}\n y = com.microsoft.BiasGelu(x, k)\n output y"),
+    );
+    assert_same(
+        &exact,
+        &format!("{bias}\n a = Add(x, k)\n y = com.microsoft.Gelu(a)\n output y"),
+    );
+    let chain = format!(
+        "{bias}\n const r = 1.4142135\n const o = 1\n const h = 0.5\n a = Add(x, k)\n q = Div(a, r)\n e = Erf(q)
+         s = Add(e, o)\n p = Mul(a, s)\n y = Mul(p, h)\n output y"
+    );
+    assert_same(&exact, &chain);
+    let near = format!("{bias}\n a = Add(x, k)\n y = Gelu(a) approximate=tanh\n output y");
+    assert_same(
+        &near,
+        &format!("{bias}\n y = com.microsoft.FastGelu(x, k)\n output y"),
+    );
+    let found = verdict(&exact, &near);
+    assert!(!matches!(found, Judgement::Same { .. }), "{found:?}");
+}
+
+/// `cast-f16`
+#[test]
+fn removed_narrowing_cast_is_named() {
+    let found = verdict(
+        "input x b 4\n a = Cast(x) to=10\n y = Cast(a) to=1\n output y",
+        "input x b 4\n y = Identity(x)\n output y",
+    );
+    let Judgement::Casts { casts, .. } = &found else {
+        panic!("{found:?}");
+    };
+    assert_eq!(
+        (casts.len(), casts[0].name.as_str(), casts[0].is_of_first),
+        (1, "a", true)
+    );
+}
+
+/// `sqrt-sign`
+#[test]
+fn sign_under_a_root_has_a_witness() {
+    let found = verdict(
+        "input x b 4\n s = Neg(x)\n y = Sqrt(s)\n output y",
+        "input x b 4\n y = Sqrt(x)\n output y",
+    );
+    assert!(matches!(found, Judgement::Different(_)), "{found:?}");
+}
+
+#[test]
+fn renamed_and_reordered_inputs_and_symbols_are_the_same() {
+    assert_same(
+        "input x b 4\n input k b 4\n d = Sub(x, k)\n y = Relu(d)\n output y",
+        "input first n 4\n input second n 4\n d = Sub(first, second)\n z = Relu(d)\n output z",
+    );
+    assert_same(
+        "input x b 4\n input k b 4\n y = Sub(x, k)\n output y",
+        "input k b 4\n input x b 4\n y = Sub(x, k)\n output y",
+    );
+}
+
+#[test]
+fn number_that_the_first_model_computes_is_a_rounding() {
+    let computed = "input x b 4\n const n = 3\n r = Sqrt(n)\n y = Div(x, r)\n output y";
+    let found = verdict(
+        computed,
+        "input x b 4\n const c = 1.7320508\n y = Div(x, c)\n output y",
+    );
+    assert!(matches!(found, Judgement::Rounded { .. }), "{found:?}");
+    let found = verdict(
+        computed,
+        "input x b 4\n const c = 1.7321\n y = Div(x, c)\n output y",
+    );
+    assert!(
+        matches!(found, Judgement::Undecided { .. } | Judgement::Different(_)),
+        "{found:?}"
+    );
+}
+
+/// `const-1ulp`
+#[test]
+fn constant_of_a_resize_is_a_rounding() {
+    let image = "0.4400476 -0.63346547 0.6596636 0.5768289";
+    let computed = verdict(
+        &format!(
+            "opset 19\n input x b 1 4 4\n const im 1 1 2 2 = {image}\n ints sz 4 = 1 1 4 4
+             r = Resize(im, , , sz) mode=linear coordinate_transformation_mode=align_corners
+             y = Add(x, r)\n output y"
+        ),
+        "opset 19\n input x b 1 4 4
+         const r 1 1 4 4 = 0.4400476 0.08220992 -0.27562776 -0.63346547 0.51325294 0.26495618 0.016659349 -0.23163737 0.5864583 0.44770244 0.30894655 0.17019065 0.6596636 0.63044870 0.60123384 0.5768289
+         y = Add(x, r)\n output y",
+    );
+    // The last numbers are not those of the formula.
+    assert!(
+        !matches!(computed, Judgement::Same { .. } | Judgement::Rounded { .. }),
+        "{computed:?}"
+    );
+}
+
+#[test]
+fn scale_of_a_fused_product_is_a_product_of_two_scales() {
+    let product = "opset 20\n input q b 4 8\n input k b 4 8\n const s = 0.59460354";
+    let found = verdict(
+        &format!(
+            "{product}\n a = Mul(q, s)\n t = Transpose(k) perm=[0,2,1]\n c = Mul(t, s)\n y = MatMul(a, c)\n output y"
+        ),
+        &format!(
+            "{product}\n y = com.microsoft.FusedMatMul(q, k) alpha=0.35355338 transB=1\n output y"
+        ),
+    );
+    assert!(matches!(found, Judgement::Rounded { .. }), "{found:?}");
+}
