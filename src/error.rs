@@ -52,8 +52,8 @@ pub enum Error {
 
     /// The file holds a field that this version of ONNX does not define and that would be lost.
     #[error(
-        "{}: field {field} of {message} is not part of ONNX as this version knows it, \
-         and would be lost on saving",
+        "{}: field {field} of {message} is unknown to this version of unfold, and would \
+         be lost on saving",
         file.display()
     )]
     UnknownField {
@@ -142,7 +142,7 @@ pub enum Error {
     },
 
     /// A plan cannot be carried out, because of a defect of unfold. Nothing is written.
-    #[error("{}: at `{at}`: what was planned cannot be done, which is a defect of unfold: {reason}", file.display())]
+    #[error("{}: at `{at}`: the plan cannot be carried out, which is a defect of unfold: {reason}", file.display())]
     Defect {
         /// The model.
         file: PathBuf,
@@ -162,7 +162,7 @@ pub enum Error {
     },
 
     /// The magnitude of a model's residual streams could not be measured.
-    #[error("{}: how large its residual streams become is not known: {reason}", file.display())]
+    #[error("{}: the magnitude of its residual streams is not known: {reason}", file.display())]
     StreamMagnitude {
         /// The model.
         file: PathBuf,

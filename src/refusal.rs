@@ -65,6 +65,24 @@ impl Reason {
         section.split("\n### ").next().unwrap_or_default().trim()
     }
 
+    /// The option of `unfold fuse` that may let the site fold, and its condition, where there is one.
+    ///
+    /// ```
+    /// use unfold::refusal::Reason;
+    /// assert!(Reason::Growth(String::new()).option().unwrap().contains("--max-growth"));
+    /// assert_eq!(Reason::GraphOutput.option(), None);
+    /// ```
+    pub fn option(&self) -> Option<&'static str> {
+        match self {
+            Self::Skipped => Some("without --skip it may fold"),
+            Self::Growth(_) => Some("a larger --max-growth allows it"),
+            Self::UnknownShape | Self::MixedAxes | Self::Padding => {
+                Some("if an open dimension is the obstacle, --fix NAME=SIZE removes it")
+            }
+            _ => None,
+        }
+    }
+
     /// The name in JSON, which also is the heading in `docs/refusals.md`.
     ///
     /// ```

@@ -22,6 +22,7 @@ fn digits(kind: &str) -> PathBuf {
 /// The output of the program, and its exit code.
 fn bench(args: &[&str]) -> (i32, String) {
     let output = cargo_bin_cmd!("unfold")
+        .env("COLUMNS", "80")
         .arg("bench")
         .args(args)
         .arg("--quiet")

@@ -1,5 +1,9 @@
 //! The documents agree with the code.
 
+#[cfg(feature = "cli")]
+#[path = "docs/commands.rs"]
+mod commands;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;

@@ -8,7 +8,7 @@ use unfold::bench::{Stop, Variant};
 use unfold::onnx::Model;
 use unfold::report::{
     Report, ReportedSite, html, markdown, overview_heading, overview_lines, overview_markdown,
-    plain, terminal,
+    plain, terminal_of,
 };
 use unfold::zoo;
 
@@ -111,7 +111,7 @@ impl BenchArgs {
         out::print(&match (self.json, self.markdown) {
             (true, _) => out::json(&report)?,
             (_, true) => markdown(&report),
-            _ => terminal(&report),
+            _ => terminal_of(&report, out::width().unwrap_or(usize::MAX)),
         })?;
         Ok(report)
     }
@@ -126,7 +126,7 @@ impl BenchArgs {
             let names = names.join(", ");
             let heading = overview_heading();
             out::print(&format!(
-                "{names}\n\n{}\n\n{heading}",
+                "{names}\n\n{}\npeak: of memory in a run, fused ÷ exported\n\n{heading}",
                 bench_variants::DEFINITIONS
             ))?;
         }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, FromArgMatches};
 use strum::VariantNames;
@@ -27,9 +27,9 @@ use super::scaling::ScalingArgs;
 use super::slicing::SlicingArgs;
 use super::steps::Steps;
 use super::storage::{ReachArgs, StorageArgs};
+use super::tasks::Task;
 use super::values::{file, from_one, from_zero};
 use crate::cli::exit_code::{EXIT_CODES, End};
-use crate::cli::temporary_folders::make;
 use crate::cli::unused_options::Idle;
 use crate::cli::usage_errors::misused;
 use crate::cli::verification::When;
@@ -51,7 +51,8 @@ Examples:
   unfold fuse model.onnx -o fused.onnx --fix batch=1 --fix sequence=128
   unfold fuse model.onnx -o fused.onnx --external-data always
   unfold fuse model.onnx --in-place --quiet
-  unfold fuse a.onnx b.onnx c.onnx -o fused/ --jobs 2";
+  unfold fuse a.onnx b.onnx c.onnx -o fused/ --jobs 2
+  unfold fuse models/ -o fused/";
 
 /// Folds the normalizers of models into the operators around them, then writes the results.
 ///
@@ -65,7 +66,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct FuseArgs {
-    /// The model, or several models
+    /// The model, or several; a folder stands for the models in it
     #[arg(required = true, value_name = "MODEL", value_parser = file())]
     pub models: Vec<PathBuf>,
 
@@ -73,11 +74,11 @@ pub struct FuseArgs {
     /// results under the names of their models, and is created if it does not exist. Several models
     /// require a folder
     #[arg(long, short, value_name = "OUT", value_parser = file())]
-    output: Option<PathBuf>,
+    pub(super) output: Option<PathBuf>,
 
     /// Overwrites the input
     #[arg(long, conflicts_with = "output")]
-    in_place: bool,
+    pub(super) in_place: bool,
 
     /// Prints the plan, but neither verifies nor writes the result
     #[arg(long)]
@@ -166,7 +167,7 @@ pub struct FuseArgs {
     /// Writes a certificate: the formula of each new tensor over those of the model, for
     /// `unfold prove` and other checkers
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run", value_parser = file())]
-    certificate: Option<PathBuf>,
+    pub(super) certificate: Option<PathBuf>,
 
     /// The method of verification
     #[arg(long, value_name = "HOW", value_enum, default_value_t = When::Auto)]
@@ -224,13 +225,6 @@ fn to_fix(text: &str) -> Result<Fix, String> {
     } else {
         text.parse().map(Fix::Sizes)
     }
-}
-
-/// A model, and the path of its result.
-pub struct Task {
-    pub model: PathBuf,
-    /// The path of the result; `None` for the model itself, or for no result.
-    pub output: Option<PathBuf>,
 }
 
 /// Folds one model, and prints the report.
@@ -421,76 +415,4 @@ impl FuseArgs {
             None => Ok(fixed),
         }
     }
-
-    /// The folder for the results; `None` if the output is a file.
-    pub fn folder(&self) -> Option<&Path> {
-        self.output
-            .as_deref()
-            .filter(|output| self.models.len() > 1 || is_folder(output))
-    }
-
-    /// The tasks, after their output folder is created.
-    pub fn tasks(&self) -> Result<Vec<Task>> {
-        if self.output.is_none() && !self.dry_run && !self.in_place {
-            return Err(misused(
-                "-o OUT says where to write the result; --in-place overwrites the model, and --dry-run only prints the plan",
-            ));
-        }
-        if let ([_, _, ..], Some(certificate)) = (&self.models[..], &self.certificate) {
-            return Err(misused(format!(
-                "--certificate {}: a certificate is for one model",
-                certificate.display()
-            )));
-        }
-        let folder = self.folder();
-        if let Some(folder) = folder.filter(|_| !self.dry_run) {
-            if folder.exists() && !folder.is_dir() {
-                bail!(
-                    "{} is no folder, in which several models could go",
-                    folder.display()
-                );
-            }
-            // A file name as the output of several models is a folder name without its slash, or
-            // one model is listed by mistake.
-            if !is_folder(folder)
-                && folder
-                    .extension()
-                    .is_some_and(|extension| extension == "onnx")
-            {
-                let why = "several models go into a folder: the name of one that ends with .onnx ends with a slash";
-                return Err(misused(format!("-o {}: {why}", folder.display())));
-            }
-            make(folder)?;
-        }
-        self.models
-            .iter()
-            .map(|model| self.task(model, folder))
-            .collect()
-    }
-
-    /// The task of a model. Its result is written into `folder`, if there is one.
-    fn task(&self, model: &Path, folder: Option<&Path>) -> Result<Task> {
-        let output = match folder {
-            Some(folder) => {
-                let name = model
-                    .file_name()
-                    .with_context(|| format!("{} names no file", model.display()))?;
-                Some(folder.join(name))
-            }
-            None => self.output.clone(),
-        };
-        Ok(Task {
-            model: model.to_owned(),
-            output,
-        })
-    }
-}
-
-/// Whether a path is an existing folder, or ends with a separator.
-fn is_folder(path: &Path) -> bool {
-    let ends = path
-        .as_os_str()
-        .to_string_lossy()
-        .ends_with(std::path::is_separator);
-    ends || path.is_dir()
 }

@@ -12,15 +12,16 @@ use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ColumnConstraint};
 use serde_json::{Value, json};
 use unfold::onnx::destination;
-use unfold::report::{bytes, plain};
+use unfold::report::{bytes, counted, plain};
 
 use super::causes;
-use super::fuse::{FuseArgs, Task, fuse, one, warn_of_idle};
+use super::fuse::{FuseArgs, fuse, one, warn_of_idle};
 use super::fuse_report::FuseReport;
 use super::out::{self, Paint, Tone};
 use super::panics::caught;
 use super::path::JsonPath;
 use super::steps::Steps;
+use super::tasks::Task;
 use crate::cli::exit_code::End;
 use crate::cli::memory_admission::Room;
 use crate::cli::temporary_folders::MadeFolders;
@@ -287,9 +288,9 @@ fn table(tasks: &[Task], lines: &[Line], paint: Paint) -> String {
     let others: usize = (0..4)
         .map(|column| widest(lines, column).max(heads[column + 1].len()) + 2)
         .sum();
-    let room = usize::from(table.width().unwrap_or_default())
-        .saturating_sub(others)
-        .max(SHORTEST);
+    let room = table.width().map_or(usize::MAX, |width| {
+        usize::from(width).saturating_sub(others).max(SHORTEST)
+    });
     for (task, line) in tasks.iter().zip(lines) {
         let [sites, operators, file, word] = &line.cells;
         let tone = if line.end == End::Done {
@@ -314,7 +315,11 @@ fn table(tasks: &[Task], lines: &[Line], paint: Paint) -> String {
     } else {
         format!(", {failed} of them failed")
     };
-    format!("{}\n{} models{failed}\n", out::lines(&table), lines.len())
+    format!(
+        "{}\n{}{failed}\n",
+        out::lines(&table),
+        counted(lines.len(), "model")
+    )
 }
 
 /// The length of the longest cell of a column.

@@ -1,6 +1,6 @@
 //! The report of `unfold fuse`, as text and as JSON.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use unfold::affine::plan::{
@@ -21,7 +21,7 @@ use unfold::{FuseOptions, Fused, Plan, Planned};
 
 use super::constant_norms;
 use super::merged_norms;
-use super::next_steps;
+use super::next_steps::FusedFile;
 use super::operators;
 use super::out::Paint;
 use super::path::JsonPath;
@@ -245,10 +245,21 @@ impl FuseReport {
         if let Some(certificate) = &self.certificate {
             text += &(plain(&format!("its certificate is {}", certificate.display())) + "\n");
         }
-        if self.written.is_some() && self.after.is_some() {
-            text += &next_steps::told(&self.plan);
-        }
-        text
+        text + &self.next_steps()
+    }
+
+    /// The options and the command that may be of use after a result was written.
+    fn next_steps(&self) -> String {
+        let (Some(result), true) = (&self.after, self.written.is_some()) else {
+            return String::new();
+        };
+        let fused = FusedFile {
+            plan: &self.plan,
+            target: self.target,
+            original: self.before.path().unwrap_or(Path::new("MODEL")),
+            result,
+        };
+        fused.next_steps()
     }
 
     /// A line about the written file.

@@ -95,7 +95,7 @@ impl Source {
             Some("npz") => Ok(Self::Named(NpzReader::new(file)?)),
             Some("npy") if inputs.len() == 1 => Ok(Self::One(file)),
             Some("npy") => bail!(
-                "the model has {} inputs, which a .npz file can hold",
+                "the model has {} inputs, and a .npy file holds one: give a .npz file",
                 inputs.len()
             ),
             _ => bail!("it is neither .npy nor .npz"),

@@ -115,7 +115,7 @@ pub fn run(args: &InspectArgs) -> Result<End> {
     }
     drop(progress);
     drop(steps);
-    let text = match (args.streams, args.json) {
+    let mut text = match (args.streams, args.json) {
         (true, true) => out::json(&StreamsJson {
             model: JsonPath(&args.model),
             streams: &plan.streams,
@@ -131,6 +131,9 @@ pub fn run(args: &InspectArgs) -> Result<End> {
         })?,
         (false, false) => text(&model, lowered.as_ref().unwrap_or(&model), &plan)?,
     };
+    if let Some(page) = args.html.as_ref().filter(|_| !args.json) {
+        text += &(plain(&format!("page written to {}", page.display())) + "\n");
+    }
     out::print(&text)?;
     Ok(End::Done)
 }
@@ -146,6 +149,7 @@ fn text(model: &Model, lowered: &Model, plan: &Plan) -> Result<String> {
     text += &(Summary::from_plan(plan).line(paint) + "\n");
     text += &summary::tidied(&plan.tidy);
     text += &summary::stopped(plan.stopped);
+    text += &streams::told(plan, false);
     let history = Provenance::from_model(model);
     Ok(text + &history.iter().map(told).collect::<String>())
 }

@@ -4,8 +4,11 @@ mod bench;
 pub(crate) mod bench_variants;
 mod bench_zoo;
 pub(crate) mod candidates;
+mod command_line;
 mod completions;
 mod constant_norms;
+#[cfg(test)]
+mod documented;
 pub(crate) mod exit_code;
 mod fuse;
 mod fuse_many;
@@ -18,6 +21,8 @@ pub(crate) mod measure;
 pub(crate) mod memory;
 mod memory_admission;
 mod merged_norms;
+#[cfg(test)]
+mod messages;
 mod next_steps;
 mod observers;
 mod operators;
@@ -41,6 +46,7 @@ mod steps;
 pub(crate) mod storage;
 mod streams;
 mod summary;
+mod tasks;
 mod temporary_folders;
 pub(crate) mod tune;
 pub(crate) mod tune_report;

@@ -1,24 +1,75 @@
 //! Suggests commands and options after `fuse`.
 
+use std::path::Path;
+
+use unfold::onnx::Model;
+use unfold::passes::legalize::Target;
 use unfold::refusal::Reason;
+use unfold::report::{counted, plain};
 use unfold::{Outcome, Plan, SitePlan};
 
-/// A line for each option that lets more sites fold, and the command that measures the result.
-pub fn told(plan: &Plan) -> String {
-    let mut lines = String::new();
-    let shared = sites_beyond_growth(plan);
-    if shared > 0 {
-        lines += &format!("{shared} more sites fold with a larger --max-growth PERCENT\n");
-    }
-    lines + "next: `unfold tune MODEL -o OUT` finds the options that are fastest here\n"
+use super::command_line::quoted;
+
+/// A result, with the plan and the target that it was made for.
+pub struct FusedFile<'f> {
+    pub plan: &'f Plan,
+    pub target: Target,
+    /// The path of the original model.
+    pub original: &'f Path,
+    pub result: &'f Model,
 }
 
-/// The number of sites that stay because copies of shared weights would exceed the limit.
-fn sites_beyond_growth(plan: &Plan) -> usize {
-    plan.sites
-        .iter()
-        .filter(|site| is_beyond_growth(site))
-        .count()
+impl FusedFile<'_> {
+    /// A line for each option that lets more fold, and the command that measures the result.
+    pub fn next_steps(&self) -> String {
+        let mut lines = self.option_lines().join("\n");
+        if !lines.is_empty() {
+            lines.push('\n');
+        }
+        let model = quoted(&self.original.to_string_lossy());
+        let measure =
+            format!("next: `unfold tune {model} -o OUT` finds the options that are fastest here");
+        lines + &plain(&measure) + "\n"
+    }
+
+    /// The options that apply to this model, a line each.
+    fn option_lines(&self) -> Vec<String> {
+        let mut lines = vec![];
+        let shared = self.sites_beyond_growth();
+        if shared > 0 {
+            let sites = counted(shared, "more site");
+            lines.push(format!(
+                "--max-growth PERCENT: {sites} can fold if copies of shared weights add more"
+            ));
+        }
+        let has_norms = self.count("LayerNormalization") > 0;
+        if self.target == Target::Portable && self.plan.streams.is_empty() && has_norms {
+            lines.push(
+                "--centre: LayerNormalizations that alone read a residual stream become RMSNorms"
+                    .to_owned(),
+            );
+        }
+        let shapes = self.count("Shape");
+        if shapes > 0 {
+            let shapes = counted(shapes, "Shape operator");
+            lines.push(format!(
+                "--fix NAME=SIZE or all: {shapes} and the arithmetic behind become constants"
+            ));
+        }
+        lines
+    }
+
+    /// How many sites stay since copies of shared weights would add too much.
+    fn sites_beyond_growth(&self) -> usize {
+        let sites = self.plan.sites.iter();
+        sites.filter(|site| is_beyond_growth(site)).count()
+    }
+
+    /// How many nodes of the main graph have an operator.
+    fn count(&self, operator: &str) -> usize {
+        let nodes = self.result.graph().node.iter();
+        nodes.filter(|node| node.op_type() == operator).count()
+    }
 }
 
 fn is_beyond_growth(site: &SitePlan) -> bool {

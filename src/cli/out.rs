@@ -3,13 +3,12 @@
 use std::env;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
-use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
+use comfy_table::{Attribute, Cell, Color, ContentArrangement, Row, Table, presets};
 use serde::Serialize;
 use unfold::report::plain;
 
-/// The width of a table if no terminal limits it, and the minimum width.
-const WIDTH: u16 = 80;
-const NARROW: u16 = 40;
+/// On a narrower terminal, a table that does not fit has a paragraph for each row.
+const NARROW: u16 = 60;
 
 /// The tone of a piece of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,14 +62,14 @@ impl Paint {
         }
     }
 
-    /// A table without lines, as wide as the terminal.
+    /// A table without lines, as wide as the terminal. Into a pipe each row is one line.
     pub fn table(self, heads: &[&str]) -> Table {
         let mut table = Table::new();
         table
             .load_style(presets::NOTHING)
             .set_content_arrangement(ContentArrangement::Dynamic);
-        if table.width().is_none_or(|width| width < NARROW) {
-            table.set_width(WIDTH);
+        if let Some(width) = width_asked_for() {
+            table.set_width(width);
         }
         table.set_header(heads.iter().map(|head| self.cell(Tone::Head, head)));
         for (at, column) in table.column_iter_mut().enumerate() {
@@ -85,9 +84,58 @@ pub fn cell(text: impl ToString) -> Cell {
     Cell::new(plain(&text.to_string()))
 }
 
-/// A table as text.
+/// A table as lines: a line for each row, or a paragraph where the terminal is too narrow for the table.
 pub fn lines(table: &Table) -> String {
-    table.trim_fmt() + "\n"
+    let is_too_wide = |width: u16| width < NARROW && width < natural_width(table);
+    match table.width() {
+        Some(width) if is_too_wide(width) => stacked(table),
+        _ => table.trim_fmt() + "\n",
+    }
+}
+
+/// How wide a table is if nothing in it wraps.
+fn natural_width(table: &Table) -> u16 {
+    const GAP: u16 = 2;
+    let widths = table.column_max_content_widths();
+    let sum = widths
+        .iter()
+        .fold(0, |sum: u16, &width| sum.saturating_add(width + GAP));
+    sum.saturating_sub(GAP)
+}
+
+/// A paragraph for each row: its first cell, and below it the others, each behind the head of its column. A row without a
+/// first cell continues the paragraph.
+fn stacked(table: &Table) -> String {
+    let heads: Vec<String> = table.header().into_iter().flat_map(cells).collect();
+    let mut text = String::new();
+    for row in table.row_iter() {
+        for (place, (head, cell)) in heads.iter().zip(cells(row)).enumerate() {
+            text += &match (place, &*cell) {
+                (_, "") => String::new(),
+                (0, title) => format!("{title}\n"),
+                (_, value) if head.is_empty() => format!("  {value}\n"),
+                (_, value) => format!("  {head}: {value}\n"),
+            };
+        }
+    }
+    text
+}
+
+/// The texts of the cells of a row.
+fn cells(row: &Row) -> Vec<String> {
+    row.cell_iter().map(Cell::content).collect()
+}
+
+/// The width that `COLUMNS` asks for, whatever the terminal has.
+fn width_asked_for() -> Option<u16> {
+    let columns = env::var("COLUMNS").ok()?;
+    columns.parse().ok().filter(|&columns| columns > 0)
+}
+
+/// The width of lines on the standard output: what `COLUMNS` asks for, or that of the terminal. A pipe has none.
+pub fn width() -> Option<usize> {
+    let width = Paint(false).table(&[]).width();
+    width.map(usize::from)
 }
 
 fn wanted() -> bool {

@@ -62,7 +62,7 @@ pub fn certificate_target(path: &Path, result: &Path) -> Result<PathBuf> {
         && let Some(rest) = own.strip_prefix(&result_name)
         && (rest.is_empty() || rest.ends_with(".data"))
     {
-        bail!("{shown} is where the result, or its weights, may go");
+        bail!("{shown} is the name of the result or of its weights");
     }
     let is_empty = file
         .metadata()

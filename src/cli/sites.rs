@@ -10,7 +10,7 @@ use unfold::ir::regions::Flat;
 use unfold::ir::scope::scope;
 use unfold::ir::{Graph, NodeId};
 use unfold::onnx::Model;
-use unfold::refusal::Refusal;
+use unfold::refusal::{Reason, Refusal};
 use unfold::{Outcome, Plan, SitePlan};
 
 use super::out::{self, Paint, Tone};
@@ -195,7 +195,7 @@ fn legend(rows: &[Row], paint: Paint) -> String {
         .flat_map(Outcome::refusals)
         .map(|(_, refusal)| &refusal.reason);
     let reasons: BTreeSet<[String; 2]> = refusals
-        .map(|reason| [reason.name().to_owned(), reason.to_string()])
+        .map(|reason| [reason.name().to_owned(), explained(reason)])
         .collect();
     if reasons.is_empty() {
         return String::new();
@@ -206,6 +206,14 @@ fn legend(rows: &[Row], paint: Paint) -> String {
         names.set_constraint(ColumnConstraint::ContentWidth);
     }
     format!("\n{}", out::lines(&table))
+}
+
+/// A reason in words, and the option that may lift it.
+fn explained(reason: &Reason) -> String {
+    match reason.option() {
+        Some(option) => format!("{reason}; {option}"),
+        None => reason.to_string(),
+    }
 }
 
 /// A module path without the steps that it shares with the site's.
@@ -305,8 +313,8 @@ pub fn table(rows: &[Row], verbose: bool, paint: Paint) -> String {
     // Only the last column wraps, as long as its words stay readable.
     let whole = ColumnConstraint::ContentWidth;
     let longest = listed.iter().map(|group| group.name().chars().count());
-    let names = match longest.max().unwrap_or_default() {
-        ..=LONGEST => whole,
+    let names = match (table.width(), longest.max().unwrap_or_default()) {
+        (None, _) | (_, ..=LONGEST) => whole,
         _ => ColumnConstraint::UpperBoundary(Width::Fixed(LONGEST as u16 + 2)),
     };
     let last = ColumnConstraint::LowerBoundary(Width::Fixed(NARROWEST));

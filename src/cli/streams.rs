@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use comfy_table::{Cell, CellAlignment};
 use unfold::Plan;
 use unfold::affine::plan::{Basis, Centring, Member, Scaling, StreamPlan};
-use unfold::report::plain;
+use unfold::report::{self, plain};
 
 use super::out::{self, Paint, Tone};
 use super::sites;
+
+/// What a centred stream is for.
+const RMS_NORM: &str = "  (engines run the operators of an RMSNorm, Pow to Div, as one)\n";
 
 /// A table of the streams.
 pub fn table(plan: &Plan, paint: Paint) -> String {
@@ -59,16 +62,20 @@ pub fn told(plan: &Plan, centre: bool) -> String {
     let mut lines = String::new();
     let bases: Vec<Basis> = plan.sites.iter().filter_map(|site| site.basis).collect();
     if let Some(Basis { least, most }) = Basis::around(bases.iter().copied()) {
-        let sites = bases.len();
-        lines += &format!(
-            "residual streams have another basis behind {sites} sites: channels are divided by {least:.1e} to {most:.1e}\n"
-        );
+        let sites = report::counted(bases.len(), "site");
+        let range = match least == most {
+            true => format!("{least:.1e}"),
+            false => format!("{least:.1e} to {most:.1e}"),
+        };
+        lines += &format!("residual streams behind {sites} are rescaled: channels ÷ {range}\n");
     }
     let mut kept: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    let mut is_centred = false;
     for stream in &plan.streams {
         match &stream.centring {
             None => {}
             Some(Centring::Centred { .. }) => {
+                is_centred = true;
                 let change = format!("centred: {}", needs(&stream.centring));
                 lines += &line(stream, &change);
             }
@@ -88,8 +95,12 @@ pub fn told(plan: &Plan, centre: bool) -> String {
             }
         }
     }
+    if is_centred {
+        lines += RMS_NORM;
+    }
     for ((change, reason), count) in kept {
-        lines += &format!("{count} streams not {change}: {reason}\n");
+        let streams = report::counted(count, "stream");
+        lines += &format!("{streams} not {change}: {reason}\n");
     }
     lines
 }
@@ -110,8 +121,9 @@ fn needs(centring: &Option<Centring>) -> String {
         return String::new();
     };
     let mut told = format!(
-        "{} LN become RMSNorm, {constants} constants change",
-        normalizers.len()
+        "{} LN become RMSNorm, {} change",
+        normalizers.len(),
+        report::counted(*constants, "constant")
     );
     if !subtracted.is_empty() {
         told += &format!(", the mean is taken off behind {}", subtracted.join(", "));
@@ -132,7 +144,10 @@ fn takes(scaling: &Scaling) -> String {
     } else {
         format!(", a Mul at {}", multiplied.join(", "))
     };
-    format!("{} operators take a power of two in{behind}", into.len())
+    format!(
+        "{} absorb a power of two{behind}",
+        report::counted(into.len(), "operator")
+    )
 }
 
 /// For example `25 LN, 1 linear`.

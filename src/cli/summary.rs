@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use unfold::affine::plan::{OpsetUpgrade, StopReason, Tidy};
 use unfold::affine::recognize::Family;
+use unfold::report::counted;
 use unfold::{Outcome, Plan};
 
 use super::out::{Paint, Tone};
@@ -36,7 +37,8 @@ impl Count {
         } else {
             format!(" ({partly} more in part)")
         };
-        paint.text(tone, &format!("{folded} of {sites} {name}{partly}"))
+        let sites = counted(sites, name);
+        paint.text(tone, &format!("{folded} of {sites}{partly}"))
     }
 }
 
@@ -89,11 +91,11 @@ impl Summary {
     /// The summary in one line, such as `25 of 25 offline sites fold`.
     pub fn line(&self, paint: Paint) -> String {
         let families = [
-            (self.offline, "offline sites"),
-            (self.pointwise, "pointwise sites"),
-            (self.online, "online sites"),
-            (self.scale, "other scales"),
-            (self.linear, "linear merges"),
+            (self.offline, "offline site"),
+            (self.pointwise, "pointwise site"),
+            (self.online, "online site"),
+            (self.scale, "other scale"),
+            (self.linear, "linear merge"),
         ];
         let told: Vec<String> = families
             .into_iter()
@@ -121,40 +123,45 @@ pub fn tidied(
 ) -> String {
     let mut lines = String::new();
     if let Some(OpsetUpgrade { from, to }) = raised {
-        lines += &format!("operator set {from} is raised to {to}, which has HardSwish\n");
+        lines += &format!("operator set {from} raised to {to}, which has HardSwish\n");
     }
-    let changes = [
+    for (count, thing, change, pass) in [
         (
             *constants,
-            "operators with constant results are stored as constants: constant",
+            "operator",
+            "with a constant result stored as constants",
+            "constant",
         ),
-        (
-            *duplicates,
-            "operators that repeat another one are removed: duplicate",
-        ),
+        (*duplicates, "duplicate operator", "removed", "duplicate"),
         (
             *biased,
-            "products or norms have the form of the target, such as Gemm: biased",
+            "operator",
+            "in the form of the target, such as Gemm",
+            "biased",
         ),
         (
             *selected,
-            "selections are made before the work that they leave out: demand",
+            "selection",
+            "moved forward, so that less is computed",
+            "demand",
         ),
         (
             *untold,
-            "values inside the model have no declared shape any more: untold",
+            "value",
+            "inside the model without a declared shape",
+            "untold",
         ),
-    ];
-    for (count, change) in changes {
+    ] {
         if count > 0 {
-            lines += &format!("{count} {change}\n");
+            lines += &format!("{} {change} (--skip {pass})\n", counted(count, thing));
         }
     }
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     kept.iter()
         .for_each(|refusal| *counts.entry(refusal.reason.name()).or_default() += 1);
     for (reason, count) in counts {
-        lines += &format!("{count} constants are computed in each run: {reason}\n");
+        let constants = counted(count, "constant");
+        lines += &format!("{constants} computed in each run: {reason}\n");
     }
     lines
 }

@@ -13,8 +13,9 @@ use unfold::report::plain;
 use unfold::run::{Dims, Input};
 
 use super::candidates::candidates;
+use super::command_line::command;
 use super::exit_code::{EXIT_CODES, End};
-use super::fuse::{FuseArgs, Task, fuse};
+use super::fuse::{FuseArgs, fuse};
 use super::inputs::known_to_some;
 use super::out::{self, Paint};
 use super::output_path::target;
@@ -22,6 +23,7 @@ use super::path::JsonPath;
 use super::rounds::{RoundArgs, labelled};
 use super::steps::Steps;
 use super::storage::ReachArgs;
+use super::tasks::Task;
 use super::tune_report::Tuned;
 use super::values::{file, from_zero};
 
@@ -176,38 +178,4 @@ pub fn sized(mut options: BenchOptions, model: &Model) -> Result<BenchOptions> {
         options.dims = sizes;
     }
     Ok(labelled(options))
-}
-
-/// A command line in the syntax of a shell.
-fn command(words: &[OsString]) -> String {
-    let mut command = "unfold".to_owned();
-    for word in words {
-        command.push(' ');
-        command += &quoted(&word.to_string_lossy());
-    }
-    command
-}
-
-/// A word in the syntax of a shell: in quotes if it contains special characters.
-fn quoted(word: &str) -> String {
-    let is_plain = |letter: char| letter.is_alphanumeric() || "-_./=:,%+@".contains(letter);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn command_is_quoted_for_a_shell() {
-        let words = ["fuse", "my model.onnx", "--skip", "*", "it's"].map(OsString::from);
-        assert_eq!(
-            command(&words),
-            r"unfold fuse 'my model.onnx' --skip '*' 'it'\''s'"
-        );
-    }
 }

@@ -63,18 +63,27 @@ pub fn run(args: &ZooArgs) -> Result<End> {
 /// The entry of a network and a normalizer. Both may be named together: `swin-t.un`.
 fn entry(network: &str, norm: Option<&str>) -> Result<Entry> {
     let name = norm.map_or_else(|| network.to_owned(), |norm| format!("{network}.{norm}"));
-    find(&name).ok_or_else(|| match norms().get(network) {
-        Some(norms) => misused(format!(
-            "--norm is one of {} for {network}",
-            norms.join(", ")
-        )),
-        None => {
-            let networks: Vec<&str> = norms().into_keys().collect();
-            misused(format!(
-                "there is no network {network}; there are {}",
-                networks.join(", ")
-            ))
-        }
+    find(&name).ok_or_else(|| unknown(&name))
+}
+
+/// The mistake in a name that the zoo lacks: its normalizer, or its network.
+fn unknown(name: &str) -> anyhow::Error {
+    let norms = norms();
+    let (network, norm) = match name.rsplit_once('.') {
+        Some((network, norm)) => (network, Some(norm)),
+        None => (name, None),
+    };
+    let Some(has) = norms.get(network) else {
+        let networks: Vec<&str> = norms.into_keys().collect();
+        return misused(format!(
+            "the zoo has no network `{network}`; it has {}",
+            networks.join(", ")
+        ));
+    };
+    let has = has.join(", ");
+    misused(match norm {
+        Some(norm) => format!("the zoo has no normalizer `{norm}` for {network}; it has {has}"),
+        None => format!("--norm NORM names the normalizer of {network}: {has}"),
     })
 }
 

@@ -69,6 +69,14 @@ pub fn destination(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("its links lead in a circle"))
 }
 
+/// The error of the system, without the name of the temporary folder that tempfile adds: the user never chose that.
+fn without_temporary_path(error: io::Error) -> io::Error {
+    let text = error.to_string();
+    let number = text.split("(os error ").nth(1);
+    let number = number.and_then(|rest| rest.split(')').next()?.parse().ok());
+    number.map_or(error, io::Error::from_raw_os_error)
+}
+
 /// A model, and perhaps a data file, while they are written.
 pub(crate) struct FileDraft {
     path: PathBuf,
@@ -97,7 +105,8 @@ impl FileDraft {
         let folder = folder_of(&path);
         let mut lock = FolderLock::new(folder);
         sweep(folder);
-        let aside = tempfile::Builder::new().prefix(PREFIX).tempdir_in(folder)?;
+        let aside = tempfile::Builder::new().prefix(PREFIX).tempdir_in(folder);
+        let aside = aside.map_err(without_temporary_path)?;
         let list = File::create_new(aside.path().join(LIST))?;
         // On a file system without locks, no other process can lock this list to remove it either.
         let _ = list.try_lock();

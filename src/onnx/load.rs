@@ -53,6 +53,9 @@ impl Model {
         let path = path.as_ref();
         // Checked before the file is opened, since opening a pipe would wait for its writer.
         let metadata = path.metadata().map_err(|source| unreadable(path, source))?;
+        if metadata.is_dir() {
+            return Err(not_onnx(path, "it is a folder"));
+        }
         if !metadata.is_file() {
             return Err(not_onnx(path, "it is no regular file"));
         }

@@ -115,12 +115,12 @@ impl Folded {
         })
     }
 
-    /// Writes the result. Returns the paths of the model and of its data, and their number of
+    /// Writes the result, over the input if there is no path. Returns the paths of the model and of its data, and their number of
     /// bytes.
     fn save(
         &self,
         py: Python<'_>,
-        path: PathBuf,
+        path: Option<PathBuf>,
         external_data: String,
         external_threshold: usize,
     ) -> PyResult<(PathBuf, Option<PathBuf>, u64)> {
@@ -132,7 +132,7 @@ impl Folded {
                 external_threshold,
             }
             .options();
-            let path = target(&input, Some(&path))?;
+            let path = target(&input, path.as_deref())?;
             attended.pass_on();
             let saved = match changed {
                 true => model.save_as(path, &options)?,
@@ -505,10 +505,11 @@ pub fn bench(
             attended.pass_on();
         }
         let (variants, sites) = match &opened[..] {
-            [model] => variants::variants(model)?,
+            [model] => bench_variants::variants(model)?,
             models => {
                 let named = names.iter().zip(models);
-                let variants = named.map(|(name, model)| variants::named(name, model.clone()));
+                let variants =
+                    named.map(|(name, model)| bench_variants::named(name, model.clone()));
                 (variants.collect::<Result<_>>()?, vec![])
             }
         };

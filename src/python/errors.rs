@@ -86,7 +86,7 @@ pub fn raised(error: &anyhow::Error) -> PyErr {
         None => {}
     }
     if error.is::<BadOption>() {
-        return PyValueError::new_err(text);
+        return PyValueError::new_err(with_keywords(&text));
     }
     if let Some(NoFolder { path, folder }) = error.downcast_ref() {
         let said = plain(&format!("there is no folder {}", folder.display()));
@@ -110,10 +110,31 @@ pub fn raised(error: &anyhow::Error) -> PyErr {
         Some(Error::Certificate { .. }) => CertificateError::new_err(text),
         Some(
             Error::Skip { .. } | Error::StopAfter { .. } | Error::Power { .. } | Error::Fix { .. },
-        ) => PyValueError::new_err(text),
+        ) => PyValueError::new_err(with_keywords(&text)),
         Some(Error::Defect { .. }) => InternalError::new_err(text),
         Some(Error::StreamMagnitude { .. }) | None => UnfoldError::new_err(text),
     }
+}
+
+/// A message in which the options of the command line have the names of their keyword arguments.
+fn with_keywords(text: &str) -> String {
+    let words: Vec<String> = text.split(' ').map(with_keyword).collect();
+    words.join(" ")
+}
+
+/// Such as `dims:` for `--dim:`.
+fn with_keyword(word: &str) -> String {
+    let Some(option) = word.strip_prefix("--") else {
+        return word.to_owned();
+    };
+    let end = option.find(|letter: char| !letter.is_alphanumeric() && letter != '-');
+    let (name, rest) = option.split_at(end.unwrap_or(option.len()));
+    let keyword = match name {
+        "dim" => "dims".to_owned(),
+        "reference" => "references".to_owned(),
+        name => name.replace('-', "_"),
+    };
+    keyword + rest
 }
 
 /// The exception that Python itself would raise, such as `FileNotFoundError`, with the name of the
@@ -130,5 +151,26 @@ fn of_system(path: &std::path::Path, source: &io::Error, text: String) -> PyErr 
             PyOSError::new_err((number, said, path.as_os_str().to_owned()))
         }
         None => PyOSError::new_err(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_keywords;
+
+    #[test]
+    fn options_have_the_names_of_keyword_arguments() {
+        for (line, words) in [
+            ("--dim: no input has `bach`", "dims: no input has `bach`"),
+            (
+                "--batch and --dim give the same dimension a size",
+                "batch and dims give the same dimension a size",
+            ),
+            ("--fix `n`: too small", "fix `n`: too small"),
+            ("--scale-stream 2^-50", "scale_stream 2^-50"),
+            ("2^-1 to 2^-40", "2^-1 to 2^-40"),
+        ] {
+            assert_eq!(with_keywords(line), words);
+        }
     }
 }

@@ -47,13 +47,13 @@ enum ReadFrom {
 enum Outside {
     Nothing,
     Folder(PathBuf),
-    NodeQuery(Arc<Callback>),
+    Resolver(Arc<Callback>),
 }
 
 impl Outside {
     fn new(folder: Option<PathBuf>, resolver: Option<Py<PyAny>>) -> Self {
         match (folder, resolver) {
-            (_, Some(call)) => Self::NodeQuery(Arc::new(Callback {
+            (_, Some(call)) => Self::Resolver(Arc::new(Callback {
                 call,
                 raised: Mutex::default(),
             })),
@@ -72,13 +72,13 @@ impl ReadFrom {
             Self::Memory { bytes, reach } => match reach {
                 Outside::Nothing => Model::from_bytes(bytes)?,
                 Outside::Folder(folder) => Model::from_bytes_in(bytes, folder)?,
-                Outside::NodeQuery(resolver) => Model::from_bytes_with(bytes, resolver)?,
+                Outside::Resolver(resolver) => Model::from_bytes_with(bytes, resolver)?,
             },
             Self::Message { message, reach } => {
                 let externals = match reach {
                     Outside::Nothing => Externals::none(),
                     Outside::Folder(folder) => Externals::beside(&folder.join("model")),
-                    Outside::NodeQuery(resolver) => Externals::resolved(resolver),
+                    Outside::Resolver(resolver) => Externals::resolved(resolver),
                 };
                 Model::from_message(message, externals)?
             }
@@ -345,11 +345,11 @@ impl ModelSource {
     /// The result of work on this model, or the exception that its resolver raised.
     pub fn settled<T>(&self, py: Python<'_>, result: PyResult<T>) -> PyResult<T> {
         let (ReadFrom::Memory {
-            reach: Outside::NodeQuery(resolver),
+            reach: Outside::Resolver(resolver),
             ..
         }
         | ReadFrom::Message {
-            reach: Outside::NodeQuery(resolver),
+            reach: Outside::Resolver(resolver),
             ..
         }) = &self.from
         else {

@@ -24,6 +24,12 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
+/// How many of something there are, in words.
+pub fn counted(count: usize, word: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {word}{plural}")
+}
+
 /// Escapes text for a terminal. All characters that move the cursor, change colours, ring the bell
 /// or change the direction of text are written as escapes.
 ///
@@ -123,7 +129,7 @@ fn live_sentence(ran: &[Named]) -> Option<String> {
     let held = format!("{} holds it", highest.1.live_peak_at);
     let (low, high) = (lowest.1.live_peak, highest.1.live_peak);
     Some(match ran.len() > 1 {
-        true if same(low, high) => {
+        true if is_same_size(low, high) => {
             let most = ran
                 .iter()
                 .filter_map(|(_, memory)| memory.live_at_normalizers)
@@ -160,7 +166,7 @@ fn at_normalizers(live: Option<u64>) -> String {
 fn heap_sentence(ran: &[Named]) -> Option<String> {
     let (lowest, highest) = extremes(ran, |memory| memory.heap_peak)?;
     let (low, high) = (lowest.1.heap_peak?, highest.1.heap_peak?);
-    (!same(low, high)).then(|| {
+    (!is_same_size(low, high)).then(|| {
         let (low, high) = (bytes(low), bytes(high));
         format!(
             "In the order in which tract runs them, the heap held least in {} ({low}) and most in {} ({high}).",
@@ -185,8 +191,8 @@ fn extremes<'a>(
     Some((lowest, highest))
 }
 
-/// Whether two sizes differ by less than 0.5 %.
-fn same(low: u64, high: u64) -> bool {
+/// Whether two sizes differ by too little to call one larger.
+pub(super) fn is_same_size(low: u64, high: u64) -> bool {
     high as f64 / (low as f64).max(1.0) < 1.005
 }
 

@@ -6,5 +6,5 @@ mod format;
 mod inspect;
 
 pub use bench::*;
-pub use format::{bytes, plain, time};
+pub use format::{bytes, counted, plain, time};
 pub use inspect::*;

@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, get_args, overload
 
 from unfold_onnx import _native, _options
 from unfold_onnx._bench import BenchReport
-from unfold_onnx._models import AnyModel, Buffer, Resolver, StrPath, opened
+from unfold_onnx._models import AnyModel, Buffer, Kind, Program, Resolver, Script, StrPath, opened
 from unfold_onnx._plan import Inspection, Plan
 from unfold_onnx._progress import Progress, told
 from unfold_onnx._verdicts import FuseReport, Proof, UnfoldWarning, Verification
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     Message = TypeVar("Message", onnx.ModelProto, onnx_ir.Model)
+    Exported = TypeVar("Exported", bound=Program)
+
+LARGEST_POWER = 40
+"""The largest k of ``2^-k`` by which residual streams are scaled."""
 
 Verify = Literal["auto", "run", "prove", "require", "off"]
 Storage = Literal["auto", "always", "never"]
@@ -34,6 +38,7 @@ class FuseOptions(TypedDict, total=False):
     skip: str | Sequence[str]
     max_growth: float
     centre: bool
+    center: bool
     merge_norms: bool
     constant_norms: bool
     scale_stream: int | None
@@ -55,6 +60,10 @@ class FuseOptions(TypedDict, total=False):
 @overload
 def fuse(model: Message, output: None = None, **options: Unpack[FuseOptions]) -> Message: ...
 @overload
+def fuse(model: Exported, output: None = None, **options: Unpack[FuseOptions]) -> Exported: ...
+@overload
+def fuse(model: Script, output: None = None, **options: Unpack[FuseOptions]) -> onnx.ModelProto: ...
+@overload
 def fuse(model: Buffer | StrPath, output: None = None, **options: Unpack[FuseOptions]) -> bytes: ...
 @overload
 def fuse(model: AnyModel, output: StrPath, **options: Unpack[FuseOptions]) -> Path: ...
@@ -64,12 +73,14 @@ def fuse(model: AnyModel, output: StrPath | None = None, **options: Unpack[FuseO
     Inputs and outputs keep their names, types and shapes. The model itself is never changed.
 
     Args:
-        model: An ``onnx.ModelProto``, an ``onnx_ir.Model``, the bytes of an ONNX file, or its path.
+        model: An ``onnx.ModelProto``, an ``onnx_ir.Model``, a ``torch.onnx.ONNXProgram``, an
+            ``onnxscript.OnnxFunction``, the bytes of an ONNX file, or its path.
         output: The path of the result. An existing ONNX model is replaced; any other existing file is an error.
         skip: Sites to leave unchanged: names or kinds, or patterns with ``*`` and ``?``.
         max_growth: The limit for growth by copies of shared weights, in percent of the weights. Default: 5.
         centre: Whether residual streams are centred with ``target="portable"`` too, so that LayerNormalizations on them
-            become RMS normalizations. With other targets, ``skip="centring"`` leaves them unchanged.
+            become RMS normalizations. With other targets, ``skip="centring"`` leaves them unchanged. ``center`` is another
+            spelling.
         merge_norms: Whether a normalizer is removed if only other normalizers follow it. The result is equal up to the
             epsilon of those, and cannot be proved.
         constant_norms: Whether a normalizer is taken as constant whose ε is all of its variance + ε in floating point.
@@ -103,7 +114,8 @@ def fuse(model: AnyModel, output: StrPath | None = None, **options: Unpack[FuseO
         progress: ``True`` shows a bar if tqdm is installed. A function is called with ``(stage, done, of)``.
 
     Returns:
-        The result in the form of ``model``: a message for a message, bytes for bytes. For a path without ``output``,
+        The result in the form of ``model``: a message for a message, a program for a program, bytes for bytes, and a
+        message for an ``onnxscript.OnnxFunction``. For a path without ``output``,
         the bytes of the result; with ``output``, the path that was written. Without ``output``, weights in other files
         stay there.
 
@@ -133,6 +145,14 @@ def fuse_with_report(
 ) -> tuple[Message, FuseReport]: ...
 @overload
 def fuse_with_report(
+    model: Exported, output: None = None, **options: Unpack[FuseOptions]
+) -> tuple[Exported, FuseReport]: ...
+@overload
+def fuse_with_report(
+    model: Script, output: None = None, **options: Unpack[FuseOptions]
+) -> tuple[onnx.ModelProto, FuseReport]: ...
+@overload
+def fuse_with_report(
     model: Buffer | StrPath, output: None = None, **options: Unpack[FuseOptions]
 ) -> tuple[bytes, FuseReport]: ...
 @overload
@@ -152,15 +172,41 @@ def fuse_with_report(
     return _fused(model, output, options)
 
 
+def fuse_in_place(path: Path, options: FuseOptions) -> FuseReport:
+    """As :func:`fuse_with_report`, for a file that the result replaces."""
+    folded, _, report = _folded(path, options)
+    if folded.changed:
+        report = _saved(folded, None, options, report)[1]
+    return report
+
+
 def _fused(model: AnyModel, output: StrPath | None, options: FuseOptions) -> tuple[Any, FuseReport]:
-    unknown = set(options) - set(FuseOptions.__annotations__)
-    if unknown:
-        raise TypeError(f"unexpected keyword arguments: {', '.join(sorted(unknown))}")
+    """The result in the type of the model, or the path that was written."""
+    if output is None and options.get("external_data", "auto") == "always":
+        raise ValueError("external_data: without an output there is no place for a file")
+    folded, kind, report = _folded(model, options)
+    if output is not None:
+        return _saved(folded, output, options, report)
+    return kind.made(folded) if folded.changed else kind.same(), report
+
+
+def _saved(
+    folded: _native.Folded, output: StrPath | None, options: FuseOptions, report: FuseReport
+) -> tuple[Path, FuseReport]:
+    """Writes the result to a path, or over the model; returns the path."""
+    storage = options.get("external_data", "auto"), options.get("external_threshold", 1024)
+    path, _, size = folded.save(output, *storage)
+    if report.changed:
+        report = replace(report, file_bytes=(report.file_bytes[0], size))
+    return Path(path), report
+
+
+def _folded(model: AnyModel, options: FuseOptions) -> tuple[_native.Folded, Kind[Any], FuseReport]:
+    known = [name for name in FuseOptions.__annotations__ if name not in _options.SPELLINGS]
+    options = cast(FuseOptions, _options.spelled("fuse", options, known))
     _options.one_of("verify", options.get("verify", "auto"), get_args(Verify))
     _options.one_of("external_data", options.get("external_data", "auto"), get_args(Storage))
     _check_tolerance(options.get("tolerance"))
-    if output is None and options.get("external_data", "auto") == "always":
-        raise ValueError("external_data: there is no output that a file could be beside")
     source, kind = opened(model, options.get("allow_external", ()), options.get("resolver"))
     chosen = _chosen(
         options.get("skip", ()),
@@ -180,20 +226,13 @@ def _fused(model: AnyModel, output: StrPath | None, options: FuseOptions) -> tup
             source,
             chosen,
             options.get("verify", "auto"),
-            options.get("dims") or {},
+            _options.sizes("dims", options.get("dims")),
             options.get("tolerance"),
             tell,
         )
     for line in folded.warnings:
-        warnings.warn(line, UnfoldWarning, stacklevel=3)
-    report = FuseReport.of(*folded.told())
-    if output is not None:
-        storage = options.get("external_data", "auto"), options.get("external_threshold", 1024)
-        path, _, size = folded.save(output, *storage)
-        if report.changed:
-            report = replace(report, file_bytes=(report.file_bytes[0], size))
-        return Path(path), report
-    return kind.made(folded) if folded.changed else kind.same(), report
+        warnings.warn(line, UnfoldWarning, stacklevel=4)
+    return folded, kind, FuseReport.of(*folded.told())
 
 
 def _chosen(
@@ -211,10 +250,15 @@ def _chosen(
 ) -> _native.Chosen:
     _options.from_zero("max_growth", max_growth)
     _options.one_of("target", target, get_args(Target))
+    if slice is not None:
+        _options.count("slice", slice)
+    if scale_stream is not None:
+        _options.count("scale_stream", scale_stream, most=LARGEST_POWER)
     patterns = [skip] if isinstance(skip, str) else list(skip)
     goal = None if memory is None else str(memory)
-    slicing = slice, goal, dict(expect or {})
-    return _native.Chosen(patterns, max_growth, centre, merge_norms, constant_norms, scale_stream, target, dict(fix or {}), *slicing)
+    fixed, expected = _options.sizes("fix", fix), _options.sizes("expect", expect)
+    streams = centre, merge_norms, constant_norms, scale_stream
+    return _native.Chosen(patterns, max_growth, *streams, target, fixed, slice, goal, expected)
 
 
 def _check_tolerance(tolerance: float | None) -> None:
@@ -222,6 +266,7 @@ def _check_tolerance(tolerance: float | None) -> None:
         _options.from_zero("tolerance", tolerance)
 
 
+@_options.checked
 def plan(
     model: AnyModel,
     *,
@@ -255,6 +300,7 @@ def plan(
     return Plan.of(data, text)
 
 
+@_options.checked
 def inspect(
     model: AnyModel,
     *,
@@ -279,6 +325,7 @@ def inspect(
         return Inspection.of(_native.inspect(source, name, html, tell))
 
 
+@_options.checked
 def verify(
     original: AnyModel,
     fused: AnyModel,
@@ -298,10 +345,12 @@ def verify(
     if not seeds:
         raise ValueError("seeds: there is none to draw inputs from")
     first, second = _sources(original, fused, allow_external, resolver)
-    _, data = _native.verify(first, second, dims or {}, tolerance, list(seeds))
+    sizes = _options.sizes("dims", dims)
+    _, data = _native.verify(first, second, sizes, tolerance, list(seeds))
     return Verification.of(json.loads(data))
 
 
+@_options.checked
 def prove(
     original: AnyModel,
     fused: AnyModel,
@@ -331,7 +380,8 @@ def prove(
     """
     _options.count("points", points)
     first, second = _sources(original, fused, allow_external, resolver)
-    return Proof.of(json.loads(_native.prove(first, second, certificate, dims or {}, points, seed)))
+    sizes = _options.sizes("dims", dims)
+    return Proof.of(json.loads(_native.prove(first, second, certificate, sizes, points, seed)))
 
 
 def _sources(
@@ -341,6 +391,7 @@ def _sources(
     return first, second
 
 
+@_options.checked
 def bench(
     model: AnyModel | Mapping[str, AnyModel],
     *,
@@ -369,15 +420,14 @@ def bench(
         UnfoldError: the errors of :func:`fuse`, or a size does not fit the model.
         ValueError: an option is invalid, or no model has a dimension of ``dims``.
     """
-    for size in batch:
-        _options.count("batch", size)
+    sizes, batches = _options.sizes("dims", dims), _options.counts("batch", batch)
     if rounds is not None:
         _options.count("rounds", rounds)
     _options.above_zero("time", time)
     _options.count("threads", threads, _options.THREADS)
     models = model if isinstance(model, Mapping) else {_name(model): model}
     sources = [(name, opened(one, (), resolver)[0]) for name, one in models.items()]
-    return BenchReport.of(_native.bench(sources, list(batch), dims or {}, rounds, time, threads, list(references)))
+    return BenchReport.of(_native.bench(sources, batches, sizes, rounds, time, threads, list(references)))
 
 
 def _name(model: AnyModel) -> str:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Union
 
 from unfold_onnx._native import Folded, Source, Wire
 
@@ -16,10 +16,29 @@ if TYPE_CHECKING:
     import onnx_ir
     from typing_extensions import TypeAlias, TypeGuard
 
+
+class Program(Protocol):
+    """A ``torch.onnx.ONNXProgram``: what ``torch.onnx.export(..., dynamo=True)`` returns."""
+
+    model: onnx_ir.Model
+
+    @property
+    def exported_program(self) -> Any: ...
+
+
+class Script(Protocol):
+    """An ``onnxscript.OnnxFunction``: what the decorator ``onnxscript.script()`` returns."""
+
+    def to_model_proto(self) -> onnx.ModelProto: ...
+
+
 StrPath = Union[str, "os.PathLike[str]"]
 Buffer = Union[bytes, bytearray, memoryview]
-AnyModel: TypeAlias = "Union[onnx.ModelProto, onnx_ir.Model, bytes, bytearray, memoryview, str, os.PathLike[str]]"
-"""A model: a message, an intermediate representation, the bytes of a file, or its path."""
+AnyModel: TypeAlias = (
+    "Union[onnx.ModelProto, onnx_ir.Model, Program, Script, bytes, bytearray, memoryview, str, os.PathLike[str]]"
+)
+"""A model: a message, an intermediate representation, a program of PyTorch's exporter, a function of ONNX Script, the bytes
+of a file, or its path."""
 Resolver = Union[StrPath, "Callable[[str, int, int], Buffer]"]
 """The external data of a model in memory: a folder, or a function of ``(location, offset, length)``."""
 
@@ -63,7 +82,14 @@ def opened(model: Any, allow_external: Sequence[StrPath], resolver: Resolver | N
         return _message(model, resolver)
     if _is(model, "onnx_ir", "Model"):
         return _representation(model, resolver)
-    raise TypeError(f"{type(model).__name__} is no model: give a path, bytes, an onnx.ModelProto or an onnx_ir.Model")
+    if _is(model, "torch.onnx", "ONNXProgram"):
+        return _program(model, resolver)
+    if _is(model, "onnxscript", "OnnxFunction"):
+        return _message(model.to_model_proto(), resolver)
+    raise TypeError(
+        f"{type(model).__name__} is no model: give a path, bytes, an onnx.ModelProto, an onnx_ir.Model, a "
+        "torch.onnx.ONNXProgram or an onnxscript.OnnxFunction"
+    )
 
 
 def _is_path(model: Any) -> TypeGuard[StrPath]:
@@ -113,6 +139,17 @@ def _representation(model: onnx_ir.Model, resolver: Resolver | None) -> tuple[So
     return source, Kind(
         lambda: read(onnx_ir.to_proto(model)), lambda folded: read(_merged(folded, type(proto)()))
     )
+
+
+def _program(program: Program, resolver: Resolver | None) -> tuple[Source, Kind[Program]]:
+    source, kind = _representation(program.model, resolver)
+
+    def around(model: onnx_ir.Model) -> Program:
+        new: Any = type(program)
+        made: Program = new(model, program.exported_program)
+        return made
+
+    return source, Kind(lambda: around(kind.same()), lambda folded: around(kind.made(folded)))
 
 
 def _merged(folded: Folded, message: onnx.ModelProto) -> onnx.ModelProto:

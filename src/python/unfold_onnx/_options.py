@@ -1,35 +1,114 @@
-"""Refuses invalid options by name, with the messages of the command."""
+"""Arguments without a meaning are refused under their own names."""
 
 from __future__ import annotations
 
+import difflib
+import functools
+import inspect
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 THREADS = 1024
-"""The maximum number of threads of a measurement."""
+"""The most threads that a measurement may have."""
+
+SPELLINGS = {"center": "centre"}
+"""Other spellings of arguments, which are taken as well."""
+
+NEAR = {
+    "dim": "dims",
+    "dimensions": "dims",
+    "atol": "tolerance",
+    "rtol": "tolerance",
+    "exclude": "skip",
+    "keep": "skip",
+    "engine": "target",
+    "device": "target",
+    "out": "output",
+    "path": "output",
+}
+"""Arguments of the command line and of other tools, and the argument that has their meaning here."""
+
+Call = TypeVar("Call", bound="Callable[..., Any]")
+
+
+def checked(call: Call) -> Call:
+    """A function that answers a misspelled argument with the right one."""
+    known = [name for name in inspect.signature(call).parameters if name != "options"]
+
+    @functools.wraps(call)
+    def answering(*args: Any, **options: Any) -> Any:
+        return call(*args, **spelled(call.__name__, options, known))
+
+    return cast(Call, answering)
+
+
+def spelled(call: str, options: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
+    """The arguments under their own names. An unknown one is a ``TypeError``, which names the nearest."""
+    right: dict[str, Any] = {}
+    for name, value in options.items():
+        own = name if name in known else SPELLINGS.get(name, name)
+        if own not in known:
+            raise TypeError(f"{call}() got an unexpected keyword argument {name!r}{_nearest(name, known)}")
+        if own in right:
+            raise TypeError(f"{call}() got two values for the argument {own!r}")
+        right[own] = value
+    return right
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    meant = NEAR.get(name)
+    near = [meant] if meant in known else difflib.get_close_matches(name, known, n=1)
+    return f". Did you mean {near[0]!r}?" if near else f"; it takes {', '.join(known)}"
 
 
 def one_of(name: str, value: object, possible: Sequence[str]) -> None:
-    """Refuses a word that is not a value of the option."""
+    """Refuses a word that an argument does not take."""
     if value not in possible:
         raise ValueError(f"{name}: {value!r} is none of {', '.join(possible)}")
 
 
 def from_zero(name: str, value: float) -> None:
-    """Refuses a value that is not a nonnegative number."""
-    if not (math.isfinite(value) and value >= 0):
+    """Refuses anything but a number from 0 on."""
+    if not (math.isfinite(_number(name, value)) and value >= 0):
         raise ValueError(f"{name}: {value} is not a number from 0 on")
 
 
 def above_zero(name: str, value: float) -> None:
-    """Refuses a value that is not a positive number."""
-    if not (math.isfinite(value) and value > 0):
+    """Refuses anything but a number above 0."""
+    if not (math.isfinite(_number(name, value)) and value > 0):
         raise ValueError(f"{name}: {value} is not a number above 0")
 
 
-def count(name: str, value: int, most: int | None = None) -> None:
-    """Refuses a count below 1 or above ``most``."""
-    if value < 1:
-        raise ValueError(f"{name}: {value} is too few: at least 1")
-    if most is not None and value > most:
-        raise ValueError(f"{name}: {value} is too many: at most {most}")
+def _number(name: str, value: object) -> float:
+    if not isinstance(value, (int, float)) and not hasattr(value, "__float__"):
+        raise TypeError(f"{name}: {value!r} is not a number")
+    return float(cast(float, value))
+
+
+def count(name: str, value: object, most: int | None = None, least: int = 1) -> int:
+    """An integer from ``least`` to ``most``; anything else is refused."""
+    try:
+        number = operator.index(cast(int, value))
+    except TypeError:
+        raise TypeError(f"{name}: {value!r} is not an integer") from None
+    if number < least:
+        raise ValueError(f"{name}: {number} is too few: at least {least}")
+    if most is not None and number > most:
+        raise ValueError(f"{name}: {number} is too many: at most {most}")
+    return number
+
+
+def counts(name: str, values: Iterable[object]) -> list[int]:
+    """Integers from 1 on."""
+    return [count(name, value) for value in values]
+
+
+def sizes(name: str, given: Mapping[str, int] | None) -> dict[str, int]:
+    """Sizes of dimensions by name, which are integers from 1 on."""
+    if given is None:
+        return {}
+    if not isinstance(cast(object, given), Mapping):
+        raise TypeError(f"{name}: {given!r} is not a mapping of names to sizes")
+    return {dim: count(f"{name}[{dim!r}]", size) for dim, size in given.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 _ACTS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -18,7 +19,9 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def power(number: float) -> str:
-    """A number as a power of ten, like the command writes it: ``1e-8``."""
-    digit, _, exponent = f"{number:.0e}".partition("e")
+def power(number: float, digits: int = 0) -> str:
+    """A number as a power of ten, as the command writes it: ``1e-8``, or ``2.0e-7`` with one more digit."""
+    if not math.isfinite(number):
+        return str(number)
+    digit, _, exponent = f"{number:.{digits}e}".partition("e")
     return f"{digit}e{int(exponent)}"

@@ -78,6 +78,7 @@ class TuneReport:
         return self.text
 
 
+@_options.checked
 def tune(
     model: AnyModel,
     output: StrPath | None = None,
@@ -130,9 +131,10 @@ def tune(
         _options.count("rounds", rounds)
     if engine == "onnxruntime" and goal == "memory":
         raise ValueError("goal: memory is measured with engine='tract' only")
+    sizes = _options.sizes("dims", dims)
     source, _ = opened(model, allow_external, resolver)
     with told(progress) as tell:
-        candidates = _native.Candidates(source, dims or {}, rounds, time, threads, tell)
+        candidates = _native.Candidates(source, sizes, rounds, time, threads, tell)
         if engine == "tract":
             data, text = candidates.in_tract(goal, max_slowdown, tell)
         else:

@@ -21,6 +21,11 @@ def _number(value: Optional[float]) -> float:
     return math.nan if value is None else value
 
 
+def _magnitude(error: float) -> float:
+    """NaN is the largest error."""
+    return math.inf if math.isnan(error) else error
+
+
 @dataclass(frozen=True)
 class OutputError:
     """The differences between one output of two models."""
@@ -62,6 +67,17 @@ class Verification:
 
     def __bool__(self) -> bool:
         return self.verdict == "agrees"
+
+    def __str__(self) -> str:
+        if self.verdict == "broken":
+            return plain(f"the second model does not run: {self.reason}")
+        if self.verdict == "could_not_verify":
+            return plain(f"the models could not be compared: {self.reason}")
+        worst = max((_magnitude(one.relative) for one in self.outputs), default=0.0)
+        verb = "agree" if self else "differ"
+        sentence = f"the outputs {verb}: relative error {power(worst, 1)} (tolerance {power(self.tolerance or 0.0)})"
+        mismatched = sum(one.mismatched for one in self.outputs)
+        return sentence + (f", {counted(mismatched, 'element')} mismatched" if mismatched else "")
 
     def _repr_html_(self) -> str:
         rows = [[one.name, f"{one.relative:.1e}", f"{one.absolute:.1e}", one.mismatched] for one in self.outputs]

@@ -155,14 +155,19 @@ impl Ratio {
     /// with a probability of 95 %.
     const FEWEST: usize = 6;
 
+    /// Whether the variants differ measurably; `None` with too few rounds to tell.
+    pub fn is_different(&self) -> Option<bool> {
+        (self.rounds >= Self::FEWEST).then(|| !self.ratio.holds(1.0))
+    }
+
     /// The ratio in words.
     pub fn verdict(&self) -> String {
         let Interval { value, .. } = self.ratio;
-        match () {
-            () if self.rounds < Self::FEWEST => "too few rounds to tell".into(),
-            () if self.ratio.holds(1.0) => "no measurable difference".into(),
-            () if value < 1.0 => format!("{:.1} % faster", 100.0 * (1.0 - value)),
-            () => format!("{:.1} % slower", 100.0 * (value - 1.0)),
+        match self.is_different() {
+            None => "too few rounds to tell".into(),
+            Some(false) => "no measurable difference".into(),
+            Some(true) if value < 1.0 => format!("{:.1} % faster", 100.0 * (1.0 - value)),
+            Some(true) => format!("{:.1} % slower", 100.0 * (value - 1.0)),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::data::{Class, Measurement, Report, Setting};
+use super::lead::lead;
 use super::overview;
 use super::svg::{self, class_colour};
 use super::table::{self, Cells, Column, Table};
@@ -71,6 +72,9 @@ fn setting(out: &mut String, setting: &Setting) -> std::fmt::Result {
     }
     if ran.is_empty() {
         return Ok(());
+    }
+    if let Some(sentence) = lead(setting) {
+        writeln!(out, "<p><strong>{}</strong></p>", escape(&sentence))?;
     }
     let verdicts: Vec<String> = verdicts(setting)
         .iter()

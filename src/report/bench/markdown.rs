@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::data::{Report, Setting};
+use super::lead::lead;
 use super::overview;
 use super::table::{self, Cells, Column, Table};
 use crate::report::format::{failures, how, machine, memory_sentence, plain, verdicts};
@@ -48,6 +49,9 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
 fn setting(out: &mut String, setting: &Setting) -> std::fmt::Result {
     writeln!(out, "\n## {}", escape(&how(setting)))?;
     if setting.ran().next().is_some() {
+        if let Some(sentence) = lead(setting) {
+            writeln!(out, "\n**{}**", escape(&sentence))?;
+        }
         writeln!(out, "\n{}", lines(&table::latency(setting)))?;
         verdicts(setting)
             .iter()

@@ -3,6 +3,7 @@
 
 mod data;
 mod html;
+mod lead;
 mod markdown;
 mod overview;
 mod svg;
@@ -15,4 +16,4 @@ pub use data::*;
 pub use html::html;
 pub use markdown::{markdown, overview_markdown};
 pub use overview::{overview_heading, overview_lines};
-pub use terminal::terminal;
+pub use terminal::{terminal, terminal_of};

@@ -23,26 +23,38 @@ const WIDE: [Pair; 5] = [
     PORTABLE_BY_LN,
 ];
 
+/// The heading of the ratio of peaks of memory.
+const PEAK: &str = "peak";
+
 /// The heading above [`overview_lines`].
 pub fn overview_heading() -> String {
     let heads = NARROW.map(|(variant, by)| {
         let head = format!("{variant} ÷ {by}")
             .replace("as exported", "exported")
             .replace("LN twin", "LN");
-        format!("{head:>19}")
+        format!("{head:>18}")
     });
-    format!("{:<22} {}\n", "ratio of latencies", heads.concat())
+    format!("{:<21}{} {PEAK}\n", "ratio of latencies", heads.concat())
 }
 
-/// The ratios of each setting of a report, one line each, in 80 columns.
+/// The ratios of each setting of a report, and the peak of memory as a part of that of the exported model, a line each, in
+/// 80 columns.
 pub fn overview_lines(report: &Report) -> String {
     let mut lines = String::new();
     for setting in &report.settings {
         let name = plain(&format!("{} {}", report.model, setting.label));
-        let cells = NARROW.map(|pair| format!("{:>19}", cell(setting, pair)));
-        lines += &format!("{name:<22} {}\n", cells.concat().trim_end());
+        let cells = NARROW.map(|pair| format!("{:>18}", cell(setting, pair)));
+        let peak = peak_ratio(setting).map_or_else(dash, |ratio| format!("{ratio:.2}"));
+        lines += &format!("{name:<21}{} {peak:>4}\n", cells.concat());
     }
     lines
+}
+
+/// The peak of memory of the fused model over that of the exported one.
+fn peak_ratio(setting: &Setting) -> Option<f64> {
+    let fused = measurement(setting, "fused")?.memory.peak();
+    let exported = measurement(setting, "as exported")?.memory.peak();
+    Some(fused as f64 / exported.max(1) as f64)
 }
 
 /// A table of the ratios that any report has, for each setting of all reports.

@@ -1,12 +1,13 @@
-//! A report for a terminal of 80 columns.
+//! A report for a terminal.
 
 use std::fmt::Write;
 
 use super::data::{Report, Setting};
+use super::lead::lead;
 use super::table::{self, Cells, Table};
 use crate::report::format::{failures, how, machine, memory_sentence, plain, time, verdicts};
 
-/// The maximum width of a line.
+/// How wide a sentence is at most, and a table where the width of the terminal is not known.
 const WIDTH: usize = 80;
 /// The width that every column of texts may have, and the maximum width of one that is not the
 /// last.
@@ -14,52 +15,71 @@ const SHORT: usize = 13;
 const LONG: usize = 28;
 /// The gap between columns.
 const GAP: usize = 2;
+/// On a narrower terminal each row of a table is a paragraph.
+const NARROW: usize = 60;
 
 /// The report as text, at most 80 columns wide unless the reason for a failure is longer.
 pub fn terminal(report: &Report) -> String {
+    terminal_of(report, WIDTH)
+}
+
+/// The report as text, in which a table has at most this width, and a sentence at most 80 columns of it.
+pub fn terminal_of(report: &Report, width: usize) -> String {
     let mut out = String::new();
     // Writing to a string does not fail.
-    let _ = write(&mut out, report);
+    let _ = write(&mut out, report, width);
     out
 }
 
-fn write(out: &mut String, report: &Report) -> std::fmt::Result {
+fn write(out: &mut String, report: &Report, width: usize) -> std::fmt::Result {
     writeln!(
         out,
         "{}\n{}",
-        cut(&report.model, WIDTH),
-        cut(&machine(report), WIDTH)
+        cut(&report.model, width),
+        cut(&machine(report), width)
     )?;
-    for setting in &report.settings {
-        writeln!(out, "\n{}\n", cut(&how(setting), WIDTH))?;
-        if setting.ran().next().is_some() {
-            lines(out, &table::latency(setting))?;
-            writeln!(out)?;
-            verdicts(setting)
-                .iter()
-                .try_for_each(|verdict| writeln!(out, "{}", cut(verdict, WIDTH)))?;
-            bars(out, setting)?;
-            lines(out, &table::memory(setting))?;
-            memory_sentence(setting).map_or(Ok(()), |sentence| wrap(out, &sentence))?;
-            writeln!(out)?;
-            lines(out, &table::shares(setting))?;
-        }
-        failures(setting).try_for_each(|failure| writeln!(out, "{}", plain(&failure)))?;
+    for one in &report.settings {
+        writeln!(out, "\n{}", cut(&how(one), width))?;
+        setting(out, one, width)?;
+        failures(one).try_for_each(|failure| writeln!(out, "{}", plain(&failure)))?;
     }
     if !report.sites.is_empty() {
         writeln!(out)?;
-        lines(out, &table::sites(report))?;
+        lines(out, &table::sites(report), width)?;
     }
     if !report.notes.is_empty() {
         writeln!(out)?;
     }
-    report.notes.iter().try_for_each(|note| wrap(out, note))
+    let mut notes = report.notes.iter();
+    notes.try_for_each(|note| wrap(out, note, width))
 }
 
-/// Writes a table without its details, and without the last number columns if they do not fit. Long
-/// texts are shortened.
-fn lines(out: &mut String, table: &Table) -> std::fmt::Result {
-    let columns = fitted(table);
+/// The measurements of one setting: the gain in a sentence, then the tables.
+fn setting(out: &mut String, setting: &Setting, width: usize) -> std::fmt::Result {
+    lead(setting).map_or(Ok(()), |sentence| wrap(out, &sentence, width))?;
+    writeln!(out)?;
+    if setting.ran().next().is_none() {
+        return Ok(());
+    }
+    lines(out, &table::latency(setting), width)?;
+    writeln!(out)?;
+    verdicts(setting)
+        .iter()
+        .try_for_each(|verdict| writeln!(out, "{}", cut(verdict, width)))?;
+    bars(out, setting)?;
+    lines(out, &table::memory(setting), width)?;
+    memory_sentence(setting).map_or(Ok(()), |sentence| wrap(out, &sentence, width))?;
+    writeln!(out)?;
+    lines(out, &table::shares(setting), width)
+}
+
+/// A table without its details, and without the last numbers where they do not fit. Texts are cut. On a narrow terminal
+/// each row is a paragraph.
+fn lines(out: &mut String, table: &Table, width: usize) -> std::fmt::Result {
+    if width < NARROW {
+        return stacked(out, table, width);
+    }
+    let columns = fitted(table, width);
     let heads: Vec<String> = table
         .columns
         .iter()
@@ -68,6 +88,19 @@ fn lines(out: &mut String, table: &Table) -> std::fmt::Result {
     for row in [&heads].into_iter().chain(&table.rows) {
         let cells: Vec<String> = columns.iter().map(|column| column.cell(row)).collect();
         writeln!(out, "{}", cells.join(&" ".repeat(GAP)).trim_end())?;
+    }
+    Ok(())
+}
+
+/// A paragraph for each row: its name, and below it each number behind the head of its column.
+fn stacked(out: &mut String, table: &Table, width: usize) -> std::fmt::Result {
+    for row in &table.rows {
+        for (place, (column, text)) in table.columns.iter().zip(row).enumerate() {
+            match place {
+                0 => writeln!(out, "{}", cut(text, width))?,
+                _ => writeln!(out, "  {}: {}", plain(&column.head), plain(text))?,
+            }
+        }
     }
     Ok(())
 }
@@ -110,26 +143,26 @@ impl FittedColumn {
     }
 }
 
-/// The columns that fit on a line. Columns of texts share the width that the numbers leave, and a
-/// last column of texts takes the remaining width.
-fn fitted(table: &Table) -> Vec<FittedColumn> {
+/// The columns that fit on a line. Texts share the width that numbers leave, and a text at the end takes the remaining width.
+fn fitted(table: &Table, width: usize) -> Vec<FittedColumn> {
     let mut columns: Vec<FittedColumn> = (0..table.columns.len())
         .filter(|&index| table.columns[index].kind != Cells::Detail)
         .map(|index| FittedColumn::new(table, index))
         .collect();
-    while spare_width(&columns).is_none()
+    while spare_width(&columns, width).is_none()
         && let Some(last) = columns.iter().rposition(|column| !column.is_text)
     {
         columns.remove(last);
     }
-    let mut spare = spare_width(&columns).unwrap_or(0);
+    let mut spare = spare_width(&columns, width).unwrap_or(0);
+    let long = if width > WIDTH { usize::MAX } else { LONG };
     let count = columns.len();
     for (place, column) in columns.iter_mut().enumerate() {
         let is_last = place + 1 == count;
         let most = if is_last {
             column.widest
         } else {
-            column.widest.min(LONG)
+            column.widest.min(long)
         };
         let more = most.saturating_sub(column.width).min(spare);
         spare -= more;
@@ -138,10 +171,10 @@ fn fitted(table: &Table) -> Vec<FittedColumn> {
     columns
 }
 
-/// The unused width of a line; `None` if the columns do not fit.
-fn spare_width(columns: &[FittedColumn]) -> Option<usize> {
-    let width: usize = columns.iter().map(|column| column.width + GAP).sum();
-    (WIDTH + GAP).checked_sub(width)
+/// The part of a width that columns leave; `None` where they do not fit.
+fn spare_width(columns: &[FittedColumn], width: usize) -> Option<usize> {
+    let taken: usize = columns.iter().map(|column| column.width + GAP).sum();
+    width.saturating_add(GAP).checked_sub(taken)
 }
 
 fn bars(out: &mut String, setting: &Setting) -> std::fmt::Result {
@@ -170,12 +203,13 @@ fn bars(out: &mut String, setting: &Setting) -> std::fmt::Result {
     writeln!(out)
 }
 
-/// Writes words, with line breaks before they exceed the width.
-fn wrap(out: &mut String, text: &str) -> std::fmt::Result {
+/// Writes words on lines that are not too long.
+fn wrap(out: &mut String, text: &str, width: usize) -> std::fmt::Result {
+    let width = width.min(WIDTH);
     let mut column = 0;
     for word in text.split_whitespace().map(plain) {
         let length = word.chars().count();
-        if column > 0 && column + 1 + length > WIDTH {
+        if column > 0 && column + 1 + length > width {
             out.push('\n');
             column = 0;
         }
@@ -218,7 +252,32 @@ mod tests {
     }
 
     #[test]
-    fn report_states_verdicts_failures_and_the_peak() {
+    fn a_pipe_has_whole_names_and_all_numbers() {
+        let mut report = report();
+        report.settings[0].variants[2].name = "a".repeat(60);
+        let text = terminal_of(&report, usize::MAX);
+        assert!(
+            text.contains(&format!("{}  80.0 ms", "a".repeat(60))),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_a_paragraph_for_each_row() {
+        let text = terminal_of(&report(), 40);
+        assert!(text.contains("fused\n  median: 80.0 ms\n"), "{text}");
+    }
+
+    #[test]
+    fn the_gain_comes_before_the_tables() {
+        let text = terminal(&report());
+        let lead = text.find("fused is 20 % faster than LN twin; peak memory");
+        let table = text.find("variant  ");
+        assert!(lead.is_some() && lead < table, "{text}");
+    }
+
+    #[test]
+    fn says_what_the_numbers_mean() {
         let text = terminal(&report());
         assert!(
             text.contains("fused against LN twin: 20.0 % faster"),
@@ -257,6 +316,7 @@ mod tests {
                 columns,
                 rows,
             },
+            WIDTH,
         )
         .unwrap();
         let name = cut(&"n".repeat(30), LONG);

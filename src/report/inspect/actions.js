@@ -88,16 +88,20 @@ at("changes").addEventListener("click", ({ currentTarget }) => {
   filter.changes = pressed(currentTarget);
   render();
 });
-at("unfold").addEventListener("click", () => {
-  open = new Set(blocks.keys());
+const opens = which => {
+  open = new Set(which);
   draw();
   step(tree.querySelector("[role=row]"), false);
+};
+at("unfold").addEventListener("click", () => opens(blocks.keys()));
+at("fold").addEventListener("click", () => opens([]));
+// On paper nothing can be opened, so all blocks are open there.
+let openOnScreen;
+addEventListener("beforeprint", () => {
+  openOnScreen = open;
+  opens(blocks.keys());
 });
-at("fold").addEventListener("click", () => {
-  open = new Set();
-  draw();
-  step(tree.querySelector("[role=row]"), false);
-});
+addEventListener("afterprint", () => opens(openOnScreen));
 at("sides").addEventListener("click", ({ target }) => {
   if (!target.dataset.side) return;
   main.dataset.side = target.dataset.side;

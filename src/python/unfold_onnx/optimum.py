@@ -1,0 +1,45 @@
+"""A step after the exporter of Optimum: folds the models that it wrote, in place.
+
+    from optimum.exporters.onnx import main_export
+    from unfold_onnx.optimum import post_process
+
+    main_export("bert-base-uncased", "exported", task="fill-mask")
+    for path, report in post_process("exported").items():
+        print(path.name, report)
+
+Neither Optimum nor PyTorch is imported here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unfold_onnx._api import FuseOptions, fuse_in_place
+from unfold_onnx._models import StrPath
+from unfold_onnx._verdicts import FuseReport
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["post_process"]
+
+
+def post_process(folder: StrPath, **options: Unpack[FuseOptions]) -> dict[Path, FuseReport]:
+    """Folds each model of a folder in place.
+
+    Args:
+        folder: The folder that ``optimum.exporters.onnx.main_export`` wrote: each ``.onnx`` file below it is a model.
+        options: Those of :func:`unfold_onnx.fuse`.
+
+    Returns:
+        The report of each model, by its path. A model in which nothing folds keeps its bytes.
+
+    Raises:
+        FileNotFoundError: there is no model in the folder.
+        UnfoldError: as :func:`unfold_onnx.fuse`. The models before this one are folded then, and this one is unchanged.
+    """
+    models = sorted(Path(folder).rglob("*.onnx"))
+    if not models:
+        raise FileNotFoundError(f"{folder}: no file below this folder ends with .onnx")
+    return {path: fuse_in_place(path, options) for path in models}
