@@ -46,7 +46,7 @@ fn messages_page_is_that_of_the_sources() {
 fn page() -> String {
     let mut page = HEAD.to_owned();
     page += &section("Errors of the library", &attributes("src/error.rs"));
-    page += &section("Reasons why a file is no model", &in_folder("src/onnx"));
+    page += &section("Files", &in_folder("src/onnx"));
     page += &section("Errors and warnings of the command", &in_folder("src/cli"));
     page += "\n## Refusals\n\n| reason | message |\n|---|---|\n";
     for (reason, message) in Reason::all().zip(attributes("src/refusal.rs")) {
@@ -120,14 +120,12 @@ fn in_folder(folder: &str) -> BTreeSet<String> {
         let code = code.join("\n");
         for call in CALLS {
             let arguments = code.split(call).skip(1).map(literals);
-            messages.extend(arguments.filter_map(|texts| texts.into_iter().find(is_sentence)));
+            messages.extend(
+                arguments.filter_map(|texts| texts.into_iter().find(|text| text.contains(' '))),
+            );
         }
     }
     messages
-}
-
-fn is_sentence(text: &String) -> bool {
-    text.contains(' ')
 }
 
 fn is_code(line: &&str) -> bool {
@@ -166,7 +164,9 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
-    paths.retain(|path| !path.ends_with("messages.rs") && !path.ends_with("documented.rs"));
+    for other in ["messages.rs", "documented.rs", "tract_quirks.rs"] {
+        paths.retain(|path| !path.ends_with(other));
+    }
     paths.sort();
     paths
 }

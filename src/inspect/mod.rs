@@ -329,7 +329,7 @@ mod tests {
             outline.reasons.keys().copied().collect::<Vec<_>>(),
             ["not-linear", "other-reader"]
         );
-        assert!(outline.reasons["not-linear"].starts_with("The operator does not turn a scaled"));
+        assert!(outline.reasons["not-linear"].starts_with("The operator does not map a scaled"));
         assert!(!outline.reasons["not-linear"].contains("### "));
     }
 
