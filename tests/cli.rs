@@ -2865,7 +2865,9 @@ fn colliding_results_are_rejected_before_work() {
     let file = path("a/m.onnx").display().to_string();
     let no_folder = fuse_all(&[path("b/m.onnx"), path("b/n.onnx")], &["-o", &file]);
     assert!(
-        no_folder.error().contains("is no folder"),
+        no_folder
+            .error()
+            .contains("is a file, and several models go into a folder"),
         "{}",
         no_folder.stderr
     );

@@ -1,9 +1,9 @@
 //! The effect of operators on powers of two.
 //!
 //! A value that is multiplied by `2^-e` has the exponent `e`, as a quantity has a unit. A product
-//! adds exponents, a root halves them, and only values with one unit can be added. So `x/√(mean x²
-//! + ε)` has exponent 0 for any exponent of x, if the exponent of ε is twice that of x. The
-//! exponents that a normalizer needs follow from its operators.
+//! adds exponents, a root halves them, and only values with one unit can be added. So
+//! `x/√(mean x² + ε)` has exponent 0 for any exponent of x, if the exponent of ε is twice that of
+//! x. The exponents that a normalizer needs follow from its operators.
 //!
 //! In binary floats all of this is exact, whatever the order of sums, as long as no number becomes
 //! infinite or subnormal.
