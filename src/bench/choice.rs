@@ -3,8 +3,8 @@
 use super::statistics;
 use crate::report::Interval;
 
-/// The maximum median of the ratios to the fastest candidate for a candidate to count as equally
-/// fast.
+/// A candidate counts as equally fast if the median of its ratios to the fastest candidate is at
+/// most this.
 const AS_FAST: f64 = 1.01;
 /// The maximum ratio between peaks of memory that count as equal.
 const AS_SMALL: f64 = 1.01;

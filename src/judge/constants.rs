@@ -14,7 +14,7 @@ use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 use crate::shape::facts::extent;
 
-/// Operators that move elements, beside those whose category says so.
+/// Operators that move elements although their category is another one.
 const MOVEMENTS: [&str; 7] = [
     "Concat",
     "Constant",

@@ -221,8 +221,8 @@ fn with_inverses(numbers: &[u32]) -> Vec<u32> {
     numbers.iter().copied().chain(inverses).collect()
 }
 
-/// Adds the products of all runs of successive factors, and their inverses, because any run may
-/// pass an operator.
+/// Adds the product of every sequence of successive factors, and its inverse, because an operator
+/// may meet the factors of any such sequence together.
 fn extend(all: &mut HashSet<u32>, rows: &[Vec<Option<u32>>]) {
     for first in 0..rows.len() {
         let mut products = vec![Some(1)];

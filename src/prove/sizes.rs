@@ -16,7 +16,7 @@ const BATCHES: [usize; 6] = [2, 3, 1, 4, 8, 16];
 /// of their strides, and the layers before an encoder of speech require hundreds of samples.
 const OTHERS: [usize; 5] = [16, 64, 512, 2048, 8192];
 
-/// The number of extents of constants that are tried after those.
+/// The maximum number of extents of constants that are tried as sizes after `OTHERS`.
 const ASKED: usize = 4;
 
 /// The maximum number of elements of all inputs at a size larger than the first one, since each

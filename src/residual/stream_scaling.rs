@@ -1,8 +1,9 @@
 //! Stream scaling: multiplies residual streams by `2^-k`, for types with a smaller range.
 //!
 //! The writers of a stream are multiplied by `2^-k`, and the ε of its variances by `4^-k`. All
-//! other readers absorb `2^k`, in a weight or by a Mul before them. In float32 every bit of every
-//! output stays the same, as long as no number is subnormal. In float16 the stream stays in range.
+//! readers that are not normalizers absorb `2^k`, in a weight or by a Mul before them. In float32
+//! every bit of every output stays the same, as long as no number is subnormal. In float16 the
+//! stream stays in range.
 
 use std::collections::HashMap;
 

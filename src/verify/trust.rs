@@ -14,8 +14,8 @@ use crate::onnx::tract_quirks::misread;
 use crate::run::{Dims, Input, fix_shapes};
 use crate::shape::facts::{Facts, extent};
 
-/// The maximum number of pairs of operators that read a value together, with which tract loads a
-/// model in a few seconds.
+/// The maximum number of pairs of operators that read the same value. With more pairs, tract needs
+/// more than a few seconds to load the model.
 const COMPARISONS: usize = 1 << 15;
 
 /// The number of outputs among which tract searches in the time of one comparison.

@@ -259,7 +259,7 @@ impl<'d> Materializer<'d> {
         }
     }
 
-    /// Builds the changes of a constant operand that absorbs affines of its own.
+    /// Builds the changes of a constant operand that is itself scaled and shifted.
     pub(super) fn constant(
         &self,
         node: NodeId,

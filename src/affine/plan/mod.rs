@@ -169,7 +169,8 @@ pub struct Plan {
     pub passes: Vec<PassStats>,
 }
 
-/// Linear work that is moved to where values have fewer places, or could be moved but stays.
+/// The linear operators that placement moves to values with fewer places, or that it could move but
+/// leaves.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Placed {
     /// The rule, such as `pooling`.

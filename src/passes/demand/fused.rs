@@ -3,8 +3,8 @@
 //! Before: one product `x·W + b` of queries, keys and values, whose columns a Reshape and a Split,
 //! Slices or Gathers split into parts. After: one product for the parts that are needed only at the
 //! places of a selection, and one product for all other parts, each with its columns of `W` and
-//! `b`. Column `(o·P + p)·I + i` belongs to part `p` of `P`. Each part has `I` adjacent columns in
-//! each of `O` runs.
+//! `b`. The columns of `W` form `O` runs. In each run, each of the `P` parts has `I` adjacent
+//! columns, so column `(o·P + p)·I + i` belongs to part `p`.
 
 use std::ops::Range;
 

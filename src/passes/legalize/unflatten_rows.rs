@@ -355,8 +355,8 @@ fn take_over(made: &mut NodeProto, like: &NodeProto) {
     }
 }
 
-/// The axes of a shape before those that together have `channels` elements. There must be at least
-/// two, and at most one of them may have an unknown extent.
+/// The axes of a shape before those that together have `channels` elements. At least two axes must
+/// come before them, and at most one of those may have an unknown extent.
 fn before(shape: &Shape, channels: usize) -> Option<Vec<Option<usize>>> {
     let mut product = 1;
     let start = (0..shape.len())

@@ -1,8 +1,8 @@
 //! Merges a Slice of a Slice into one Slice of the value itself.
 //!
-//! Exporters write a Slice for each indexed axis. If patches are merged, each of four windows takes
-//! every other place of two axes, and two of them share their first Slice. Four Slices of both axes
-//! still move fewer elements.
+//! Exporters write a Slice for each indexed axis. Patch merging reads four windows, each with every
+//! other row and every other column. Each first Slice is shared by two windows. Four Slices of both
+//! axes still move fewer elements.
 
 use crate::affine::materialize::{Edit, written_anew};
 use crate::affine::propagate::rules::slice::{Cut, cuts};

@@ -46,7 +46,7 @@ pub type Like<'l> = &'l dyn Fn(Digest, u32) -> u32;
 /// The laws of a function of lanes.
 #[derive(Clone, Copy)]
 struct Passing<'p> {
-    /// Whether a number that is added to a lane is added to its results.
+    /// Whether `f(x + t) = f(x) + t` for a number `t`.
     shift: bool,
     multiples: Multiples<'p>,
 }

@@ -1,5 +1,5 @@
-//! Repeated part: some channels that a linear operator reads are equal at all places. An example
-//! are the features of a whole point cloud, which are concatenated to the features of each point.
+//! Repeated part: some channels that a linear operator reads are equal at all places. An example is
+//! the features of a whole point cloud, which are concatenated to the features of each point.
 //!
 //! Before: `L(concat(a, expand(b)))`, with L a convolution or a product with a constant matrix that
 //! reads one place at a time. After: `L₁(a) + L₂(b)`, each with its own columns of the weight. The

@@ -15,8 +15,8 @@ pub struct Summand<'v> {
 
 enum SummandForm<'v> {
     Operator(Windowed),
-    /// An affine. It becomes an operator only next to other operators, whose axes determine its
-    /// channels.
+    /// An affine. An affine alone does not determine the axis of its channels, so it merges only if
+    /// another summand is an operator.
     Chain(&'v Chain),
     Constant,
     /// Any other value.

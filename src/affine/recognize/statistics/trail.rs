@@ -166,8 +166,8 @@ impl<'t, 'a> Trail<'t, 'a> {
         Some((root, ROOT))
     }
 
-    /// Reads `√v`, or `v` to this power. Returns `v` and `false`, or for a ReduceL2 its result and
-    /// `true`.
+    /// Reads `√v`, or `v` to this power. Returns `v` and `false`. For a ReduceL2 it returns the
+    /// result of the ReduceL2 and `true`.
     pub fn root(&mut self, value: ValueId, power: f64) -> Option<(ValueId, bool)> {
         let value = self.widened(value);
         let bare = self.without_epsilon(value);
