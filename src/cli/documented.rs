@@ -119,7 +119,7 @@ fn mistake(command: &DocumentedCommand) -> Option<String> {
     (!is_shown && !is_left_out).then(|| format!("{}: {:?}: {line}", command.place, command.words))
 }
 
-/// A word with numbers and names for the placeholders of the documents.
+/// Replaces a placeholder of the documents by a number or a name.
 fn filled(word: &str) -> String {
     match word {
         "[COMMAND]" => "fuse".to_owned(),
@@ -139,7 +139,7 @@ fn names_only_known(words: &[String]) -> bool {
     given.all(|word| known.contains(word.split('=').next().unwrap_or_default()))
 }
 
-/// The options of a command, as they are typed.
+/// The long names of the options of a command.
 fn options(command: &Command) -> BTreeSet<String> {
     let mut options = BTreeSet::from(["--help".to_owned(), "--version".to_owned()]);
     for argument in command.get_arguments() {

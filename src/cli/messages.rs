@@ -89,7 +89,7 @@ fn help(command: &Command) -> String {
     text
 }
 
-/// An option as it is typed, or an operand.
+/// The long name of an option and the name of its value, or the name of an operand.
 fn name(argument: &Arg) -> String {
     let value = argument.get_value_names().and_then(|names| names.first());
     let value = value.filter(|_| argument.get_action().takes_values());

@@ -10,7 +10,7 @@ use unfold::report::{self, plain};
 use super::out::{self, Paint, Tone};
 use super::sites;
 
-/// What a centred stream is for.
+/// Explains the operators that a centred stream leaves of a LayerNormalization.
 const RMS_NORM: &str = "  (engines run the operators of an RMSNorm, Pow to Div, as one)\n";
 
 /// A table of the streams.

@@ -19,7 +19,7 @@ mod side;
 
 use std::collections::BTreeMap;
 
-use crate::affine::plan::{Outcome, Plan, SitePlan};
+use crate::affine::plan::{Centring, Outcome, Plan, SitePlan, StreamPlan};
 use crate::certificate::Fate;
 use crate::error::Result;
 use crate::fuse::Fused;
@@ -29,6 +29,7 @@ use crate::recipe::float_name;
 use crate::refusal::{Reason, Refusal};
 use crate::report::{
     Outline, OutlinePart, OutlineSite, OutlineValue, ReportedRefusal, ReportedTensor, SiteState,
+    counted,
 };
 use rows::rows;
 use side::GraphSide;
@@ -58,6 +59,7 @@ pub fn outline(name: &str, model: &Model, fused: &Fused) -> Result<Outline> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         file_bytes: [model.read_bytes(), fused.model.file_bytes()],
         sites: plan.sites.iter().map(site).collect(),
+        streams: plan.streams.iter().filter_map(centred).collect(),
         tensors: tensors(plan),
         reasons: refusals
             .map(|(_, Refusal { reason, .. })| (reason.name(), reason.explained()))
@@ -66,6 +68,19 @@ pub fn outline(name: &str, model: &Model, fused: &Fused) -> Result<Outline> {
         rows,
         blocks,
     })
+}
+
+/// The normalizers of a centred stream, in a sentence.
+fn centred(stream: &StreamPlan) -> Option<String> {
+    let Some(Centring::Centred { normalizers, .. }) = &stream.centring else {
+        return None;
+    };
+    let norms = counted(normalizers.len(), "LayerNorm");
+    let name = &stream.name;
+    Some(format!(
+        "{norms} on the stream {name}: written as RMSNorm, since the stream has no mean any more. \
+         Engines run the operators of an RMSNorm, Pow to Div, as one."
+    ))
 }
 
 /// The new tensors of a plan, each with its formula.

@@ -37,6 +37,14 @@ pub const TRIALS: &[Look] = &[
         phone_width_shows_one_graph_at_a_time,
     ),
     (
+        "print_opens_all_blocks_and_closes_them_again",
+        print_opens_all_blocks_and_closes_them_again,
+    ),
+    (
+        "centred_streams_are_explained",
+        centred_streams_are_explained,
+    ),
+    (
         "five_thousand_operators_open_as_blocks",
         five_thousand_operators_open_as_blocks,
     ),
@@ -369,6 +377,31 @@ fn made(blocks: usize, per_block: usize, prefix: &str) -> Model {
         opset_import: vec![opset],
         ..Default::default()
     })
+}
+
+fn print_opens_all_blocks_and_closes_them_again(browser: &Path) {
+    let model = made(50, 100, "");
+    let outline = outline("made", &model, &fuse(&model, &Default::default()).unwrap()).unwrap();
+    let steps = r##"
+        tell("before", all("[data-row]").length);
+        window.dispatchEvent(new Event("beforeprint"));
+        tell("printed", all("[data-row]").length);
+        window.dispatchEvent(new Event("afterprint"));
+        tell("after", all("[data-row]").length);
+    "##;
+    let seen = after(browser, &outline, DESK, steps);
+    assert_eq!(seen.count("printed"), 5000);
+    assert_eq!(seen.count("before"), seen.count("after"));
+    assert!(seen.count("before") < 5000, "{}", seen.0);
+}
+
+fn centred_streams_are_explained(browser: &Path) {
+    let outline = digits("ln-dynamo", &[]);
+    let steps = r##"tell("stream", one("#about + p").textContent);"##;
+    let seen = after(browser, &outline, DESK, steps);
+    let sentence =
+        "7 LayerNorms on the stream conv2d: written as RMSNorm, since the stream has no mean";
+    assert!(seen.text("stream").starts_with(sentence), "{}", seen.0);
 }
 
 fn five_thousand_operators_open_as_blocks(browser: &Path) {

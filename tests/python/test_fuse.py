@@ -54,7 +54,7 @@ def test_centre_and_scale_stream_equal_the_command(digits: Path, command: Comman
     for power in (0, 41):
         with pytest.raises(ValueError, match="scale_stream"):
             unfold.fuse(model, scale_stream=power)
-        with pytest.raises(ValueError, match=r"2\^-40"):
+        with pytest.raises(ValueError, match="scale_stream"):
             unfold.plan(model, scale_stream=power)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,3 +64,15 @@ def test_invalid_tune_options_are_refused(digits: Path) -> None:
         unfold.tune(model, rounds=0)
     with pytest.raises(ValueError, match="no input has a symbolic dimension `bach`"):
         unfold.tune(model, dims={"bach": 2})
+
+
+def test_session_arguments_are_those_of_each_candidate(digits: Path) -> None:
+    onnxruntime: Any = pytest.importorskip("onnxruntime")
+    model = digits / "un-dynamo.onnx"
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    providers = ["CPUExecutionProvider"]
+    _, report = unfold.tune(model, engine="onnxruntime", rounds=2, session=(options, providers))
+    assert report.chosen.failed is None
+    with pytest.raises(ValueError, match="session: it is for engine='onnxruntime' only"):
+        unfold.tune(model, session=(options, providers))

@@ -90,6 +90,7 @@ def tune(
     rounds: int | None = None,
     time: float = 10.0,
     threads: int = 1,
+    session: tuple[Any, Sequence[str]] | None = None,
     allow_external: Sequence[StrPath] = (),
     resolver: Resolver | None = None,
     progress: Progress = False,
@@ -110,6 +111,8 @@ def tune(
         rounds: The number of rounds; each candidate runs once per round.
         time: The maximum duration of the rounds in seconds, without ``rounds``.
         threads: The number of threads for matrix products.
+        session: The ``onnxruntime.SessionOptions`` and the execution providers of each session, with
+            ``engine="onnxruntime"``. Default: ``threads`` threads on the CPU.
         allow_external: As for :func:`unfold_onnx.fuse`.
         resolver: As for :func:`unfold_onnx.fuse`.
         progress: As for :func:`unfold_onnx.fuse`.
@@ -131,6 +134,8 @@ def tune(
         _options.count("rounds", rounds)
     if engine == "onnxruntime" and goal == "memory":
         raise ValueError("goal: memory is measured with engine='tract' only")
+    if engine == "tract" and session is not None:
+        raise ValueError("session: it is for engine='onnxruntime' only")
     sizes = _options.sizes("dims", dims)
     source, _ = opened(model, allow_external, resolver)
     with told(progress) as tell:
@@ -138,7 +143,7 @@ def tune(
         if engine == "tract":
             data, text = candidates.in_tract(goal, max_slowdown, tell)
         else:
-            times = _in_onnxruntime(candidates, rounds, time, threads, tell)
+            times = _in_onnxruntime(candidates, rounds, time, session or _cpu(threads), tell)
             data, text = candidates.in_onnxruntime(times)
     tuned: Any = json.loads(data)
     measured = tuple(map(TunedCandidate.of, tuned["candidates"]))
@@ -161,7 +166,7 @@ def _in_onnxruntime(
     candidates: _native.Candidates,
     rounds: int | None,
     time: float,
-    threads: int,
+    session_arguments: tuple[Any, Sequence[str]],
     tell: Callable[[str, int, int], object] | None,
 ) -> list[tuple[list[float], str | None]]:
     """The times of each candidate in interleaved rounds, or the reason why it does not run."""
@@ -173,9 +178,7 @@ def _in_onnxruntime(
         name: numpy.frombuffer(data, NUMPY[element]).reshape(shape)  # pyright: ignore[reportUnknownMemberType]
         for name, element, shape, data in candidates.inputs()
     }
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 3
+    options, providers = session_arguments
     sessions: dict[int, Any] = {}
     times: list[tuple[list[float], str | None]] = []
     for at in range(len(candidates)):
@@ -183,7 +186,7 @@ def _in_onnxruntime(
             path = os.fspath(Path(folder) / "candidate.onnx")
             candidates.save(at, path)
             try:
-                session: Any = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+                session: Any = onnxruntime.InferenceSession(path, options, providers=list(providers))
                 for _ in range(WARM_UP):
                     session.run(None, feeds)
             except Exception as error:  # Its exceptions have no common base class.
@@ -193,6 +196,15 @@ def _in_onnxruntime(
         times.append(([], None))
     _run_rounds(sessions, feeds, times, rounds, time, tell)
     return times
+
+
+def _cpu(threads: int) -> tuple[Any, Sequence[str]]:
+    """The options and the provider of a session with this number of threads on the CPU."""
+    onnxruntime: Any = import_module("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    return options, ["CPUExecutionProvider"]
 
 
 def _run_rounds(

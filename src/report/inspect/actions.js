@@ -113,6 +113,7 @@ at("sides").addEventListener("click", ({ target }) => {
 const [was, is] = data.file_bytes;
 at("about").textContent = `unfold ${data.version}; ${plural(totals[0].before, "operator")} before, ${totals[0].after} after, `
   + `without Constants; file ${bytes(was)}${was === is ? "" : ` to ${bytes(is)}`}`;
+at("about").after(...data.streams.map(stream => make("p", {}, stream)));
 at("heads").children[0].textContent = `Before: ${plural(totals[0].before, "operator")}`;
 at("heads").children[1].textContent = `After: ${plural(totals[0].after, "operator")}`;
 at("states").append(...Object.entries(STATES).map(([state, { sign, means }]) => {

@@ -31,6 +31,8 @@ pub struct Outline {
     pub file_bytes: [u64; 2],
     /// The sites of the plan.
     pub sites: Vec<OutlineSite>,
+    /// A sentence about each residual stream that is centred.
+    pub streams: Vec<String>,
     /// The tensors that are in the result but not in the model.
     pub tensors: Vec<ReportedTensor>,
     /// The explanations of all reasons that occur, in Markdown, by the names of the reasons.
@@ -244,6 +246,7 @@ mod tests {
             version: "0".into(),
             file_bytes: [1, 1],
             sites: vec![],
+            streams: vec![],
             tensors: vec![],
             reasons: BTreeMap::new(),
             rows: vec![],
