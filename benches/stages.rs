@@ -1,23 +1,16 @@
-//! How long each step of folding takes, over the number of nodes and over the size of the weights.
+//! The time of each step of folding, over the number of nodes and over the size of the weights.
 //!
 //! `cargo bench --bench stages`, with the name of a step for that one alone.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-use std::collections::HashMap;
 use std::fmt;
 
 use common::blocks::transformer;
 use divan::{Bencher, black_box};
-use unfold::affine::apply::apply;
-use unfold::affine::materialize::draw;
-use unfold::affine::planner;
-use unfold::affine::recognize::{self, Site, View};
-use unfold::analysis::Analysis;
-use unfold::ir::Graph;
-use unfold::ir::editor::Editor;
 use unfold::onnx::Model;
+use unfold::{FuseOptions, Pipeline, infer_shapes};
 
 /// Residual blocks: so many nodes, linear layers of so many channels.
 #[derive(Clone, Copy)]
@@ -61,10 +54,6 @@ impl Size {
     }
 }
 
-fn sites(known: &Analysis) -> Vec<Site> {
-    recognize::find(&View::new(known))
-}
-
 #[divan::bench(args = SIZES)]
 fn load(bencher: Bencher, size: Size) {
     let bytes = size.model().to_bytes().unwrap();
@@ -72,45 +61,37 @@ fn load(bencher: Bencher, size: Size) {
 }
 
 #[divan::bench(args = SIZES)]
-fn index(bencher: Bencher, size: Size) {
+fn shapes(bencher: Bencher, size: Size) {
     let model = size.model();
-    bencher.bench(|| Graph::new(black_box(&model)).unwrap());
+    bencher.bench(|| infer_shapes(black_box(&model)).unwrap());
+}
+
+/// A pass alone, with the analysis that it asks for.
+fn pass(bencher: Bencher, size: Size, name: &str) {
+    let (model, options) = (size.model(), FuseOptions::default());
+    let pipeline = Pipeline::only(name).unwrap();
+    bencher.bench_local(|| pipeline.run(black_box(&model), &options).unwrap());
 }
 
 #[divan::bench(args = SIZES)]
-fn facts(bencher: Bencher, size: Size) {
-    let model = size.model();
-    bencher.bench(|| Analysis::new(black_box(&model)).unwrap());
+fn fold_affines(bencher: Bencher, size: Size) {
+    pass(bencher, size, "fold-affines");
 }
 
 #[divan::bench(args = SIZES)]
-fn recognise(bencher: Bencher, size: Size) {
-    let model = size.model();
-    let known = Analysis::new(&model).unwrap();
-    bencher.bench_local(|| sites(black_box(&known)));
+fn centre_streams(bencher: Bencher, size: Size) {
+    pass(bencher, size, "centre-streams");
+}
+
+#[divan::bench(args = SIZES)]
+fn clean_up(bencher: Bencher, size: Size) {
+    pass(bencher, size, "clean-up");
 }
 
 #[divan::bench(args = SIZES)]
 fn plan(bencher: Bencher, size: Size) {
-    let model = size.model();
-    let known = Analysis::new(&model).unwrap();
-    let sites = sites(&known);
-    let none = HashMap::new();
-    bencher.bench_local(|| planner::plan(&known, black_box(&sites), &HashMap::new(), &none, false));
-}
-
-#[divan::bench(args = SIZES)]
-fn carry_out(bencher: Bencher, size: Size) {
-    let model = size.model();
-    let known = Analysis::new(&model).unwrap();
-    let none = HashMap::new();
-    let plan = planner::plan(&known, &sites(&known), &HashMap::new(), &none, false);
-    bencher.bench_local(|| {
-        let mut editor = Editor::new(&known.graph);
-        let edits = draw(black_box(&plan), &known).unwrap();
-        apply((&edits, &plan.removals), &known, &mut editor, &|_, _| ()).unwrap();
-        editor.finish()
-    });
+    let (model, options) = (size.model(), FuseOptions::default());
+    bencher.bench_local(|| unfold::plan(black_box(&model), &options).unwrap());
 }
 
 #[divan::bench(args = SIZES)]

@@ -47,10 +47,11 @@ impl Baselines {
     ///
     /// ```
     /// use unfold::onnx::Model;
-    /// use unfold::baselines::{Baselines, normalizers};
+    /// use unfold::Baselines;
     /// let variants = Baselines::new(&Model::open("models/digits/un-dynamo.onnx")?)?;
-    /// assert!(normalizers(&variants.floor)?.is_empty());
-    /// assert!(normalizers(&variants.ln_twin)?.is_subset(&variants.normalizers));
+    /// assert!(Baselines::new(&variants.floor)?.normalizers.is_empty());
+    /// let twin = Baselines::new(&variants.ln_twin)?;
+    /// assert!(twin.normalizers.is_subset(&variants.normalizers));
     /// # Ok::<(), unfold::error::Error>(())
     /// ```
     pub fn new(model: &Model) -> Result<Self> {
@@ -79,7 +80,7 @@ impl Baselines {
 ///
 /// # Errors
 /// If the model's graph is invalid.
-pub fn normalizers(model: &Model) -> Result<BTreeSet<String>> {
+pub(crate) fn normalizers(model: &Model) -> Result<BTreeSet<String>> {
     look(model, names)
 }
 

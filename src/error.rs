@@ -197,6 +197,13 @@ pub enum Error {
         reason: String,
     },
 
+    /// No pass has the name of the one that was to run alone.
+    #[error("no pass is called `{pass}`; `unfold passes` lists them")]
+    NoPass {
+        /// The name that was given.
+        pass: String,
+    },
+
     /// No pass has the name that was given to `--stop-after`.
     #[error("--stop-after `{pass}`: {reason}")]
     StopAfter {

@@ -32,16 +32,9 @@
 //! | save | [`onnx::Model::save`] or [`onnx::Model::to_writer`]; large new weights are computed while they are written |
 //! | certify | a [`certificate::Certificate`] can be checked by other programs; [`provenance`] notes the run in the result |
 //!
-//! Internally, [`fuse`](fuse()) has these steps:
-//! - It inlines opaque normalizers ([`passes::inline`]) and flattens the bodies of control flow ([`ir::regions`]).
-//! - It analyses the graph ([`analysis`]) and recognizes the sites ([`affine::recognize`]).
-//! - It plans the folds ([`affine::planner`]), with a formula for each new weight ([`recipe`]).
-//! - It applies them ([`affine::apply`]) and simplifies the graph ([`passes::simplify`]).
-//! - It repeats the last three steps until nothing folds.
-//! - It moves work to fewer places ([`passes::placement`]), folds constants, and merges equal operators.
-//! - It converts operators to the forms of the target ([`passes::legalize`]).
-//!
-//! `docs/architecture.md` lists all steps in order, and follows one site through all files.
+//! [`Pipeline`] lists the passes, and runs all of them or one. Each new weight is a formula, a
+//! [`recipe::Recipe`], before it is computed. `docs/architecture.md` lists all steps in order, and follows one site through
+//! all files.
 //!
 //! # Without files
 //!
@@ -66,50 +59,60 @@
 //!
 //! [`run::Engine::graph`] is tract's own model, for callers that continue with it in tract.
 
-pub mod affine;
-pub mod analysis;
+// Some functions have callers only in the command, and no caller if its features are off.
+#![cfg_attr(not(feature = "cli"), allow(dead_code))]
+
+mod affine;
+mod analysis;
 #[cfg(feature = "tract")]
-pub mod baselines;
+mod baselines;
 #[cfg(feature = "tract")]
 pub mod bench;
 #[cfg(any(test, feature = "capi"))]
-pub mod capi;
+mod capi;
 pub mod certificate;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
+/// The helpers of the integration tests.
+#[cfg(all(test, feature = "cli"))]
+#[path = "../tests/common/mod.rs"]
+mod common;
 #[cfg(feature = "tract")]
-pub mod epsilon_error;
+mod epsilon_error;
 pub mod error;
+#[cfg(all(test, feature = "cli"))]
+mod extending;
 mod fuse;
 mod hash;
-pub mod inspect;
-pub mod ir;
+#[cfg(feature = "tract")]
+mod inspect;
+mod ir;
 #[cfg(all(feature = "prove", feature = "tract"))]
 pub mod judge;
 #[cfg(feature = "tract")]
-pub mod magnitude;
+mod magnitude;
 pub mod onnx;
-pub mod ops;
-pub mod passes;
-mod progress;
+mod ops;
+mod passes;
 #[cfg(feature = "prove")]
 pub mod prove;
-#[cfg(feature = "prove")]
-pub mod prove_passes;
+#[cfg(feature = "cli")]
+mod prove_passes;
 pub mod provenance;
 #[cfg(feature = "python")]
 mod python;
 pub mod recipe;
 pub mod refusal;
-pub mod report;
-pub mod residual;
+#[cfg(feature = "tract")]
+mod report;
+mod residual;
 pub mod run;
+#[cfg(feature = "cli")]
+mod sensitivity;
+mod shape;
 #[cfg(feature = "tract")]
-pub mod sensitivity;
-pub mod shape;
-#[cfg(feature = "tract")]
-pub mod variance_margin;
+mod variance_margin;
 #[cfg(feature = "tract")]
 pub mod verify;
 #[cfg(feature = "zoo")]
@@ -119,12 +122,35 @@ pub mod zoo;
 #[cfg(feature = "cli")]
 extern crate self as unfold;
 
-pub use crate::affine::plan::{Direction, Outcome, Plan, SitePlan};
+#[cfg(feature = "tract")]
+pub use baselines::Baselines;
+#[cfg(feature = "tract")]
+pub use epsilon_error::EpsilonError;
 pub use fuse::{
-    FuseOptions, Fused, OnPass, PassInfo, PassResult, Planned, StageInfo, dry_run, fuse,
-    fuse_ahead, pipeline, plan, with_constant_norms,
+    FuseOptions, Fused, OnProgress, PassInfo, PassResult, Pipeline, StageInfo, fuse, plan,
+    with_constant_norms,
 };
-pub use progress::OnProgress;
+#[cfg(feature = "cli")]
+pub(crate) use fuse::{Planned, dry_run, fuse_ahead};
+#[cfg(feature = "tract")]
+pub use inspect::model_page;
+#[cfg(feature = "tract")]
+pub use magnitude::StreamMagnitude;
+pub use passes::legalize::Target;
+pub use passes::slice::{MemoryGoal, Slicing};
+pub use shape::{InferredValue, infer_shapes};
+#[cfg(feature = "tract")]
+pub use variance_margin::VarianceMargin;
+
+/// The plan of a run, as data: the sites and what becomes of them, and every other change of the model.
+pub mod plan {
+    pub use crate::affine::plan::{
+        Basis, Centring, Constancy, ConstantNorm, CutRegion, Direction, Follower, HeldValue,
+        Member, MemoryChange, MergedNorm, OpsetUpgrade, Outcome, PassStats, Placed, Plan, Scaling,
+        SitePlan, StopReason, Stored, StreamPlan, Tidy,
+    };
+    pub use crate::affine::recognize::{Family, Kind};
+}
 
 /// The examples of docs/library.md are compiled with the tests.
 #[cfg(doctest)]

@@ -77,7 +77,7 @@ impl StreamMagnitude {
     /// The smallest k for which streams that are scaled by `2^-k` stay below the limit for float16.
     ///
     /// ```
-    /// use unfold::magnitude::StreamMagnitude;
+    /// use unfold::StreamMagnitude;
     ///
     /// assert_eq!(StreamMagnitude { largest: 300_000.0 }.power(), 7);
     /// assert_eq!(StreamMagnitude { largest: 12.0 }.power(), 0);

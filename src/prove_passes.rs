@@ -47,24 +47,6 @@ impl PassProof {
 }
 
 /// An observer that proves the result of each pass against its input.
-///
-/// ```
-/// use unfold::onnx::Model;
-/// use unfold::prove_passes::{PassProof, PassProver};
-///
-/// let model = Model::open("models/digits/un-dynamo.onnx")?;
-/// let prover = PassProver::new(Default::default());
-/// let observer = |result: &unfold::PassResult| prover.observe(result);
-/// let options = unfold::FuseOptions {
-///     observer: Some(&observer),
-///     ..Default::default()
-/// };
-/// unfold::fuse(&model, &options)?;
-/// let proofs = prover.proofs();
-/// assert!(proofs.iter().any(|proof| proof.pass == "fold-affines"));
-/// assert!(proofs.iter().all(PassProof::is_proved));
-/// # Ok::<(), unfold::error::Error>(())
-/// ```
 #[derive(Debug, Default)]
 pub struct PassProver {
     options: ProveOptions,
@@ -108,5 +90,26 @@ impl PassProver {
 fn undecided(reason: &str) -> Proof {
     Proof::Undecided {
         reason: reason.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::onnx::Model;
+
+    #[test]
+    fn each_pass_of_a_small_model_is_proved() {
+        let model = Model::open("models/digits/un-dynamo.onnx").unwrap();
+        let prover = PassProver::new(Default::default());
+        let observer = |result: &crate::PassResult| prover.observe(result);
+        let options = crate::FuseOptions {
+            observer: Some(&observer),
+            ..Default::default()
+        };
+        crate::fuse(&model, &options).unwrap();
+        let proofs = prover.proofs();
+        assert!(proofs.iter().any(|proof| proof.pass == "fold-affines"));
+        assert!(proofs.iter().all(PassProof::is_proved));
     }
 }

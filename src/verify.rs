@@ -19,8 +19,8 @@ use trust::{compares_too_many, unbounded, unseen, untrusted};
 pub struct VerifyOptions {
     /// The sizes of symbolic dimensions.
     pub dims: Dims,
-    /// The largest relative error that passes; if it is missing, the [`default_tolerance`] of the
-    /// original.
+    /// The largest relative error that passes. If it is missing, the least precise float type of the
+    /// weights determines it: 1e-1 for bfloat16, 2e-2 for half, 1e-4 for float, 1e-9 for double.
     pub tolerance: Option<f64>,
     /// The seeds of the inputs, one for each run.
     pub seeds: Vec<u64>,
@@ -225,7 +225,7 @@ fn in_integers(tensor: Tensor) -> Tensor {
 /// differently. Over tens of layers this adds up to some tens of units in the last place of the
 /// largest output. 1e-4 leaves room for a thousand of them in float32. A wrong axis, shift or sign
 /// causes an error near 1, and not 1e-4.
-pub fn default_tolerance(model: &Model) -> f64 {
+pub(crate) fn default_tolerance(model: &Model) -> f64 {
     let tensors = model.graph().initializer.iter();
     tensors
         .filter_map(|tensor| tolerance_of(tensor::data_type(tensor).ok()?))

@@ -26,28 +26,29 @@ pub struct Entry {
     packed: &'static [u8],
 }
 
-/// All networks of the zoo, by name.
-pub fn entries() -> impl Iterator<Item = Entry> {
-    TOPOLOGIES
-        .iter()
-        .map(|&(name, packed)| Entry { name, packed })
-}
-
 /// The entry with this name, such as `swin-t.un`.
-///
-/// ```
-/// let entry = unfold::zoo::find("vit-s.un").expect("it is in the zoo");
-/// assert_eq!((entry.network(), entry.norm()), ("vit-s", "un"));
-/// let model = entry.model(0)?;
-/// let plan = unfold::plan(&model, &Default::default())?;
-/// assert_eq!(plan.sites.iter().filter(|site| site.kind.name == "UN").count(), 25);
-/// # Ok::<(), unfold::error::Error>(())
-/// ```
-pub fn find(name: &str) -> Option<Entry> {
-    entries().find(|entry| entry.name == name)
+pub(crate) fn find(name: &str) -> Option<Entry> {
+    Entry::all().find(|entry| entry.name == name)
 }
 
 impl Entry {
+    /// All networks of the zoo, by name.
+    ///
+    /// ```
+    /// let mut entries = unfold::zoo::Entry::all();
+    /// let entry = entries.find(|entry| entry.name() == "vit-s.un").expect("it is in the zoo");
+    /// assert_eq!((entry.network(), entry.norm()), ("vit-s", "un"));
+    /// let model = entry.model(0)?;
+    /// let plan = unfold::plan(&model, &Default::default())?;
+    /// assert_eq!(plan.sites.iter().filter(|site| site.kind.name == "UN").count(), 25);
+    /// # Ok::<(), unfold::error::Error>(())
+    /// ```
+    pub fn all() -> impl Iterator<Item = Self> {
+        TOPOLOGIES
+            .iter()
+            .map(|&(name, packed)| Entry { name, packed })
+    }
+
     /// The network and the normalizer, separated by a dot.
     pub fn name(&self) -> &'static str {
         self.name
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn every_zoo_network_can_be_drawn_and_has_sites() {
-        for entry in entries() {
+        for entry in Entry::all() {
             let model = entry.model(0).unwrap();
             assert!(
                 model

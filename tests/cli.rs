@@ -19,7 +19,7 @@ use unfold::onnx::proto::{
     AttributeProto, Dim, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
     TensorProto,
 };
-use unfold::onnx::tensor::{self, DataType};
+use unfold::onnx::{DataType, tensor};
 
 const OFFLINE: [&str; 6] = ["bn", "bnt", "repbn", "un", "mabn", "pnstar"];
 const EXPORTERS: [&str; 2] = ["dynamo", "legacy"];
@@ -3242,9 +3242,7 @@ fn declared_extents(model: &Model) -> Vec<Option<i64>> {
 fn stored(path: &Path) -> (Vec<String>, Vec<Bytes>) {
     let model = Model::open(path).unwrap();
     let initializers = &model.graph().initializer;
-    let outside = initializers
-        .iter()
-        .filter(|tensor| tensor::is_external(tensor));
+    let outside = initializers.iter().filter(|tensor| tensor.is_external());
     let bytes = initializers
         .iter()
         .map(|tensor| tensor::raw(tensor, model.externals()).unwrap());

@@ -8,9 +8,10 @@ use common::blocks::{
     branches, factors, fan, fans, names, norms, split, stuck, transformer, unread,
 };
 use unfold::onnx::Model;
+use unfold::plan::Plan;
 use unfold::prove::{Proof, prove};
 use unfold::verify::{Verdict, VerifyOptions, compare};
-use unfold::{FuseOptions, Fused, Plan};
+use unfold::{FuseOptions, Fused};
 
 const SMALL: usize = 1000;
 const TIMES: usize = 16;

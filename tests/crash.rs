@@ -71,7 +71,7 @@ fn data_of(path: &Path) -> String {
         .graph()
         .initializer
         .iter()
-        .find(|weight| tensor::is_external(weight))
+        .find(|weight| weight.is_external())
         .unwrap();
     weight.external_data[0].value().to_owned()
 }

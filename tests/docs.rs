@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use unfold::affine::recognize::KINDS;
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
 
@@ -173,35 +172,6 @@ fn commands_page_has_the_exit_codes_of_the_help() {
             format!("| {code} | {meaning} |").replace("--verify require", "`--verify require`");
         assert!(commands.contains(&row), "{row}");
     }
-}
-
-#[test]
-fn opaque_page_lists_each_custom_operator_once() {
-    let page = read("docs/opaque.md");
-    let rows = page
-        .split("| operator |")
-        .nth(1)
-        .unwrap()
-        .split("\n\n")
-        .next()
-        .unwrap()
-        .lines();
-    let listed = rows.filter_map(|row| row.strip_prefix("| `")?.split(" |").next());
-    let mut listed: Vec<String> = listed
-        .flat_map(|cell| cell.split("`, `"))
-        .map(str::to_lowercase)
-        .collect();
-    listed
-        .iter_mut()
-        .for_each(|name| name.retain(|c| c.is_alphanumeric()));
-    let declared = KINDS
-        .iter()
-        .flat_map(|kind| kind.opaque())
-        .flat_map(|opaque| opaque.names);
-    let mut declared: Vec<String> = declared.map(|&name| name.to_owned()).collect();
-    listed.sort();
-    declared.sort();
-    assert_eq!(listed, declared);
 }
 
 /// The examples of how to extend unfold name tables that are there.

@@ -5,13 +5,13 @@ mod common;
 use common::fuse;
 use half::f16;
 use ndarray::{Array1, Array2, Array3, Array4, ArrayD, Axis, Ix2, IxDyn, s};
-use unfold::affine::plan::{Outcome, Plan};
 use unfold::onnx::Model;
 use unfold::onnx::proto::{
     AttributeProto, AttributeType, Dim, Dimension, GraphProto, ModelProto, NodeProto,
     OperatorSetIdProto, TensorProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
 };
-use unfold::onnx::tensor::{self, DataType};
+use unfold::onnx::{DataType, tensor};
+use unfold::plan::{Outcome, Plan};
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 use unfold::run::{Dims, Engine, Tensor};
@@ -538,12 +538,18 @@ fn sites(plan: &Plan) -> usize {
         .count()
 }
 
+/// How many of them are replaced by fewer operators.
+fn replaced(plan: &Plan) -> usize {
+    let sites = plan.sites.iter().filter(|site| site.kind.name == "DTN");
+    sites.filter(|site| site.core.is_none()).count()
+}
+
 /// The fused model, after it was compared with the definition and fused a second time.
 fn fused(dtn: &Dtn) -> Model {
     let original = dtn.model();
     let fused = fuse(&original);
     assert_eq!(sites(&fused.plan), 1);
-    assert_eq!(fused.plan.replacements.len(), 1);
+    assert_eq!(replaced(&fused.plan), 1);
     assert!(fused.plan.sites[0].is_folded(), "{:?}", fused.plan.sites[0]);
     let x = tokens(dtn);
     let normalized = dtn.normalize(&x).into_dyn();
@@ -705,7 +711,7 @@ fn attention_rows_that_do_not_sum_to_one_are_kept() {
     let doubled = dtn.mixing().mapv(|p| 1.25 * p).into_dyn();
     constants[place] = tensor::make("P", DataType::Float, &doubled.view()).unwrap();
     let fused = fuse(&model);
-    assert_eq!((sites(&fused.plan), fused.plan.replacements.len()), (1, 1));
+    assert_eq!((sites(&fused.plan), replaced(&fused.plan)), (1, 1));
     // Small tokens, so that the radicand stays positive.
     let x = tokens(&dtn).mapv(|v| f64::from((0.2 * v) as f32));
     let (before, after) = (run(&model, &x), run(&fused.model, &x));
@@ -907,7 +913,7 @@ fn near_dtn_graphs_are_not_recognized() {
     for (name, dtn, spoil) in cases {
         let (_, plan) = with_fault(&dtn, spoil);
         assert_eq!(sites(&plan), 0, "{name}");
-        assert!(plan.replacements.is_empty(), "{name}");
+        assert_eq!(replaced(&plan), 0, "{name}");
     }
 }
 
@@ -921,7 +927,7 @@ fn folds_but_for_its_core(fused: &unfold::Fused) -> Reason {
         matches!(site.post, Some(Outcome::Folded { .. })) && !site.is_folded(),
         "{site:#?}"
     );
-    assert!(fused.plan.replacements.is_empty());
+    assert_eq!(replaced(&fused.plan), 0);
     assert_eq!(operators(&fused.model, "MatMul"), 4);
     assert!(fuse(&fused.model).plan.is_empty());
     match &site.core {
@@ -979,7 +985,7 @@ fn float16_dtn_core_stays() {
     let dtn = Dtn::new(&[0.5, -0.5]);
     let mut model = dtn.model();
     let graph = model.graph_mut();
-    let externals = unfold::onnx::external::Externals::none();
+    let externals = unfold::onnx::Externals::none();
     for constant in graph
         .initializer
         .iter_mut()
@@ -1079,7 +1085,7 @@ fn affine_on_a_residual_stream_stays_after_dtn() {
         model.graph_mut().node[last].op_type = Some("Add".into());
         model.graph_mut().node[last].input = vec!["y".into(), "x".into()];
         let fused = fuse(&model);
-        assert_eq!((sites(&fused.plan), fused.plan.replacements.len()), (1, 1));
+        assert_eq!((sites(&fused.plan), replaced(&fused.plan)), (1, 1));
         let x = tokens(&dtn);
         assert!(error(&run(&fused.model, &x), &(dtn.normalize(&x) + &x).into_dyn()) < 1e-5);
         assert!(fused.model.graph().node.len() < model.graph().node.len());
@@ -1113,7 +1119,7 @@ fn dtn_without_affine_is_replaced_by_fewer_nodes() {
         let dtn = Dtn::new(&[0.5, -0.5]).form(form);
         let model = without_affine(&dtn);
         let fused = fuse(&model);
-        assert_eq!((sites(&fused.plan), fused.plan.replacements.len()), (1, 1));
+        assert_eq!((sites(&fused.plan), replaced(&fused.plan)), (1, 1));
         let x = tokens(&dtn);
         assert!(error(&run(&fused.model, &x), &run(&model, &x)) < 1e-5);
         assert!(fused.model.graph().node.len() < model.graph().node.len());
@@ -1194,7 +1200,7 @@ fn assert_idempotent(model: &Model, x: &Array3<f64>) {
     let what = || format!("{:#?}", nodes().collect::<Vec<_>>());
     let fused = fuse(model);
     assert_eq!(
-        (sites(&fused.plan), fused.plan.replacements.len()),
+        (sites(&fused.plan), replaced(&fused.plan)),
         (1, 1),
         "{}",
         what()
@@ -1215,7 +1221,7 @@ fn dtn_digits_predictions_are_unchanged() {
     for exporter in ["dynamo", "legacy"] {
         let model = Model::open(format!("models/digits/dtn-{exporter}.onnx")).unwrap();
         let fused = fuse(&model);
-        assert_eq!((sites(&fused.plan), fused.plan.replacements.len()), (7, 7));
+        assert_eq!((sites(&fused.plan), replaced(&fused.plan)), (7, 7));
         assert!(fused.plan.sites.iter().all(|site| site.is_folded()));
         let [before, after] = [&model, &fused.model].map(|model| {
             let batch = format!("batch={}", images.dim().0).parse().unwrap();

@@ -8,11 +8,8 @@ use common::text::{self, model};
 use common::{fuse, initializer, judge, operators, retype};
 use ndarray::{ArrayD, IxDyn};
 use unfold::Fused;
-use unfold::affine::plan::{Direction, Outcome};
-use unfold::affine::recognize::Family;
-use unfold::onnx::Model;
-use unfold::onnx::external::Externals;
-use unfold::onnx::tensor::{self, DataType};
+use unfold::onnx::{DataType, Externals, Model, tensor};
+use unfold::plan::{Direction, Family, Outcome};
 use unfold::refusal::Reason;
 
 /// Fuses a model, and holds that the result computes the same to the last bit.

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use assert_cmd::cargo::cargo_bin_cmd;
 use serde_json::Value;
+use unfold::Target;
 use unfold::onnx::Model;
-use unfold::passes::legalize::Target;
-use unfold::{FuseOptions, Fused, StageInfo, pipeline};
+use unfold::{FuseOptions, Fused, Pipeline, StageInfo};
 
 /// Runs the command. Returns the exit code, the standard output and the standard error stream.
 fn unfold(args: &[&str]) -> (i32, String, String) {
@@ -68,10 +68,10 @@ fn passes_command_lists_the_pipeline() {
     let (code, out, errors) = unfold(&["passes", "--json"]);
     assert_eq!((code, errors.as_str()), (0, ""));
     let listed: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(listed["stages"], serde_json::json!(pipeline()));
+    assert_eq!(listed["stages"], serde_json::json!(Pipeline::stages()));
     let (_, table, _) = unfold(&["passes"]);
     let mut rest = table.as_str();
-    for pass in pipeline().iter().flat_map(|stage| &stage.passes) {
+    for pass in Pipeline::stages().iter().flat_map(|stage| &stage.passes) {
         let found = rest.find(pass.name);
         let at = found.unwrap_or_else(|| panic!("{} is missing in {rest}", pass.name));
         rest = &rest[at..];
@@ -95,7 +95,7 @@ fn documented(stage: &StageInfo) -> String {
 fn architecture_page_lists_the_pipeline() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/architecture.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let rows: String = pipeline().iter().map(documented).collect();
+    let rows: String = Pipeline::stages().iter().map(documented).collect();
     assert!(page.contains(&rows), "docs/architecture.md lacks\n{rows}");
 }
 

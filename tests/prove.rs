@@ -27,9 +27,8 @@ mod true_claims;
 use std::path::Path;
 
 use ndarray::ArrayD;
-use unfold::affine::plan::Stored;
-use unfold::onnx::Model;
-use unfold::onnx::tensor::DataType;
+use unfold::onnx::{DataType, Model, tensor};
+use unfold::plan::Stored;
 use unfold::prove::{Proof, ProveOptions, prove};
 use unfold::recipe::Recipe;
 
@@ -166,12 +165,12 @@ fn with_new(
 
 /// The numbers of a recipe.
 fn computed(recipe: &Recipe, original: &Model) -> ArrayD<f64> {
-    let analysis = unfold::analysis::Analysis::new(original).unwrap();
-    unfold::recipe::evaluate(recipe, &|name| {
-        let value = analysis.graph.value(name).unwrap();
-        analysis.constants.read(value)
-    })
-    .unwrap()
+    let read = |name: &str| {
+        let mut tensors = original.graph().initializer.iter();
+        let tensor = tensors.find(|tensor| tensor.name() == name).unwrap();
+        Ok(tensor::read_f64(tensor, original.externals()).unwrap())
+    };
+    unfold::recipe::evaluate(recipe, &read).unwrap()
 }
 
 /// Whether the second of two models is found to be another function than the first, or left open.

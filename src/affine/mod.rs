@@ -22,17 +22,6 @@ use crate::recipe::Numbers;
 /// if the map does not vary along the axis. A normalizer of `C` channels on the last axis of a `[B,
 /// N, C]` tensor has arrays of shape `[1, 1, C]`. Along an axis whose extent is symbolic in the
 /// model, the extent is always 1, because no constant can have a symbolic extent.
-///
-/// ```
-/// use ndarray::array;
-/// use unfold::affine::Affine;
-/// use unfold::recipe::Numbers;
-///
-/// let numbers = |name, numbers: [f64; 2]| Numbers::constant(name, array![numbers[0], numbers[1]].into_dyn());
-/// let bn = Affine::new(numbers("s", [2.0, 3.0]), numbers("t", [1.0, 0.0]));
-/// let scaled = bn.then(&Affine::scale(Numbers::number(10.0, 1)));
-/// assert_eq!(*scaled.shift, array![10.0, 0.0].into_dyn());
-/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Affine {
     /// The factor of the value.
@@ -232,5 +221,15 @@ mod tests {
         let wide = numbers([1.0, 2.0]).align(3).unwrap();
         assert_eq!(wide.shape(), [1, 1, 2]);
         assert!(wide.align(2).is_none());
+    }
+
+    #[test]
+    fn one_affine_after_another_multiplies_scale_and_shift() {
+        let numbers = |name, numbers: [f64; 2]| {
+            Numbers::constant(name, array![numbers[0], numbers[1]].into_dyn())
+        };
+        let bn = Affine::new(numbers("s", [2.0, 3.0]), numbers("t", [1.0, 0.0]));
+        let scaled = bn.then(&Affine::scale(Numbers::number(10.0, 1)));
+        assert_eq!(*scaled.shift, array![10.0, 0.0].into_dyn());
     }
 }

@@ -60,17 +60,6 @@ pub struct PlanStep {
 }
 
 /// The steps of a run, with the buffers that they read and write.
-///
-/// ```
-/// use unfold::analysis::Analysis;
-/// use unfold::analysis::memory_plan::MemoryPlan;
-/// use unfold::onnx::Model;
-///
-/// let model = Model::open("models/digits/un-dynamo.onnx")?;
-/// let plan = MemoryPlan::new(&Analysis::new(&model)?);
-/// assert_eq!(plan.live().iter().max().copied(), Some(plan.peak().bytes));
-/// # Ok::<(), unfold::error::Error>(())
-/// ```
 #[derive(Debug, Clone)]
 pub struct MemoryPlan {
     /// The steps, in the order in which they run.
@@ -271,4 +260,50 @@ pub fn is_read_by_nodes_alone(analysis: &Analysis, value: ValueId) -> bool {
     readers
         .iter()
         .all(|reader| matches!(reader, Reader::Node { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::onnx::Model;
+
+    /// A weight of `4 · 32` elements.
+    fn weight(declared: &str) -> String {
+        format!("{declared} = {{{}}}", vec!["1"; 4 * 32].join(", "))
+    }
+
+    /// `x` and `y` take 4 · 7 · 4 bytes, and the values between them 4 · 7 · 32.
+    #[test]
+    fn the_peak_is_that_of_the_written_order() {
+        let [w, v] = ["float[4, 32] w", "float[32, 4] v"].map(weight);
+        let bias = format!("float[32] b = {{{}}}", vec!["1"; 32].join(", "));
+        let model = Model::from_text(&format!(
+            "<ir_version: 9, opset_import: [\"\" : 20]>
+            mlp (float[1, 7, 4] x) => (float[1, 7, 4] y) <{w}, {v}, {bias}>
+            {{
+                h = MatMul(x, w)
+                a = Add(h, b)
+                g = Gelu(a)
+                y = MatMul(g, v)
+            }}"
+        ))
+        .unwrap();
+        let analysis = Analysis::new(&model).unwrap();
+        let plan = MemoryPlan::new(&analysis);
+        // x and h; the Add runs in place; the Gelu does not; g and y.
+        assert_eq!(plan.live(), [112 + 896, 896, 2 * 896, 896 + 112]);
+        let peak = plan.peak();
+        let values = peak.held.iter().map(|&buffer| plan.buffers[buffer].value);
+        let held: Vec<&str> = values
+            .map(|value| analysis.graph.value_name(value))
+            .collect();
+        assert_eq!((peak.bytes, peak.step, held), (1792, 2, vec!["a", "g"]));
+    }
+
+    #[test]
+    fn the_peak_is_the_most_that_is_live() {
+        let model = Model::open("models/digits/un-dynamo.onnx").unwrap();
+        let plan = MemoryPlan::new(&Analysis::new(&model).unwrap());
+        assert_eq!(plan.live().iter().max().copied(), Some(plan.peak().bytes));
+    }
 }

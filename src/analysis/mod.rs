@@ -23,18 +23,6 @@ use crate::onnx::Model;
 use crate::shape::facts::Facts;
 
 /// A graph, the facts of its values, and its constants.
-///
-/// ```
-/// use unfold::analysis::Analysis;
-/// use unfold::onnx::Model;
-///
-/// let model = Model::open("models/digits/un-dynamo.onnx")?;
-/// let analysis = Analysis::new(&model)?;
-/// let logits = analysis.graph.value("linear_12").unwrap();
-/// assert_eq!(analysis.facts.extent(logits, 1), Some(10));
-/// assert!(!analysis.constants.is_constant(logits));
-/// # Ok::<(), unfold::error::Error>(())
-/// ```
 pub struct Analysis<'m> {
     /// The graph.
     pub graph: Rc<Graph<'m>>,
@@ -72,5 +60,19 @@ impl<'m> Analysis<'m> {
             constants: &self.constants,
             node,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_analysis_has_shapes_and_constants() {
+        let model = Model::open("models/digits/un-dynamo.onnx").unwrap();
+        let analysis = Analysis::new(&model).unwrap();
+        let logits = analysis.graph.value("linear_12").unwrap();
+        assert_eq!(analysis.facts.extent(logits, 1), Some(10));
+        assert!(!analysis.constants.is_constant(logits));
     }
 }

@@ -60,7 +60,7 @@ fn usage(graph: &TypedModel) -> TractResult<Vec<(usize, TDim)>> {
 
 /// The allocations during a piece of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heap {
+pub(crate) struct Heap {
     /// The peak of allocated bytes, relative to the beginning.
     pub peak: u64,
     /// The sum of the sizes of all requested blocks.
@@ -71,7 +71,7 @@ pub struct Heap {
 ///
 /// Measures only if the program uses the [`CountingAllocator`]. Two simultaneous measurements
 /// disturb each other.
-pub fn heap<T>(work: impl FnOnce() -> T) -> (T, Option<Heap>) {
+pub(crate) fn heap<T>(work: impl FnOnce() -> T) -> (T, Option<Heap>) {
     HELD.store(0, Relaxed);
     PEAK.store(0, Relaxed);
     ALLOCATED.store(0, Relaxed);
@@ -93,19 +93,15 @@ static HELD: AtomicI64 = AtomicI64::new(0);
 static PEAK: AtomicI64 = AtomicI64::new(0);
 static ALLOCATED: AtomicU64 = AtomicU64::new(0);
 
-/// An allocator that counts while [`heap`] measures.
+/// An allocator that counts while [`bench()`](crate::bench::bench) measures the heap.
 ///
 /// ```
 /// use std::alloc::System;
 ///
-/// use unfold::bench::{CountingAllocator, heap};
+/// use unfold::bench::CountingAllocator;
 ///
 /// #[global_allocator]
 /// static ALLOCATOR: CountingAllocator<System> = CountingAllocator(System);
-///
-/// let (_, heap) = heap(|| drop(vec![0_u8; 1000]));
-/// let heap = heap.expect("the allocator above counts");
-/// assert!(heap.peak >= 1000 && heap.allocated >= 1000);
 /// ```
 #[derive(Debug)]
 pub struct CountingAllocator<A>(pub A);

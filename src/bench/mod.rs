@@ -3,7 +3,7 @@
 //! All variants are loaded and warmed up. Then they run in rounds, each once per round, so that
 //! other work of the machine affects all of them equally. Ratios compare times of the same round.
 
-pub mod choice;
+pub(crate) mod choice;
 mod machine;
 mod memory;
 mod profile;
@@ -17,16 +17,19 @@ use std::time::{Duration, Instant};
 use tract_onnx::prelude::{TValue, Tensor};
 
 use crate::onnx::Model;
-use crate::progress::OnProgress;
-use crate::report::{
-    Attempt, Class, Latency, Measured, Measurement, Memory, Ratio, Setting, Share,
-};
 use crate::run::{Dims, Engine, Failure, Session, random};
 
-pub use machine::machine;
-pub use memory::{CountingAllocator, Heap, heap};
-pub use resident::{Child, measure_here};
+pub use memory::CountingAllocator;
+pub(crate) use memory::heap;
+pub use resident::Child;
+#[cfg(feature = "cli")]
+pub(crate) use resident::measure_here;
 pub use stop::Stop;
+
+pub use crate::report::{
+    Attempt, Class, Interval, Latency, Machine, Measured, Measurement, Memory, Ratio, Report,
+    ReportedSite, Setting, Share, html,
+};
 
 /// A model under a name.
 #[derive(Debug, Clone)]
@@ -115,7 +118,7 @@ pub fn bench(
     variants: &[Variant],
     options: &BenchOptions,
     stop: &Stop,
-    progress: OnProgress<'_>,
+    progress: &dyn Fn(&str, usize, usize),
 ) -> Setting {
     let mut runners: Vec<Result<Runner, Failure>> = Vec::new();
     for variant in variants {
@@ -271,7 +274,7 @@ fn rounds(
     runners: &mut [Result<Runner, Failure>],
     options: &BenchOptions,
     stop: &Stop,
-    progress: OnProgress<'_>,
+    progress: &dyn Fn(&str, usize, usize),
 ) -> usize {
     let (start, count) = (Instant::now(), runners.len());
     let mut done = 0;
@@ -312,7 +315,11 @@ fn rounds(
 
 /// Measures runs operator by operator, interleaved like the rounds. After a request to stop, one
 /// run of each variant suffices.
-fn profiles(runners: &mut [Result<Runner, Failure>], stop: &Stop, progress: OnProgress<'_>) {
+fn profiles(
+    runners: &mut [Result<Runner, Failure>],
+    stop: &Stop,
+    progress: &dyn Fn(&str, usize, usize),
+) {
     for done in 0..BenchOptions::PROFILED {
         if stop.asked() && done > 0 {
             return;

@@ -12,7 +12,7 @@ use super::stop::Stop;
 use crate::onnx::Model;
 use crate::run::{Dims, Engine, Failure, random};
 
-/// The command of a process that calls [`measure_here`] and prints the result.
+/// The command of a process that runs a model and prints the peak of its resident memory in bytes.
 #[derive(Debug, Clone)]
 pub struct Child {
     /// The program.
@@ -80,7 +80,11 @@ impl Drop for Running {
 ///
 /// # Errors
 /// If tract cannot run the model.
-pub fn measure_here(model: &Model, dims: &Dims, threads: usize) -> Result<Option<u64>, Failure> {
+pub(crate) fn measure_here(
+    model: &Model,
+    dims: &Dims,
+    threads: usize,
+) -> Result<Option<u64>, Failure> {
     let engine = Engine::load_with(model, dims, threads)?;
     let inputs: Vec<_> = random(engine.inputs(), 0)
         .into_iter()

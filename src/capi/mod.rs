@@ -3,6 +3,9 @@
 //! Arguments are only read during a call. Results belong to the caller, who frees them by the functions
 //! below. No panic leaves a function. Every function may be called from any thread.
 
+// C calls the functions by their names, and cbindgen declares the public ones.
+#![allow(unreachable_pub)]
+
 use std::any::Any;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,6 +57,7 @@ impl From<Error> for Complaint {
             Error::TooLarge { .. } => UnfoldStatus::TooLarge,
             Error::Skip { .. }
             | Error::StopAfter { .. }
+            | Error::NoPass { .. }
             | Error::Power { .. }
             | Error::Fix { .. } => UnfoldStatus::BadArgument,
             Error::Defect { .. } => UnfoldStatus::Internal,

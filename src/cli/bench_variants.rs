@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
+use unfold::Target;
 use unfold::baselines::{self, Baselines};
 use unfold::bench::Variant;
 use unfold::onnx::Model;
-use unfold::passes::legalize::Target;
 use unfold::report::ReportedSite;
 use unfold::{FuseOptions, Fused};
 

@@ -33,7 +33,7 @@ const RUNS: f64 = 18.0;
 /// The networks to measure.
 pub fn entries(all: bool) -> Vec<Entry> {
     if all {
-        zoo::entries().collect()
+        Entry::all().collect()
     } else {
         DEFAULT.into_iter().filter_map(zoo::find).collect()
     }

@@ -6,11 +6,11 @@ use std::io::{self, Write};
 use anyhow::Result;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
+use unfold::Target;
 use unfold::onnx::Model;
-use unfold::passes::legalize::Target;
-use unfold::passes::slice::{MemoryGoal, Slicing};
 use unfold::provenance::FoldOptions;
 use unfold::run::Dims;
+use unfold::{MemoryGoal, Slicing};
 
 /// The options of `fuse` for a candidate, under their names in Python.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]

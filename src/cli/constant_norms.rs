@@ -1,7 +1,6 @@
 //! The normalizers that are taken as constant, and the variances that they see.
 
-use unfold::Plan;
-use unfold::affine::plan::{Constancy, ConstantNorm};
+use unfold::plan::{Constancy, ConstantNorm, Plan};
 use unfold::report::plain;
 use unfold::run::Failure;
 use unfold::variance_margin::VarianceMargin;

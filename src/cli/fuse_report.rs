@@ -3,13 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use unfold::affine::plan::{
-    ConstantNorm, MemoryChange, MergedNorm, PassStats, Placed, StopReason, StreamPlan, Tidy,
-};
-use unfold::epsilon_error::EpsilonError;
 use unfold::inspect;
 use unfold::onnx::{Model, Saved};
-use unfold::passes::legalize::Target;
+use unfold::plan::{
+    ConstantNorm, MemoryChange, MergedNorm, PassStats, Placed, Plan, StopReason, StreamPlan, Tidy,
+};
 use unfold::prove::Proof;
 use unfold::prove_passes::PassProof;
 use unfold::provenance::FoldOptions;
@@ -17,7 +15,7 @@ use unfold::report::{ReportedTensor, plain};
 use unfold::run::Failure;
 use unfold::variance_margin::VarianceMargin;
 use unfold::verify::{Verdict, VerifyOptions};
-use unfold::{FuseOptions, Fused, Plan, Planned};
+use unfold::{EpsilonError, FuseOptions, Fused, Planned, Target};
 
 use super::constant_norms;
 use super::merged_norms;

@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde::Serialize;
-use unfold::affine::plan::{StopReason, StreamPlan, Tidy};
 use unfold::error::Error;
-use unfold::inspect::outline;
 use unfold::onnx::Model;
+use unfold::plan::{Plan, StopReason, StreamPlan, Tidy};
 use unfold::provenance::Provenance;
-use unfold::report::{outline_html, plain};
-use unfold::{FuseOptions, Fused, Plan, Planned};
+use unfold::report::plain;
+use unfold::{FuseOptions, Fused, Planned, model_page};
 
 use super::out::{self, Paint};
 use super::output_path::page_target;
@@ -166,7 +165,7 @@ pub fn with_page(
         .file_name()
         .unwrap_or(path.as_os_str())
         .to_string_lossy();
-    let text = outline_html(&outline(&name, model, &fused)?)?;
+    let text = model_page(&name, model, &fused)?;
     fs::write(page, text).map_err(|source| Error::Io {
         path: page.to_owned(),
         source,

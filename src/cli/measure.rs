@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
-use unfold::bench::{BenchOptions, Stop, Variant, bench, machine};
+use unfold::bench::{BenchOptions, Machine, Stop, Variant, bench};
 use unfold::onnx::Model;
 use unfold::report::{Report, ReportedSite};
 use unfold::run::Input;
@@ -82,7 +82,7 @@ impl MeasureArgs {
         let mut report = Report {
             model: title,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            machine: machine(),
+            machine: Machine::this(),
             settings: vec![],
             sites,
             notes: bench_variants::defined(variants).into_iter().collect(),

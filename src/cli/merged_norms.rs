@@ -1,7 +1,7 @@
 //! Reports the merged normalizers and their error.
 
-use unfold::affine::plan::MergedNorm;
-use unfold::epsilon_error::EpsilonError;
+use unfold::EpsilonError;
+use unfold::plan::MergedNorm;
 use unfold::report::plain;
 use unfold::run::Failure;
 

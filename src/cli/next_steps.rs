@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use unfold::Target;
 use unfold::onnx::Model;
-use unfold::passes::legalize::Target;
+use unfold::plan::{Outcome, Plan, SitePlan};
 use unfold::refusal::Reason;
 use unfold::report::{counted, plain};
-use unfold::{Outcome, Plan, SitePlan};
 
 use super::command_line::quoted;
 

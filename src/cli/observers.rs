@@ -3,16 +3,18 @@
 
 use std::io::{self, Write};
 
-use unfold::onnx::text::PrintedElements;
+use unfold::onnx::PrintedElements;
 use unfold::prove_passes::{PassProof, PassProver};
-use unfold::{PassResult, pipeline};
+use unfold::{PassResult, Pipeline};
 
 /// The maximum number of elements of a tensor that is printed.
 const PRINTED: usize = 16;
 
 /// Parses the name of a pass.
 pub fn pass_name(word: &str) -> Result<String, String> {
-    let mut passes = pipeline().into_iter().flat_map(|stage| stage.passes);
+    let mut passes = Pipeline::stages()
+        .into_iter()
+        .flat_map(|stage| stage.passes);
     match passes.any(|pass| pass.name == word) {
         true => Ok(word.to_owned()),
         false => Err("no pass has this name; `unfold passes` lists them".to_owned()),

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use serde_json::json;
-use unfold::{PassInfo, StageInfo, pipeline};
+use unfold::{PassInfo, Pipeline, StageInfo};
 
 use super::out::{self, Paint};
 use crate::cli::exit_code::End;
@@ -29,7 +29,7 @@ pub struct PassesArgs {
 
 /// Runs the command.
 pub fn run(args: &PassesArgs) -> Result<End> {
-    let stages = pipeline();
+    let stages = Pipeline::stages();
     if args.json {
         out::print(&out::json(&json!({ "stages": stages }))?)?;
     } else {

@@ -1,6 +1,6 @@
 //! Reports the linear work that moves to fewer places.
 
-use unfold::affine::plan::Placed;
+use unfold::plan::Placed;
 use unfold::report::plain;
 
 /// A line for each operator that was moved or could be moved.

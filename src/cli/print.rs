@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use unfold::onnx::text::PrintedElements;
+use unfold::onnx::PrintedElements;
 
 use super::exit_code::End;
 use super::out;

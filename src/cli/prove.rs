@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use unfold::affine::plan::{ConstantNorm, Stored};
 use unfold::certificate::Certificate;
 use unfold::ir::Graph;
 use unfold::judge::{Judgement, judge};
 use unfold::onnx::{Digests, Model};
+use unfold::plan::{ConstantNorm, Stored};
 use unfold::prove::{Proof, ProveOptions, prove};
 use unfold::provenance::Provenance;
 use unfold::run::Dims;

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use serde::Serialize;
-use unfold::magnitude::{StreamMagnitude, widened};
+use unfold::StreamMagnitude;
+use unfold::magnitude::widened;
 use unfold::onnx::Model;
 use unfold::residual::stream_scaling::possible;
 use unfold::run::Dims;

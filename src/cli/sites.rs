@@ -10,8 +10,8 @@ use unfold::ir::regions::Flat;
 use unfold::ir::scope::scope;
 use unfold::ir::{Graph, NodeId};
 use unfold::onnx::Model;
+use unfold::plan::{Outcome, Plan, SitePlan};
 use unfold::refusal::{Reason, Refusal};
-use unfold::{Outcome, Plan, SitePlan};
 
 use super::out::{self, Paint, Tone};
 

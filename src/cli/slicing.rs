@@ -3,11 +3,11 @@
 use std::fmt::Write;
 
 use anyhow::{Result, bail};
-use unfold::affine::plan::{CutRegion, HeldValue, MemoryChange};
 use unfold::onnx::Model;
-use unfold::passes::slice::{MemoryGoal, Slicing};
+use unfold::plan::{CutRegion, HeldValue, MemoryChange};
 use unfold::report::{bytes, plain};
 use unfold::run::Dims;
+use unfold::{MemoryGoal, Slicing};
 
 use super::inputs::sizes;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use comfy_table::CellAlignment;
-use unfold::affine::plan::PassStats;
+use unfold::plan::PassStats;
 use unfold::prove_passes::PassProof;
 use unfold::report::plain;
 

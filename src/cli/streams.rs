@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use comfy_table::{Cell, CellAlignment};
-use unfold::Plan;
-use unfold::affine::plan::{Basis, Centring, Member, Scaling, StreamPlan};
+use unfold::plan::{Basis, Centring, Member, Plan, Scaling, StreamPlan};
 use unfold::report::{self, plain};
 
 use super::out::{self, Paint, Tone};

@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use unfold::affine::plan::{OpsetUpgrade, StopReason, Tidy};
-use unfold::affine::recognize::Family;
+use unfold::plan::{Family, OpsetUpgrade, Outcome, Plan, StopReason, Tidy};
 use unfold::report::counted;
-use unfold::{Outcome, Plan};
 
 use super::out::{Paint, Tone};
 

@@ -1,8 +1,9 @@
 //! Reports options without effect.
 
 use serde::Serialize;
+use unfold::FuseOptions;
 use unfold::onnx::Model;
-use unfold::{FuseOptions, Plan};
+use unfold::plan::Plan;
 
 /// An option without effect on a model, which may be misspelled or meant for other models.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -1,8 +1,8 @@
 //! Verifies a result before it is written, by running it and by proof.
 
 use clap::ValueEnum;
-use unfold::affine::plan::Stored;
 use unfold::onnx::Model;
+use unfold::plan::Stored;
 use unfold::prove::{Proof, ProveOptions, prove};
 use unfold::prove_passes::PassProof;
 use unfold::report::plain;

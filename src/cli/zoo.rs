@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use unfold::report::{bytes, plain};
-use unfold::zoo::{Entry, entries, find};
+use unfold::zoo::{Entry, find};
 
 use super::out;
 use super::output_path::model_target;
@@ -90,7 +90,7 @@ fn unknown(name: &str) -> anyhow::Error {
 /// The normalizers of each network.
 fn norms() -> BTreeMap<&'static str, Vec<&'static str>> {
     let mut norms = BTreeMap::<_, Vec<_>>::new();
-    entries().for_each(|entry| norms.entry(entry.network()).or_default().push(entry.norm()));
+    Entry::all().for_each(|entry| norms.entry(entry.network()).or_default().push(entry.norm()));
     norms
 }
 

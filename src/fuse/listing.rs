@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::fuse::only::Pipeline;
 use crate::fuse::pass::Pass;
 use crate::fuse::pipeline::PIPELINE;
 use crate::fuse::stage::{PipelineStage, Repeats};
@@ -34,16 +35,18 @@ pub struct PassInfo {
     pub required: bool,
 }
 
-/// The stages of the pipeline with their passes, in order.
-///
-/// ```
-/// let stages = unfold::pipeline();
-/// let fold = stages.iter().find(|stage| stage.stage == "fold").unwrap();
-/// assert!(fold.passes.iter().any(|pass| pass.name == "fold-affines"));
-/// assert_eq!(fold.bound, Some(16));
-/// ```
-pub fn pipeline() -> Vec<StageInfo> {
-    PIPELINE.iter().map(stage_info).collect()
+impl Pipeline {
+    /// The stages of the pipeline with their passes, in order.
+    ///
+    /// ```
+    /// let stages = unfold::Pipeline::stages();
+    /// let fold = stages.iter().find(|stage| stage.stage == "fold").unwrap();
+    /// assert!(fold.passes.iter().any(|pass| pass.name == "fold-affines"));
+    /// assert_eq!(fold.bound, Some(16));
+    /// ```
+    pub fn stages() -> Vec<StageInfo> {
+        PIPELINE.iter().map(stage_info).collect()
+    }
 }
 
 fn stage_info(stage: &PipelineStage) -> StageInfo {
@@ -74,7 +77,10 @@ mod tests {
     #[test]
     fn pass_names_are_lower_case_and_unique() {
         let mut described = std::collections::BTreeMap::new();
-        for pass in pipeline().into_iter().flat_map(|stage| stage.passes) {
+        for pass in Pipeline::stages()
+            .into_iter()
+            .flat_map(|stage| stage.passes)
+        {
             let is_word = |letter: char| letter.is_ascii_lowercase() || letter == '-';
             assert!(pass.name.chars().all(is_word), "{}", pass.name);
             assert!(pass.description.len() <= 90, "{}", pass.description);

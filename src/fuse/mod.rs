@@ -8,6 +8,7 @@ mod graph_equality;
 mod growth_budget;
 mod listing;
 mod observe;
+mod only;
 mod options;
 mod pass;
 mod passes;
@@ -15,6 +16,7 @@ mod pipeline;
 pub(crate) mod plan_log;
 #[cfg(all(test, feature = "prove"))]
 mod planted_faults;
+mod recompute;
 mod runner;
 mod skips;
 mod stage;
@@ -27,16 +29,17 @@ use crate::affine::plan::{Plan, StreamPlan};
 use crate::error::{Error, Result};
 use crate::fuse::pass::unknown_operators;
 use crate::fuse::passes::prepare::Inline;
-use crate::fuse::runner::Pipeline;
+use crate::fuse::runner::PipelineRun;
 use crate::onnx::Model;
 use crate::onnx::tensor::check_size;
 use crate::passes::inline::{Lowered, Lowering, opaque, operators, written_out};
 use crate::provenance::{FoldOptions, Provenance};
 use crate::run::fixed;
 
-pub use listing::{PassInfo, StageInfo, pipeline};
-pub use observe::{OnPass, PassResult};
-pub use options::FuseOptions;
+pub use listing::{PassInfo, StageInfo};
+pub use observe::PassResult;
+pub use only::Pipeline;
+pub use options::{FuseOptions, OnProgress};
 
 /// A model after the pipeline, with the plan.
 pub struct Fused {
@@ -58,7 +61,7 @@ impl Fused {
 }
 
 /// A plan that is not applied.
-pub struct Planned {
+pub(crate) struct Planned {
     /// The changes that would be made, and the refusals.
     pub plan: Plan,
     /// The model whose nodes the plan names. Like [`Fused::lowered`].
@@ -78,8 +81,8 @@ pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
 ///
 /// # Errors
 /// The errors of [`plan`].
-pub fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
-    let (_, plan, lowered) = run(model, options)?;
+pub(crate) fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
+    let (_, plan, lowered) = run(model, options, None)?;
     Ok(Planned { plan, lowered })
 }
 
@@ -98,29 +101,23 @@ pub fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 pub fn fuse(model: &Model, options: &FuseOptions) -> Result<Fused> {
-    let mut fused = fuse_ahead(model, options)?;
-    fused.model.settle()?;
-    Ok(fused)
+    Pipeline::default().run(model, options)
 }
 
 /// Like [`fuse`], but does not wait for the digest of the file from which the model was read, which
 /// takes longer than folding. The metadata of the result has zeros in its place. The digest is
 /// filled in while the result is written, or by [`Model::settle`].
 ///
-/// ```
-/// use unfold::onnx::Model;
-/// let model = Model::open("models/digits/un-dynamo.onnx")?;
-/// let ahead = unfold::fuse_ahead(&model, &Default::default())?;
-/// let fused = unfold::fuse(&model, &Default::default())?;
-/// assert_eq!(ahead.model.to_bytes()?, fused.model.to_bytes()?);
-/// # Ok::<(), unfold::error::Error>(())
-/// ```
-///
 /// # Errors
 /// The errors of [`fuse`].
-pub fn fuse_ahead(model: &Model, options: &FuseOptions) -> Result<Fused> {
+pub(crate) fn fuse_ahead(model: &Model, options: &FuseOptions) -> Result<Fused> {
+    fuse_with(model, options, None)
+}
+
+/// As [`fuse_ahead`], with all passes, or one of them alone.
+fn fuse_with(model: &Model, options: &FuseOptions, only: Option<&'static str>) -> Result<Fused> {
     model.begin_sha256();
-    let (result, plan, lowered) = run(model, options)?;
+    let (result, plan, lowered) = run(model, options, only)?;
     let result = result.unwrap_or_else(|| lowered.as_ref().unwrap_or(model).clone());
     let mut fused = Fused {
         model: result,
@@ -155,7 +152,7 @@ type Run = (Option<Model>, Plan, Option<Model>);
 
 /// Gives dimensions their fixed sizes and runs the pipeline. Checks that all data could be read,
 /// and that all skips are names or patterns.
-fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
+fn run(model: &Model, options: &FuseOptions, only: Option<&'static str>) -> Result<Run> {
     model
         .graph()
         .initializer
@@ -171,7 +168,7 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
     let fixed = (!options.fix.is_empty())
         .then(|| fixed(model, &options.fix))
         .transpose()?;
-    let (result, plan, lowered) = run_pipeline(fixed.as_ref().unwrap_or(model), options)?;
+    let (result, plan, lowered) = run_pipeline(fixed.as_ref().unwrap_or(model), options, only)?;
     model.find_refused()?;
     options.check_skips(model, &plan)?;
     Ok((result, plan, lowered.or(fixed)))
@@ -180,13 +177,14 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
 /// Runs the pipeline. If streams should be centred and none is, the pipeline runs again, without
 /// the folds of shifts that cost an Add and pay only in a centred stream. It also runs with all
 /// functions inlined, and takes that result if more folds.
-fn run_pipeline(model: &Model, options: &FuseOptions) -> Result<Run> {
+fn run_pipeline(model: &Model, options: &FuseOptions, only: Option<&'static str>) -> Result<Run> {
     let tell = |stage: &str, done, of| {
         if let Some(progress) = options.progress {
             progress(stage, done, of);
         }
     };
     let mut pipeline = options.pipeline(model, &tell)?;
+    pipeline.settings.only = only;
     let inlined = OnceCell::new();
     let (mut result, mut plan) = pipeline.run(model, &inlined)?;
     if options.centre && !plan.streams.iter().any(StreamPlan::is_centred) {
@@ -219,7 +217,7 @@ fn run_pipeline(model: &Model, options: &FuseOptions) -> Result<Run> {
 
 /// The model with everything inlined. `None` if that is no more than inlining normalizers, or if
 /// nothing would fold.
-fn all_written_out(model: &Model, lowered: &Model, pipeline: &Pipeline) -> Option<Lowered> {
+fn all_written_out(model: &Model, lowered: &Model, pipeline: &PipelineRun) -> Option<Lowered> {
     if opaque(lowered).is_empty() || unknown_operators(lowered).is_some() {
         return None;
     }

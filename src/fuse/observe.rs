@@ -4,9 +4,6 @@ use crate::affine::plan::Stored;
 use crate::fuse::pass::{Context, Effect, Pass};
 use crate::onnx::Model;
 
-/// Called after each pass that changes the model.
-pub type OnPass<'o> = &'o dyn Fn(&PassResult);
-
 /// The result of one pass.
 pub struct PassResult<'p> {
     /// The name of the pass.
@@ -23,7 +20,7 @@ pub struct PassResult<'p> {
 
 /// Shows the result of a pass to an observer.
 pub(super) fn observe(
-    observer: OnPass,
+    observer: &dyn Fn(&PassResult),
     pass: &dyn Pass,
     context: &Context,
     effect: &Effect,

@@ -6,10 +6,10 @@ use crate::affine::plan::{Plan, StreamPlan};
 use crate::affine::recognize::hard_swish;
 use crate::error::{Error, Result};
 use crate::fuse::growth_budget::GrowthBudget;
-use crate::fuse::observe::OnPass;
+use crate::fuse::observe::PassResult;
 use crate::fuse::pass::Settings;
 use crate::fuse::pipeline::PIPELINE;
-use crate::fuse::runner::Pipeline;
+use crate::fuse::runner::PipelineRun;
 use crate::fuse::skips::{SkipSet, no_pattern};
 use crate::fuse::stage::PipelineStage;
 use crate::fuse::stop_after::StopAfter;
@@ -17,10 +17,12 @@ use crate::onnx::Model;
 use crate::passes::legalize::Target;
 use crate::passes::simplify;
 use crate::passes::slice::Slicing;
-use crate::progress::OnProgress;
 use crate::provenance::FoldOptions;
 use crate::residual;
 use crate::run::Dims;
+
+/// Called with the name of the stage, the work that is done, and the total work.
+pub type OnProgress<'o> = &'o dyn Fn(&str, usize, usize);
 
 /// The options of folding, and a progress callback.
 pub struct FuseOptions<'o> {
@@ -53,7 +55,7 @@ pub struct FuseOptions<'o> {
     /// Called with the name of the stage, the work that is done, and the total work.
     pub progress: Option<OnProgress<'o>>,
     /// Called after each pass that changes the model.
-    pub observer: Option<OnPass<'o>>,
+    pub observer: Option<&'o dyn Fn(&PassResult)>,
 }
 
 impl Default for FuseOptions<'_> {
@@ -133,8 +135,9 @@ impl FuseOptions<'_> {
         &'r self,
         model: &Model,
         tell: &'r dyn Fn(&str, usize, usize),
-    ) -> Result<Pipeline<'r>> {
+    ) -> Result<PipelineRun<'r>> {
         let settings = Settings {
+            only: None,
             skip: SkipSet::new(&self.skip)?,
             centre: self.centre,
             gives_shifts_away: self.centre,
@@ -150,7 +153,7 @@ impl FuseOptions<'_> {
             .map(residual::stream_scaling::possible)
             .transpose()?;
         let stop_after = self.stop_after.as_deref();
-        Ok(Pipeline {
+        Ok(PipelineRun {
             stages: PIPELINE,
             settings,
             stop_after: stop_after.map(pass_to_stop_after).transpose()?,

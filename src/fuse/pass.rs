@@ -96,6 +96,8 @@ impl Effect {
 
 /// The options of a run.
 pub(crate) struct Settings<'s> {
+    /// The only pass that runs beside the required ones; `None` if all run.
+    pub only: Option<&'static str>,
     pub skip: SkipSet,
     pub centre: bool,
     /// Whether the shift of a LayerNormalization folds even at the price of an Add, so that the
@@ -124,9 +126,10 @@ pub(crate) struct Bases<'m> {
 }
 
 impl Settings<'_> {
-    /// Whether `--skip` names a pass.
+    /// Whether `--skip` names a pass, or another one runs alone.
     pub fn skips(&self, pass: &dyn Pass) -> bool {
-        self.skip.skips(pass.name(), pass.aliases())
+        let is_left_out = self.only.is_some_and(|only| only != pass.name());
+        is_left_out || self.skip.skips(pass.name(), pass.aliases())
     }
 }
 

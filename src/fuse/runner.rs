@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::affine::plan::{Plan, StopReason};
 use crate::error::Result;
-use crate::fuse::observe::{OnPass, observe};
+use crate::fuse::observe::{PassResult, observe};
 use crate::fuse::pass::{Bases, Context, Effect, Pass, Settings, checked, invalid};
 use crate::fuse::plan_log::PlanLog;
 use crate::fuse::stage::{PipelineStage, Repeats};
@@ -16,14 +16,14 @@ use crate::onnx::Model;
 use crate::passes::inline::Lowered;
 
 /// A pipeline, and the options with which it runs.
-pub(crate) struct Pipeline<'r> {
+pub(crate) struct PipelineRun<'r> {
     pub stages: &'r [PipelineStage],
     pub settings: Settings<'r>,
     pub stop_after: Option<StopAfter>,
-    pub observer: Option<OnPass<'r>>,
+    pub observer: Option<&'r dyn Fn(&PassResult)>,
 }
 
-impl Pipeline<'_> {
+impl PipelineRun<'_> {
     /// Returns the result, if anything besides inlining changes the model, and the plan. The first
     /// pass fills `inlined`, unless it is filled already.
     ///
@@ -46,7 +46,7 @@ impl Pipeline<'_> {
         Err(invalid(model, None, reason.into()))
     }
 
-    /// Like [`Pipeline::run`]. `None` if flattened bodies cannot be restored.
+    /// Like [`PipelineRun::run`]. `None` if flattened bodies cannot be restored.
     fn attempt(&self, bases: &Bases) -> Result<Option<(Option<Model>, Plan)>> {
         let mut progress = Progress::new(self);
         let mut result: Option<Model> = None;
@@ -90,7 +90,7 @@ const CHECKS_RESULTS: bool = cfg!(any(test, debug_assertions));
 
 /// The progress of a run.
 struct Progress<'p> {
-    pipeline: &'p Pipeline<'p>,
+    pipeline: &'p PipelineRun<'p>,
     /// The index of the stage, and the index of the next pass in it.
     place: (usize, usize),
     /// The number of changes of the model in the stage.
@@ -110,7 +110,7 @@ struct Progress<'p> {
 }
 
 impl<'p> Progress<'p> {
-    fn new(pipeline: &'p Pipeline<'p>) -> Self {
+    fn new(pipeline: &'p PipelineRun<'p>) -> Self {
         Progress {
             pipeline,
             place: (0, 0),

@@ -1,17 +1,5 @@
 //! Builds the [`Outline`] of a model: its graph before and after folding, and the outcome of each
 //! site, for an HTML page.
-//!
-//! ```
-//! use unfold::onnx::Model;
-//! use unfold::report::outline_html;
-//!
-//! let model = Model::open("models/digits/un-dynamo.onnx")?;
-//! let fused = unfold::fuse(&model, &Default::default())?;
-//! let outline = unfold::inspect::outline("un-dynamo.onnx", &model, &fused)?;
-//! assert_eq!(outline.sites.len(), 13);
-//! assert!(outline_html(&outline)?.contains("blocks.0.norm1.un"));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 
 mod blocks;
 mod rows;
@@ -21,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::affine::plan::{Centring, Outcome, Plan, SitePlan, StreamPlan};
 use crate::certificate::Fate;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fuse::Fused;
 use crate::ir::regions::Flat;
 use crate::onnx::Model;
@@ -29,16 +17,40 @@ use crate::recipe::float_name;
 use crate::refusal::{Reason, Refusal};
 use crate::report::{
     Outline, OutlinePart, OutlineSite, OutlineValue, ReportedRefusal, ReportedTensor, SiteState,
-    counted,
+    counted, outline_html,
 };
 use rows::rows;
 use side::GraphSide;
+
+/// The page of a model under a name, as `unfold inspect --html` writes it: the graph before and after, and each site with
+/// the formulas of its new weights, or the reason why it stays. The page is HTML that loads nothing from elsewhere.
+///
+/// ```
+/// use unfold::onnx::Model;
+///
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// let fused = unfold::fuse(&model, &Default::default())?;
+/// let page = unfold::model_page("un-dynamo.onnx", &model, &fused)?;
+/// assert!(page.contains("blocks.0.norm1.un"));
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+///
+/// # Errors
+/// If one of the two models is invalid.
+pub fn model_page(name: &str, model: &Model, fused: &Fused) -> Result<String> {
+    let outline = outline(name, model, fused)?;
+    outline_html(&outline).map_err(|error| Error::Defect {
+        file: model.file(),
+        at: "the page of the model".into(),
+        reason: error.to_string(),
+    })
+}
 
 /// The outline of a model before and after folding, with `name` as its title.
 ///
 /// # Errors
 /// If one of the graphs is invalid.
-pub fn outline(name: &str, model: &Model, fused: &Fused) -> Result<Outline> {
+fn outline(name: &str, model: &Model, fused: &Fused) -> Result<Outline> {
     let plan = &fused.plan;
     // A plan prefixes the names of nodes in bodies by their region path.
     let models = [fused.lowered.as_ref().unwrap_or(model), &fused.model];

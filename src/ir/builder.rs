@@ -113,22 +113,6 @@ impl NewConstant {
 /// Builds nodes that replace others, and the constants that they read.
 ///
 /// The nodes get the metadata of the node `like`, and their names begin with its name.
-///
-/// ```
-/// use unfold::ir::Graph;
-/// use unfold::ir::builder::Maker;
-/// use unfold::onnx::Model;
-/// let model = Model::open("models/digits/un-dynamo.onnx")?;
-/// let graph = Graph::new(&model)?;
-/// let mut maker = Maker::new(&graph, 0);
-/// let mean = maker.mean("x", &[-1], true);
-/// maker.op("Sub", &["x", &mean], vec![]);
-/// let (nodes, constants) = maker.finish("y");
-/// assert!(nodes[0].name().starts_with(graph.name(0)) && graph.value(&nodes[0].output[0]).is_none());
-/// assert_eq!(nodes[1].output, ["y"]);
-/// assert_eq!(nodes[0].input, ["x", constants[0].name()]);
-/// # Ok::<(), unfold::error::Error>(())
-/// ```
 pub struct Maker<'m> {
     graph: &'m Graph<'m>,
     like: &'m NodeProto,
@@ -364,5 +348,27 @@ impl<'m> Maker<'m> {
     /// Adds an Unsqueeze; `axes` are places in the result.
     pub fn unsqueeze(&mut self, value: &str, axes: &[i64]) -> String {
         self.listed("Unsqueeze", value, vec![], ("axes", axes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::onnx::Model;
+
+    #[test]
+    fn a_maker_names_its_nodes_after_the_one_that_they_are_like() {
+        let model = Model::open("models/digits/un-dynamo.onnx").unwrap();
+        let graph = Graph::new(&model).unwrap();
+        let mut maker = Maker::new(&graph, 0);
+        let mean = maker.mean("x", &[-1], true);
+        maker.op("Sub", &["x", &mean], vec![]);
+        let (nodes, constants) = maker.finish("y");
+        assert!(
+            nodes[0].name().starts_with(graph.name(0))
+                && graph.value(&nodes[0].output[0]).is_none()
+        );
+        assert_eq!(nodes[1].output, ["y"]);
+        assert_eq!(nodes[0].input, ["x", constants[0].name()]);
     }
 }

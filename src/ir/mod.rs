@@ -56,15 +56,6 @@ pub enum Reader {
 }
 
 /// An index over the main graph of a model.
-///
-/// ```
-/// use unfold::ir::Graph;
-/// use unfold::onnx::Model;
-/// let model = Model::open("models/digits/un-dynamo.onnx")?;
-/// let graph = Graph::new(&model)?;
-/// assert_eq!(graph.order().len(), graph.proto().node.len());
-/// # Ok::<(), unfold::error::Error>(())
-/// ```
 pub struct Graph<'m> {
     model: &'m Model,
     proto: &'m GraphProto,
@@ -237,7 +228,7 @@ impl<'m> Graph<'m> {
     }
 
     fn tensor_bytes(&self, tensor: &TensorProto) -> usize {
-        if tensor::is_external(tensor) || tensor::is_held(tensor) {
+        if tensor.is_external() || tensor::is_held(tensor) {
             tensor::data(tensor, self.model.externals()).map_or(0, |data| data.len())
         } else {
             tensor.encoded_len()
@@ -327,5 +318,17 @@ pub fn node_name(node: &NodeProto) -> &str {
             .find(|o| !o.is_empty())
             .map_or(node.op_type(), |o| o),
         name => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_nodes_are_in_the_order() {
+        let model = Model::open("models/digits/un-dynamo.onnx").unwrap();
+        let graph = Graph::new(&model).unwrap();
+        assert_eq!(graph.order().len(), graph.proto().node.len());
     }
 }

@@ -10,16 +10,6 @@ use crate::onnx::proto::GraphProto;
 ///
 /// A new name differs from every name in the model: a body could read it, and a declaration or
 /// annotation of a value that does not exist would apply to it.
-///
-/// ```
-/// use unfold::ir::names::Names;
-/// use unfold::onnx::Model;
-/// let model = Model::open("models/digits/un-dynamo.onnx")?;
-/// let mut names = Names::new(&model);
-/// assert_eq!(names.fresh("x"), "x_1"); // the input of the model is x
-/// assert_eq!(names.fresh("x"), "x_2");
-/// # Ok::<(), unfold::error::Error>(())
-/// ```
 pub struct Names<'m> {
     /// The graph whose value names are taken.
     beside: Option<&'m Graph<'m>>,
@@ -182,5 +172,18 @@ fn collect_others<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
                 .iter()
                 .map(|entry| entry.value()),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fresh_names_are_numbered() {
+        let model = Model::open("models/digits/un-dynamo.onnx").unwrap();
+        let mut names = Names::new(&model);
+        assert_eq!(names.fresh("x"), "x_1"); // the input of the model is x
+        assert_eq!(names.fresh("x"), "x_2");
     }
 }

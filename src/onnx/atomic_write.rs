@@ -36,7 +36,7 @@ fn open() -> MutexGuard<'static, Vec<PathBuf>> {
 /// Stops all saves of this process as long as it exists: none creates, renames or removes a file.
 #[derive(Debug)]
 #[must_use = "saves go on when it is dropped"]
-pub struct Halt {
+pub(crate) struct Halt {
     _open: MutexGuard<'static, Vec<PathBuf>>,
 }
 
@@ -45,7 +45,7 @@ pub struct Halt {
 ///
 /// Waits for a save that is renaming its files. Must not be called in the signal handler itself:
 /// the handler wakes a thread, which calls this function and then ends the program.
-pub fn halt_saves() -> Halt {
+pub(crate) fn halt_saves() -> Halt {
     let open = open();
     open.iter().for_each(|aside| remove(aside));
     Halt { _open: open }
@@ -56,7 +56,7 @@ pub fn halt_saves() -> Halt {
 ///
 /// # Errors
 /// If the links form a cycle.
-pub fn destination(path: &Path) -> io::Result<PathBuf> {
+pub(crate) fn destination(path: &Path) -> io::Result<PathBuf> {
     // Operating systems follow as many links.
     const LINKS: usize = 40;
     let mut path = path.to_owned();

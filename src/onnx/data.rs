@@ -13,14 +13,14 @@ use bytes::Bytes;
 pub(super) const PIECE: usize = 1 << 20;
 
 /// The data, or the reason for which they cannot be read.
-pub type Found<T> = Result<T, String>;
+pub(crate) type Found<T> = Result<T, String>;
 
 /// Resolves the external data of a model that is in memory.
 ///
 /// ```
 /// use std::io;
 /// use bytes::Bytes;
-/// use unfold::onnx::external::Resolver;
+/// use unfold::onnx::Resolver;
 ///
 /// /// One data file, held in memory.
 /// #[derive(Debug)]
@@ -60,7 +60,7 @@ pub trait Resolver: Debug + Send + Sync {
 }
 
 /// Bytes that are computed on demand, with equal results each time.
-pub trait Make: Debug + Send + Sync {
+pub(crate) trait Make: Debug + Send + Sync {
     /// The number of bytes.
     fn length(&self) -> usize;
 
@@ -76,7 +76,7 @@ pub trait Make: Debug + Send + Sync {
 
 /// A byte string, wherever it is.
 #[derive(Debug, Clone)]
-pub enum Data {
+pub(crate) enum Data {
     /// In memory.
     Here(Bytes),
     /// In a range of a file.
@@ -93,11 +93,6 @@ impl Data {
             Data::There(_, range) => (range.end - range.start) as usize,
             Data::Made(made) => made.length(),
         }
-    }
-
-    /// Whether the length is 0.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Reads all bytes. Bytes in memory are not copied.
@@ -196,7 +191,7 @@ impl Data {
 
 /// A file with data of tensors, or a resolver in its place.
 #[derive(Debug)]
-pub struct DataFile {
+pub(crate) struct DataFile {
     /// Its location in the model's references.
     location: String,
     origin: Origin,

@@ -8,10 +8,10 @@ use prost::Message;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::Model;
 use super::data::{Data, Found};
 use super::proto::{ModelProto, StringStringEntryProto};
 use super::walk::{self, Visited};
-use super::{Model, tensor};
 use crate::error::Result;
 
 /// The number of hexadecimal digits of a digest.
@@ -92,7 +92,7 @@ impl Pending {
     ///
     /// # Errors
     /// The errors of [`Pending::digest`].
-    pub fn settle(&self, message: &mut ModelProto) -> io::Result<()> {
+    pub(crate) fn settle(&self, message: &mut ModelProto) -> io::Result<()> {
         if let Some(entry) = message
             .metadata_props
             .iter_mut()
@@ -133,7 +133,7 @@ impl Model {
     ///
     /// # Errors
     /// If the bytes that the other model was read from can no longer be read.
-    pub fn settle(&mut self) -> Result<()> {
+    pub(crate) fn settle(&mut self) -> Result<()> {
         let settled = self
             .pending
             .take()
@@ -173,7 +173,7 @@ impl Model {
         let mut data = BTreeMap::new();
         walk::parts(&mut self.proto.clone(), &mut |part| {
             if let Visited::Initializer(tensor) | Visited::Tensor(tensor) = part
-                && tensor::is_external(tensor)
+                && tensor.is_external()
                 && let location = self.externals.span(tensor)?.location
                 && !data.contains_key(&location)
             {

@@ -147,7 +147,7 @@ pub fn data_type(tensor: &TensorProto) -> Result<DataType> {
 }
 
 /// The element type of a tensor, if it is a [floating-point type](DataType::is_float).
-pub fn float_type(tensor: &TensorProto) -> Option<DataType> {
+pub(crate) fn float_type(tensor: &TensorProto) -> Option<DataType> {
     DataType::from_code(tensor.data_type()).filter(|data_type| data_type.is_float())
 }
 
@@ -155,7 +155,7 @@ pub fn float_type(tensor: &TensorProto) -> Option<DataType> {
 ///
 /// # Errors
 /// If an extent is negative, or if the number of elements overflows.
-pub fn shape(tensor: &TensorProto) -> Result<Vec<usize>> {
+pub(crate) fn shape(tensor: &TensorProto) -> Result<Vec<usize>> {
     let dims: Option<Vec<usize>> = tensor
         .dims
         .iter()
@@ -181,7 +181,7 @@ pub fn shape(tensor: &TensorProto) -> Result<Vec<usize>> {
 ///
 /// # Errors
 /// The errors of [`shape`].
-pub fn count(tensor: &TensorProto) -> Result<usize> {
+pub(crate) fn count(tensor: &TensorProto) -> Result<usize> {
     Ok(shape(tensor)?.iter().product())
 }
 
@@ -190,7 +190,7 @@ pub fn count(tensor: &TensorProto) -> Result<usize> {
 /// # Errors
 /// The errors of [`data_type`] and [`shape`], or if the type has no fixed width or the number
 /// overflows.
-pub fn byte_size(tensor: &TensorProto) -> Result<usize> {
+pub(crate) fn byte_size(tensor: &TensorProto) -> Result<usize> {
     let (data_type, count) = (data_type(tensor)?, count(tensor)?);
     data_type.byte_size(count).ok_or_else(|| {
         error(
@@ -204,13 +204,15 @@ pub fn byte_size(tensor: &TensorProto) -> Result<usize> {
 /// tensor resolves such locations, and moves the data back into its message.
 pub(super) const HELD: char = '\0';
 
-/// Whether the elements of a tensor are in another file.
-pub fn is_external(tensor: &TensorProto) -> bool {
-    tensor.data_location() == DataLocation::External && !is_held(tensor)
+impl TensorProto {
+    /// Whether the elements are in another file.
+    pub fn is_external(&self) -> bool {
+        self.data_location() == DataLocation::External && !is_held(self)
+    }
 }
 
 /// Whether the model holds the elements of a tensor outside of its message.
-pub fn is_held(tensor: &TensorProto) -> bool {
+pub(crate) fn is_held(tensor: &TensorProto) -> bool {
     let mut entries = tensor.external_data.iter();
     entries.any(|entry| entry.key() == "location" && entry.value().starts_with(HELD))
 }

@@ -7,8 +7,8 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub use super::data::{Data, DataFile, Found, Make, Resolver};
-use bytes::Bytes;
+pub use super::data::Resolver;
+pub(crate) use super::data::{Data, DataFile, Found, Make};
 
 use super::element::{self, DataType, HELD, is_held};
 use super::proto::{DataLocation, StringStringEntryProto, TensorProto};
@@ -108,7 +108,7 @@ impl Externals {
 
     /// Replaces the data of a tensor by data outside of any file. The tensor has elements only
     /// together with these externals or a clone of them.
-    pub fn hold(&self, tensor: &mut TensorProto, data: Data) {
+    pub(crate) fn hold(&self, tensor: &mut TensorProto, data: Data) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let location = format!("{HELD}{}", held.len());
         let span = Span {
@@ -129,7 +129,7 @@ impl Externals {
     ///
     /// # Errors
     /// If the data do not exist.
-    pub fn data(&self, tensor: &TensorProto) -> Result<Data> {
+    pub(crate) fn data(&self, tensor: &TensorProto) -> Result<Data> {
         if is_held(tensor) {
             return Ok(self.held(tensor)?.data);
         }
@@ -138,16 +138,6 @@ impl Externals {
             file,
             span.offset..span.offset + span.length as u64,
         ))
-    }
-
-    /// Reads the elements to which a tensor refers, anew at each call.
-    ///
-    /// # Errors
-    /// If they do not exist, or cannot be read.
-    pub fn bytes(&self, tensor: &TensorProto) -> Result<Bytes> {
-        self.data(tensor)?
-            .all()
-            .map_err(|reason| self.error(tensor, reason))
     }
 
     /// Takes the data that the model holds for a tensor. Afterwards the tensor has no elements, as

@@ -64,7 +64,7 @@ impl Layout {
         let (mut longest, mut count) = (0, 0);
         walk::parts(&mut message, &mut |part| {
             if let Visited::Initializer(tensor) | Visited::Tensor(tensor) = part
-                && (tensor::is_held(tensor) || tensor::is_external(tensor))
+                && (tensor::is_held(tensor) || tensor.is_external())
             {
                 longest = longest.max(model.externals.data(tensor).map_or(0, |data| data.len()));
                 count += 1;
@@ -301,7 +301,7 @@ impl Laying<'_> {
             let data = externals.release(tensor)?;
             self.gaps.fill(tensor, data);
         }
-        if !tensor::is_external(tensor) {
+        if !tensor.is_external() {
             return Ok(());
         }
         match self.storage {
@@ -388,5 +388,5 @@ pub(super) fn is_inside(tensor: &TensorProto, threshold: usize) -> bool {
         .is_some_and(|bytes| bytes.len() >= threshold);
     let held =
         || tensor::is_held(tensor) && tensor::byte_size(tensor).is_ok_and(|size| size >= threshold);
-    !tensor::is_external(tensor) && (inline || held())
+    !tensor.is_external() && (inline || held())
 }

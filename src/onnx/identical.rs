@@ -8,7 +8,7 @@ use super::walk::{self, Visited};
 impl Model {
     /// Whether both models have equal graphs, functions and operator sets, and tensors with equal
     /// bits.
-    pub fn is_identical(&self, other: &Self) -> bool {
+    pub(crate) fn is_identical(&self, other: &Self) -> bool {
         let (own, others) = (&self.proto, &other.proto);
         let has_same_message = own.ir_version == others.ir_version
             && own.opset_import == others.opset_import

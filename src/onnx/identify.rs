@@ -9,17 +9,9 @@ use super::wire::{self, Encoded};
 /// Whether a file is an ONNX model, judged by its outermost fields. Neither the graph nor the
 /// weights are read.
 ///
-/// ```
-/// use unfold::onnx::is_model;
-///
-/// assert!(is_model("models/digits/un-dynamo.onnx")?);
-/// assert!(!is_model("Cargo.toml")?);
-/// # Ok::<(), std::io::Error>(())
-/// ```
-///
 /// # Errors
 /// If the file cannot be opened.
-pub fn is_model(path: impl AsRef<Path>) -> io::Result<bool> {
+pub(crate) fn is_model(path: impl AsRef<Path>) -> io::Result<bool> {
     let file = File::open(path)?;
     let length = file.metadata()?.len();
     Ok(wire::is_model(
@@ -120,7 +112,7 @@ mod tests {
 
     use prost::Message;
 
-    use super::{is_model, looks_like};
+    use super::*;
     use crate::onnx::Model;
     use crate::onnx::proto::ModelProto;
 
@@ -183,5 +175,11 @@ mod tests {
             assert!(name.contains(expected), "{bytes:?} looks like {name:?}");
         }
         assert_eq!(looks_like(b"\x08\x0a\x12\x07pytorch"), None);
+    }
+
+    #[test]
+    fn a_model_is_told_from_a_manifest() {
+        assert!(is_model("models/digits/un-dynamo.onnx").unwrap());
+        assert!(!is_model("Cargo.toml").unwrap());
     }
 }

@@ -195,7 +195,7 @@ impl Skimmed {
         let data = Data::There(file.clone(), gap.offset..gap.offset + gap.length);
         let is_plain = tensor.segment.is_none()
             && tensor.external_data.is_empty()
-            && !element::is_external(tensor)
+            && !tensor.is_external()
             && !tensor::has_typed_data(tensor)
             && element::byte_size(tensor).is_ok_and(|size| size as u64 == gap.length);
         if is_plain {

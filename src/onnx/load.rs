@@ -36,7 +36,8 @@ impl Model {
     /// renamed.
     ///
     /// Nothing that the file holds is lost: a field that ONNX does not define is an
-    /// [`Error::UnknownField`]. A file `*.onnxtxt` is read as [`text`].
+    /// [`Error::UnknownField`]. A file `*.onnxtxt` is read in ONNX's textual syntax, as
+    /// [`Model::from_text`] does.
     ///
     /// # Errors
     /// If the file cannot be read, or is not an ONNX model.
@@ -110,9 +111,7 @@ impl Model {
             return Ok(());
         }
         walk::parts(&mut self.proto.clone(), &mut |part| match part {
-            Visited::Initializer(tensor) | Visited::Tensor(tensor)
-                if tensor::is_external(tensor) =>
-            {
+            Visited::Initializer(tensor) | Visited::Tensor(tensor) if tensor.is_external() => {
                 self.externals.data(tensor).map(drop)
             }
             _ => Ok(()),
@@ -130,7 +129,7 @@ impl Model {
         let (mut all, mut at) = (self.proto.clone(), String::new());
         walk::parts(&mut all, &mut |part| {
             if let Visited::Initializer(tensor) | Visited::Tensor(tensor) = part
-                && tensor::is_external(tensor)
+                && tensor.is_external()
                 && self
                     .externals
                     .span(tensor)
@@ -163,7 +162,7 @@ impl Model {
     /// use std::sync::Arc;
     /// use bytes::Bytes;
     /// use unfold::onnx::Model;
-    /// use unfold::onnx::external::Resolver;
+    /// use unfold::onnx::Resolver;
     ///
     /// #[derive(Debug)]
     /// struct Nothing;
@@ -214,7 +213,7 @@ impl Model {
     /// use std::sync::Arc;
     /// use bytes::Bytes;
     /// use unfold::onnx::Model;
-    /// use unfold::onnx::external::{Externals, Resolver};
+    /// use unfold::onnx::{Externals, Resolver};
     ///
     /// /// A message in two pieces, which are never joined.
     /// #[derive(Debug)]
@@ -383,7 +382,7 @@ fn look_through(
                         reason,
                     });
                 }
-                external |= tensor::is_external(tensor);
+                external |= tensor.is_external();
                 settle(tensor)?;
             }
         }

@@ -5,7 +5,7 @@ mod data;
 mod decode;
 pub(crate) mod digest;
 mod element;
-pub mod external;
+pub(crate) mod external;
 mod file_layout;
 #[cfg(feature = "prove")]
 mod identical;
@@ -13,20 +13,20 @@ mod identify;
 mod lazy_read;
 mod load;
 mod message_fields;
-pub mod node;
-pub mod operator;
+pub(crate) mod node;
+pub(crate) mod operator;
 mod placeholders;
 pub mod proto;
 mod replaced;
 mod save;
 #[cfg(feature = "prove")]
-pub mod schema;
-pub mod shadowed_names;
+pub(crate) mod schema;
+pub(crate) mod shadowed_names;
 mod sink;
 mod size;
 pub mod tensor;
-pub mod text;
-pub mod tract_quirks;
+mod text;
+pub(crate) mod tract_quirks;
 mod transfer;
 pub(crate) mod value_range;
 mod walk;
@@ -37,14 +37,19 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 pub(crate) use crate::onnx::atomic_write::write_whole;
-pub use crate::onnx::atomic_write::{Halt, destination, halt_saves};
+#[cfg(feature = "cli")]
+pub(crate) use crate::onnx::atomic_write::{destination, halt_saves};
 pub use digest::Digests;
 use digest::{Contents, Pending};
-use external::Externals;
+pub use external::{Externals, Resolver};
+#[cfg(feature = "cli")]
+pub(crate) use identify::is_model;
+
+pub use element::DataType;
 pub use file_layout::MessagePart;
-pub use identify::is_model;
 use proto::{GraphProto, ModelProto, NodeProto, TensorProto};
 pub use save::{DataPlace, SaveOptions, Saved};
+pub use text::PrintedElements;
 
 /// An ONNX model, and the files that it was read from.
 ///

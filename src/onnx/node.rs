@@ -46,12 +46,12 @@ impl StringStringEntryProto {
 /// ```
 impl NodeProto {
     /// The operator set and the operator.
-    pub fn op(&self) -> (&str, &str) {
+    pub(crate) fn op(&self) -> (&str, &str) {
         (canonical_domain(self.domain()), self.op_type())
     }
 
     /// The name of the operator, prefixed by its domain if that is not ONNX's own.
-    pub fn operator(&self) -> String {
+    pub(crate) fn operator(&self) -> String {
         match self.op() {
             ("", operator) => operator.to_owned(),
             (domain, operator) => format!("{domain}.{operator}"),
@@ -69,7 +69,7 @@ impl NodeProto {
     }
 
     /// Renames the inputs for which `instead` returns a name, and their sharding specifications.
-    pub fn read_instead<'n>(&mut self, instead: impl Fn(&str) -> Option<&'n str>) {
+    pub(crate) fn read_instead<'n>(&mut self, instead: impl Fn(&str) -> Option<&'n str>) {
         for input in &mut self.input {
             if let Some(other) = instead(input) {
                 other.clone_into(input);
@@ -79,7 +79,7 @@ impl NodeProto {
     }
 
     /// Renames values in the sharding specifications.
-    pub fn rename_shards<'n>(&mut self, now: impl Fn(&str) -> Option<&'n str>) {
+    pub(crate) fn rename_shards<'n>(&mut self, now: impl Fn(&str) -> Option<&'n str>) {
         let configurations = self.device_configurations.iter_mut();
         for spec in configurations.flat_map(|configuration| &mut configuration.sharding_spec) {
             if let Some(other) = now(spec.tensor_name()) {
@@ -156,7 +156,7 @@ impl NodeProto {
     }
 
     /// The element type of a Cast's result, if this version knows it.
-    pub fn cast_to(&self) -> Option<DataType> {
+    pub(crate) fn cast_to(&self) -> Option<DataType> {
         DataType::from_code(i32::try_from(self.attr_i("to").ok()??).ok()?)
     }
 

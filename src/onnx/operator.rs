@@ -36,13 +36,6 @@ pub enum Category {
 
 impl Category {
     /// The category of an operator; `None` if the table does not list it.
-    ///
-    /// ```
-    /// use unfold::onnx::operator::Category;
-    /// assert_eq!(Category::from_operator("ai.onnx", "Flatten"), Some(Category::Movement));
-    /// assert_eq!(Category::from_operator("com.microsoft", "FusedMatMul"), Some(Category::MatrixProduct));
-    /// assert_eq!(Category::from_operator("com.example", "Flatten"), None);
-    /// ```
     pub fn from_operator(domain: &str, op: &str) -> Option<Category> {
         match canonical_domain(domain) {
             "" => own(op),
@@ -78,7 +71,7 @@ impl Category {
 impl NodeProto {
     /// The category of the node's operator; `None` if the operator or one of the node's attributes
     /// is unknown.
-    pub fn category(&self) -> Option<Category> {
+    pub(crate) fn category(&self) -> Option<Category> {
         let known =
             attributes(self.op_type()).filter(|_| canonical_domain(self.domain()).is_empty());
         let category = Category::from_operator(self.domain(), self.op_type())?;
@@ -327,5 +320,18 @@ mod tests {
             [None, Some(3)]
         );
         assert_eq!(input_at("ReduceMean", "keepdims", 21), None);
+    }
+
+    #[test]
+    fn a_category_belongs_to_the_domain() {
+        assert_eq!(
+            Category::from_operator("ai.onnx", "Flatten"),
+            Some(Category::Movement)
+        );
+        assert_eq!(
+            Category::from_operator("com.microsoft", "FusedMatMul"),
+            Some(Category::MatrixProduct)
+        );
+        assert_eq!(Category::from_operator("com.example", "Flatten"), None);
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
+use crate::onnx::Model;
 use crate::onnx::atomic_write::FileDraft;
 use crate::onnx::file_layout::ALIGNMENT;
 use crate::onnx::walk::{self, Visited};
-use crate::onnx::{Model, tensor};
 
 /// The data files of the replaced model.
 #[derive(Default)]
@@ -31,7 +31,7 @@ impl Replaced {
         let (mut laid_out, mut end, mut seen) = (true, 0, HashSet::new());
         let walked = walk::parts(&mut proto, &mut |part| {
             if let Visited::Initializer(tensor) | Visited::Tensor(tensor) = part
-                && tensor::is_external(tensor)
+                && tensor.is_external()
             {
                 let span = externals.span(tensor)?;
                 laid_out &= tensor.external_data == span.entries();

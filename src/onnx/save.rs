@@ -292,7 +292,7 @@ impl Model {
     /// model.save_with(&path, |initializer| {
     ///     let doubled = tensor::read_f64(initializer, model.externals())? * 2.0;
     ///     let data_type = tensor::data_type(initializer)?;
-    ///     Ok(tensor::encode_f64(data_type, &doubled.view()).ok())
+    ///     Ok(tensor::make("", data_type, &doubled.view())?.raw_data)
     /// })?;
     /// # let again = Model::open(&path)?;
     /// # let read = tensor::read_f64(&again.graph().initializer[0], again.externals())?;

@@ -49,7 +49,7 @@ impl Model {
     /// The number of bytes that the model was read from: its own file, and in each data file the
     /// range from the first to the last byte that its tensors use. For a model that was built in
     /// memory, [`Model::file_bytes`].
-    pub fn read_bytes(&self) -> u64 {
+    pub(crate) fn read_bytes(&self) -> u64 {
         match &self.source {
             Some(source) => source.data.len() as u64 + self.outside_bytes(),
             None => self.file_bytes(),
@@ -59,7 +59,7 @@ impl Model {
     /// A quick estimate of the number of bytes of the model's files.
     pub(crate) fn about_bytes(&self) -> u64 {
         self.proto.encoded_len() as u64
-            + self.tensor_bytes(|tensor| tensor::is_external(tensor) || tensor::is_held(tensor))
+            + self.tensor_bytes(|tensor| tensor.is_external() || tensor::is_held(tensor))
     }
 
     /// The number of bytes of its data files, counting in each the range from the first to the last
@@ -67,7 +67,7 @@ impl Model {
     pub(super) fn outside_bytes(&self) -> u64 {
         let mut taken: HashMap<String, (u64, u64)> = HashMap::new();
         self.each_tensor(&mut |tensor| {
-            if tensor::is_external(tensor)
+            if tensor.is_external()
                 && let Ok(span) = self.externals.span(tensor)
             {
                 let end = span.offset + span.length as u64;

@@ -32,12 +32,15 @@ use serde::Serialize;
 use crate::affine::plan::Stored;
 use crate::onnx::Model;
 use crate::run::Dims;
+#[cfg(feature = "tract")]
 pub(crate) use activations::read_past;
 use claims::{ClaimScope, Established, claims};
 use ended::Ended;
 use field::P;
+#[cfg(feature = "tract")]
 pub(crate) use rounding::foreign;
 use sizes::{SizeSearch, elements, inputs};
+#[cfg(feature = "tract")]
 pub(crate) use sources::stored_outside;
 
 /// The factor by which all inputs must be smaller at the next sizes, after a computation exceeded

@@ -42,10 +42,13 @@ use crate::prove::{Proof, ProveOptions};
 use crate::provenance::{FoldOptions, Provenance};
 use crate::python::gil_worker::{attend, check_process};
 use crate::python::python_callbacks;
-use crate::report::{html, markdown, plain, terminal};
+use crate::report::{html, markdown, plain, terminal_of};
 use crate::run::Dims;
 use crate::verify::{VerifyOptions, compare};
 use crate::{FuseOptions, Planned};
+
+/// The columns of a report as text.
+const REPORT_WIDTH: usize = 80;
 
 /// The number of bytes of a model from which folding takes so much memory that it is returned to
 /// the operating system afterwards.
@@ -55,7 +58,7 @@ const LARGE: u64 = 1 << 24;
 ///
 /// Analyses are dropped, since Python may hold three copies of the model at this point.
 #[pyclass(frozen, module = "unfold_onnx._native")]
-pub struct Folded {
+pub(crate) struct Folded {
     /// The result, or the input if nothing changed.
     model: Model,
     /// The path of the input, if it is a file.
@@ -145,7 +148,7 @@ impl Folded {
 
 /// The remaining parts of a model that is returned in parts.
 #[pyclass(frozen, module = "unfold_onnx._native")]
-pub struct Parts {
+pub(crate) struct Parts {
     left: Mutex<Box<dyn Iterator<Item = MessagePart> + Send>>,
     kept: Mutex<Kept>,
 }
@@ -238,7 +241,7 @@ fn bad_option(line: String) -> PyErr {
 
 /// The options that change the result.
 #[pyclass(frozen, module = "unfold_onnx._native")]
-pub struct Chosen(FoldOptions);
+pub(crate) struct Chosen(FoldOptions);
 
 #[pymethods]
 impl Chosen {
@@ -521,7 +524,7 @@ pub fn bench(
         let page = html(std::slice::from_ref(&report));
         Ok([
             serde_json::to_string(&report)?,
-            terminal(&report),
+            terminal_of(&report, REPORT_WIDTH),
             markdown(&report),
             page,
         ])

@@ -109,7 +109,11 @@ pub fn raised(error: &anyhow::Error) -> PyErr {
         Some(Error::TooLarge { .. }) => TooLargeError::new_err(text),
         Some(Error::Certificate { .. }) => CertificateError::new_err(text),
         Some(
-            Error::Skip { .. } | Error::StopAfter { .. } | Error::Power { .. } | Error::Fix { .. },
+            Error::Skip { .. }
+            | Error::StopAfter { .. }
+            | Error::NoPass { .. }
+            | Error::Power { .. }
+            | Error::Fix { .. },
         ) => PyValueError::new_err(with_keywords(&text)),
         Some(Error::Defect { .. }) => InternalError::new_err(text),
         Some(Error::StreamMagnitude { .. }) | None => UnfoldError::new_err(text),

@@ -21,7 +21,7 @@ use crate::python::python_callbacks::fetched;
 
 /// A model that has not been read yet.
 #[pyclass(frozen, name = "Source", module = "unfold_onnx._native")]
-pub struct ModelSource {
+pub(crate) struct ModelSource {
     from: ReadFrom,
 }
 
@@ -115,7 +115,7 @@ impl ModelSource {
 /// in their Python objects.
 #[pyclass(module = "unfold_onnx._native")]
 #[derive(Default)]
-pub struct Wire {
+pub(crate) struct Wire {
     pieces: Vec<Piece>,
     length: u64,
 }

@@ -25,7 +25,7 @@ use crate::run::{Input, random};
 
 /// The different results of `fuse` for one model.
 #[pyclass(frozen, module = "unfold_onnx._native")]
-pub struct Candidates {
+pub(crate) struct Candidates {
     model: Arc<Model>,
     candidates: Arc<Vec<Candidate>>,
     options: BenchOptions,

@@ -3,8 +3,8 @@
 //! Every constant that folding changes or creates is a [`Recipe`]: an expression over constants of
 //! the input model, such as Algorithm 1 of the UN paper, `W' = W·diag(γ/√(σ²+ε))`. Planning writes
 //! recipes and knows their shapes, without reading a large weight. One evaluator computes them in
-//! float64, whole or in parts along an axis. Storing a tensor rounds it once. A [`Promise`] is a
-//! large recipe that is computed while it is written.
+//! float64, whole or in parts along an axis. Storing a tensor rounds it once. A large recipe is
+//! computed while it is written.
 //!
 //! ```
 //! use unfold::recipe::Recipe;
@@ -29,22 +29,26 @@ mod windows;
 
 use std::sync::Arc;
 
+pub(crate) use evaluate::Read;
 #[cfg(feature = "prove")]
+#[cfg(all(feature = "prove", feature = "tract"))]
 pub(crate) use evaluate::computed;
-pub use evaluate::{Read, evaluate, part};
-pub use numbers::Numbers;
+pub use evaluate::evaluate;
+#[cfg(test)]
+pub(crate) use evaluate::part;
+pub(crate) use numbers::Numbers;
 pub(crate) use operations::broadcast;
 use operations::{aligned_extent, count, turn};
-pub use promise::{Given, Promise};
-pub use steps::{RecipeStep, float_name, float_named};
-pub use windows::Windows;
+pub(crate) use promise::{Given, Promise};
+pub(crate) use steps::{RecipeStep, float_name, float_named};
+pub(crate) use windows::Windows;
 
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::tensor::DataType;
 
 /// A smaller number results from a saturated Softmax or Sigmoid. Adding it to its partner is like
 /// adding 0 in every float type.
-pub const DECIDED: f64 = 1.0 / (1_u128 << 64) as f64;
+pub(crate) const DECIDED: f64 = 1.0 / (1_u128 << 64) as f64;
 
 /// A formula for a tensor, over constants of a model. Clones share their parts.
 #[derive(Debug, Clone)]
@@ -60,7 +64,7 @@ pub(crate) struct Operation {
 
 /// The operation of a step on its inputs. Arithmetic broadcasts as in ONNX.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Op {
+pub(crate) enum Op {
     /// A constant of the model, by the name of its value.
     Constant(Arc<str>),
     /// Numbers that are not a constant of the model, such as 1 and 0, or an epsilon. They are a
@@ -121,7 +125,7 @@ impl Recipe {
     }
 
     /// A scalar, with `rank` axes of extent 1.
-    pub fn number(number: f64, rank: usize) -> Self {
+    pub(crate) fn number(number: f64, rank: usize) -> Self {
         Self::filled(number, &vec![1; rank])
     }
 
@@ -132,7 +136,7 @@ impl Recipe {
 
     /// Numbers that are not a constant of the model, in row-major order. `None` if the shape has
     /// another number of elements.
-    pub fn literal(numbers: &[f64], shape: &[usize]) -> Option<Self> {
+    pub(crate) fn literal(numbers: &[f64], shape: &[usize]) -> Option<Self> {
         let fits = count(shape) == Some(numbers.len());
         fits.then(|| match numbers {
             [first, rest @ ..]
@@ -184,12 +188,12 @@ impl Recipe {
     }
 
     /// The last operation.
-    pub fn op(&self) -> &Op {
+    pub(crate) fn op(&self) -> &Op {
         &self.0.op
     }
 
     /// The inputs of the last operation.
-    pub fn inputs(&self) -> &[Recipe] {
+    pub(crate) fn inputs(&self) -> &[Recipe] {
         &self.0.inputs
     }
 
@@ -214,7 +218,7 @@ impl Recipe {
     /// let both = twice("b").substituted(&|name| (name == "b").then(|| twice("a")));
     /// assert_eq!(both.to_string(), "mul(mul(a, 2), 2)");
     /// ```
-    pub fn substituted(&self, other: &dyn Fn(&str) -> Option<Recipe>) -> Self {
+    pub(crate) fn substituted(&self, other: &dyn Fn(&str) -> Option<Recipe>) -> Self {
         let mut made: HashMap<*const Operation, Recipe> = HashMap::default();
         for step in self.steps() {
             let inputs = step.inputs();
@@ -274,7 +278,7 @@ impl Recipe {
 
 impl Recipe {
     /// Whether another recipe has equal steps. `same` decides whether two constants are equal.
-    pub fn is_alike(&self, other: &Self, same: &dyn Fn(&str, &str) -> bool) -> bool {
+    pub(crate) fn is_alike(&self, other: &Self, same: &dyn Fn(&str, &str) -> bool) -> bool {
         let (own, others) = (self.steps(), other.steps());
         let (own_places, other_places) = (places(&own), places(&others));
         own.len() == others.len()

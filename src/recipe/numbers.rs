@@ -12,19 +12,8 @@ use super::{Op, Recipe, broadcast, turn};
 ///
 /// Each operation applies to the numbers and to the recipe, so that the recipe always computes the
 /// numbers. They are read like an array.
-///
-/// ```
-/// use ndarray::array;
-/// use unfold::recipe::Numbers;
-///
-/// let gamma = Numbers::constant("γ", array![2.0, 3.0].into_dyn());
-/// let variance = Numbers::constant("σ²", array![4.0, 9.0].into_dyn());
-/// let scale = &gamma / &variance.sqrt();
-/// assert_eq!(*scale, array![1.0, 1.0].into_dyn());
-/// assert_eq!(scale.recipe().to_string(), "div(γ, sqrt(σ²))");
-/// ```
 #[derive(Debug, Clone)]
-pub struct Numbers {
+pub(crate) struct Numbers {
     recipe: Recipe,
     /// The values. Copies share them, because a graph has as many arrays as nodes, and most are
     /// passed on unchanged.
@@ -359,3 +348,19 @@ macro_rules! arithmetic {
 }
 
 arithmetic!(Add add +, Sub sub -, Mul mul *, Div div /);
+
+#[cfg(test)]
+mod tests {
+    use ndarray::array;
+
+    use super::*;
+
+    #[test]
+    fn numbers_compute_and_note_how() {
+        let gamma = Numbers::constant("γ", array![2.0, 3.0].into_dyn());
+        let variance = Numbers::constant("σ²", array![4.0, 9.0].into_dyn());
+        let scale = &gamma / &variance.sqrt();
+        assert_eq!(*scale, array![1.0, 1.0].into_dyn());
+        assert_eq!(scale.recipe().to_string(), "div(γ, sqrt(σ²))");
+    }
+}

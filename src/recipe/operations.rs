@@ -237,7 +237,7 @@ impl Recipe {
 
     /// The convolution with this weight `[group, outer, inner, taps]` of values `[group, inner,
     /// places]`. `None` if extents differ.
-    pub fn conv(&self, values: &Recipe, windows: Windows) -> Option<Self> {
+    pub(crate) fn conv(&self, values: &Recipe, windows: Windows) -> Option<Self> {
         let &[group, outer, inner, taps] = self.shape() else {
             return None;
         };

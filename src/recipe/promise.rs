@@ -19,7 +19,7 @@ const COSTLY: usize = 64;
 
 /// A constant that a promise reads.
 #[derive(Debug, Clone)]
-pub enum Given {
+pub(crate) enum Given {
     /// A tensor of a model, read in parts.
     Stored(Arc<Floats>),
     /// The result of a computation.
@@ -41,25 +41,8 @@ impl Given {
 
 /// A recipe with its constants, which are in memory or in files. A caller computes the part that it
 /// needs, and gets the numbers of the whole.
-///
-/// ```
-/// use std::sync::Arc;
-///
-/// use ndarray::array;
-/// use unfold::onnx::external::Make;
-/// use unfold::onnx::tensor::DataType;
-/// use unfold::recipe::{Given, Promise, Recipe};
-///
-/// let twice = Recipe::constant("w", &[2]).mul(&Recipe::number(2.0, 1)).unwrap();
-/// let given = [("w".into(), Given::Computed(Arc::new(array![1.0, 3.0].into_dyn())))];
-/// let promise = Promise::new(twice, DataType::Float, given);
-/// let mut second = [0; 4];
-/// promise.make(4..8, &mut second)?;
-/// assert_eq!(second, 6.0_f32.to_le_bytes());
-/// # Ok::<(), String>(())
-/// ```
 #[derive(Debug)]
-pub struct Promise {
+pub(crate) struct Promise {
     recipe: Recipe,
     data_type: DataType,
     given: HashMap<Arc<str>, Given>,
@@ -355,6 +338,8 @@ impl Make for Promise {
 
 #[cfg(test)]
 mod tests {
+    use ndarray::array;
+
     use super::*;
     use crate::onnx::external::Externals;
     use crate::onnx::tensor::{self, encode_f64};
@@ -560,5 +545,20 @@ mod tests {
                 assert_eq!(made.iter().last(), Some(&sum));
             }
         }
+    }
+
+    #[test]
+    fn a_part_of_a_promise_is_computed_alone() {
+        let twice = Recipe::constant("w", &[2])
+            .mul(&Recipe::number(2.0, 1))
+            .unwrap();
+        let given = [(
+            "w".into(),
+            Given::Computed(Arc::new(array![1.0, 3.0].into_dyn())),
+        )];
+        let promise = Promise::new(twice, DataType::Float, given);
+        let mut second = [0; 4];
+        promise.make(4..8, &mut second).unwrap();
+        assert_eq!(second, 6.0_f32.to_le_bytes());
     }
 }

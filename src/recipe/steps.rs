@@ -13,23 +13,8 @@ const MOST: usize = 1 << 40;
 const WIDEST: usize = 1 << 30;
 
 /// One operation of a recipe: its kind, the indices of its inputs, and the extents of its result.
-///
-/// ```
-/// use unfold::recipe::{Recipe, RecipeStep};
-///
-/// let text = r#"[
-///     { "op": "constant", "name": "W", "shape": [2, 3] },
-///     { "op": "literal", "numbers": [0.5], "shape": [1, 1] },
-///     { "op": "mul", "inputs": [0, 1], "shape": [2, 3] }
-/// ]"#;
-/// let steps: Vec<RecipeStep> = serde_json::from_str(text)?;
-/// let recipe = Recipe::from_steps(&steps)?;
-/// assert_eq!(recipe.to_string(), "mul(W, 0.5)");
-/// assert_eq!(recipe.to_steps(), steps);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RecipeStep {
+pub(crate) struct RecipeStep {
     #[serde(flatten)]
     op: StepOp,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -95,13 +80,13 @@ const FLOATS: [(DataType, &str); 4] = [
 ];
 
 /// The name of a float type in certificates. No other type has a recipe.
-pub fn float_name(data_type: DataType) -> String {
+pub(crate) fn float_name(data_type: DataType) -> String {
     let known = FLOATS.iter().find(|(float, _)| *float == data_type);
     known.map_or_else(|| data_type.name(), |(_, name)| (*name).to_owned())
 }
 
 /// The float type with this name in certificates.
-pub fn float_named(name: &str) -> Option<DataType> {
+pub(crate) fn float_named(name: &str) -> Option<DataType> {
     FLOATS
         .iter()
         .find(|(_, known)| *known == name)
@@ -110,7 +95,7 @@ pub fn float_named(name: &str) -> Option<DataType> {
 
 impl Recipe {
     /// The recipe as steps, each after its inputs. The last step is the recipe itself.
-    pub fn to_steps(&self) -> Vec<RecipeStep> {
+    pub(crate) fn to_steps(&self) -> Vec<RecipeStep> {
         let steps = self.steps();
         let places = places(&steps);
         let written = steps.iter().map(|step| RecipeStep {
@@ -129,7 +114,7 @@ impl Recipe {
     ///
     /// # Errors
     /// The step that does not fit the others, and the reason.
-    pub fn from_steps(steps: &[RecipeStep]) -> Result<Self, String> {
+    pub(crate) fn from_steps(steps: &[RecipeStep]) -> Result<Self, String> {
         let mut made: Vec<Recipe> = Vec::with_capacity(steps.len());
         for (place, step) in steps.iter().enumerate() {
             let inputs: Option<Vec<&Recipe>> =
@@ -511,5 +496,18 @@ mod tests {
         assert_eq!(conv(i64::MIN, 1), "step 4: its windows are none");
         assert_eq!(conv(1, huge), "step 4: its windows are none");
         assert_eq!(conv(1, 2), "step 4: its inputs do not fit it");
+    }
+
+    #[test]
+    fn steps_are_read_as_they_are_written() {
+        let text = r#"[
+            { "op": "constant", "name": "W", "shape": [2, 3] },
+            { "op": "literal", "numbers": [0.5], "shape": [1, 1] },
+            { "op": "mul", "inputs": [0, 1], "shape": [2, 3] }
+        ]"#;
+        let steps: Vec<RecipeStep> = serde_json::from_str(text).unwrap();
+        let recipe = Recipe::from_steps(&steps).unwrap();
+        assert_eq!(recipe.to_string(), "mul(W, 0.5)");
+        assert_eq!(recipe.to_steps(), steps);
     }
 }

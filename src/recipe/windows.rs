@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The windows of a convolution: the place of its input that each tap of the kernel reads for each
 /// place of the result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Windows {
+pub(crate) struct Windows {
     /// Whether the convolution is transposed: it spreads each place instead of gathering places.
     pub transposed: bool,
     /// The extents of the kernel. This list and those below have one element for each spatial axis.

@@ -1,6 +1,6 @@
 //! Formats numbers, sizes and text for people.
 
-use super::bench::{Attempt, Machine, Memory, Ratio, Report, Setting};
+use super::bench::data::{Attempt, Machine, Memory, Ratio, Report, Setting};
 
 /// A duration in seconds, in a suitable unit.
 pub fn time(seconds: f64) -> String {
@@ -32,10 +32,6 @@ pub fn counted(count: usize, word: &str) -> String {
 
 /// Escapes text for a terminal. All characters that move the cursor, change colours, ring the bell
 /// or change the direction of text are written as escapes.
-///
-/// ```
-/// assert_eq!(unfold::report::plain("blocks.0\u{1b}[2J"), "blocks.0\\u{1b}[2J");
-/// ```
 pub fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -253,6 +249,14 @@ mod tests {
         assert_eq!(
             [12, 1_234, 12_345_678, 1_234_567_890].map(bytes),
             ["12 B", "1.2 kB", "12.3 MB", "1.23 GB"]
+        );
+    }
+
+    #[test]
+    fn escapes_are_written_out() {
+        assert_eq!(
+            crate::report::plain("blocks.0\u{1b}[2J"),
+            "blocks.0\\u{1b}[2J"
         );
     }
 }

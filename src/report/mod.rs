@@ -1,10 +1,12 @@
 //! Writes reports for people: [benchmarks](bench), and the [page of `inspect`](inspect).
 
-mod bench;
+pub(crate) mod bench;
 mod document;
 mod format;
 mod inspect;
 
 pub use bench::*;
-pub use format::{bytes, counted, plain, time};
-pub use inspect::*;
+pub(crate) use format::counted;
+#[cfg(feature = "cli")]
+pub(crate) use format::{bytes, plain, time};
+pub(crate) use inspect::*;

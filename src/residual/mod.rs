@@ -24,9 +24,6 @@ use crate::ir::NodeId;
 use crate::refusal::Refusal;
 use streams::{ReadBy, Stream, StreamReader, StreamWriter, WrittenBy};
 
-/// The names of changes of basis for `--skip`.
-pub const KINDS: [&str; 3] = [CENTRING, SCALING, norm_merging::MERGING];
-
 /// The name of [`centring`].
 pub const CENTRING: &str = "centring";
 

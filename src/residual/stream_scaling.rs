@@ -24,13 +24,6 @@ const LARGEST: u32 = 40;
 ///
 /// # Errors
 /// [`Error::Power`] if they cannot.
-///
-/// ```
-/// use unfold::residual::stream_scaling::possible;
-/// assert_eq!(possible(5)?, 5);
-/// assert!(possible(0).is_err() && possible(41).is_err());
-/// # Ok::<(), unfold::error::Error>(())
-/// ```
 pub fn possible(power: u32) -> Result<u32> {
     match (1..=LARGEST).contains(&power) {
         true => Ok(power),
@@ -109,4 +102,15 @@ fn scaled_without(
         }
     }
     ScaledStreams::default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn powers_within_the_range_are_possible() {
+        assert_eq!(possible(5).unwrap(), 5);
+        assert!(possible(0).is_err() && possible(41).is_err());
+    }
 }

@@ -106,21 +106,6 @@ pub enum ReadBy {
 }
 
 /// The streams that normalizations by statistics read, in execution order.
-///
-/// ```
-/// use unfold::residual::streams::streams;
-/// use unfold::analysis::Analysis;
-/// use unfold::affine::recognize::{View, find};
-/// use unfold::onnx::Model;
-///
-/// let model = Model::open("models/digits/ln-dynamo.onnx")?;
-/// let analysis = Analysis::new(&model)?;
-/// let view = View::new(&analysis);
-/// let found = streams(&analysis, &view, &find(&view));
-/// assert_eq!(found.len(), 1);
-/// assert_eq!(found[0].channels, 40);
-/// # Ok::<(), unfold::error::Error>(())
-/// ```
 pub fn streams(analysis: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
     let cores = online::cores(view, sites);
     let site_of = sites_of_nodes(sites, &cores);
@@ -395,3 +380,6 @@ impl<'w> Traversal<'w> {
         stream
     }
 }
+
+#[cfg(all(test, feature = "cli"))]
+mod tests;

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 /// Sizes for symbolic dimensions, by name.
 ///
-/// A name that is not listed gets a default that most transformers accept: see
-/// [`Dims::default_for`].
+/// A name that is not listed gets a default that most transformers accept: 2 for the first dimension of an input and for a
+/// name that contains `batch`, 224 for the last two dimensions of an input of rank 4, and 8 for all others.
 ///
 /// ```
 /// use unfold::run::Dims;
@@ -37,7 +37,7 @@ impl Dims {
     }
 
     /// Removes the sizes of all names that `others` has.
-    pub fn remove_all(&mut self, others: &Dims) {
+    pub(crate) fn remove_all(&mut self, others: &Dims) {
         self.0.retain(|name, _| others.get(name).is_none());
     }
 
@@ -53,7 +53,7 @@ impl Dims {
     /// - 224 for the last two dimensions of an input of rank 4, which are the height and width of
     ///   an image;
     /// - 8 for all others, such as a sequence.
-    pub fn default_for(name: Option<&str>, axis: usize, rank: usize) -> usize {
+    pub(crate) fn default_for(name: Option<&str>, axis: usize, rank: usize) -> usize {
         let named_batch = name.is_some_and(|name| name.to_ascii_lowercase().contains("batch"));
         match axis {
             _ if named_batch => 2,

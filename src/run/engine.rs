@@ -167,7 +167,7 @@ impl Engine {
     ///
     /// # Errors
     /// If tract cannot create it.
-    pub fn session(&self) -> Result<Session, Failure> {
+    pub(crate) fn session(&self) -> Result<Session, Failure> {
         let state = self.operators.attempt(Stage::Run, || self.plan.spawn())?;
         Ok(Session {
             engine: self.clone(),
@@ -178,7 +178,7 @@ impl Engine {
 
 /// A session that runs a model many times.
 #[derive(Debug)]
-pub struct Session {
+pub(crate) struct Session {
     engine: Engine,
     state: TypedSimpleState,
 }

@@ -25,20 +25,9 @@ type DimensionSizes<'s> = HashMap<Cow<'s, str>, usize>;
 /// Returns the model for inputs of these sizes. Other dimensions of inputs stay open. Dimensions of
 /// outputs that follow from the fixed ones are fixed too.
 ///
-/// ```
-/// use unfold::onnx::Model;
-/// use unfold::run::{Input, fixed};
-///
-/// let model = Model::open("models/digits/un-dynamo.onnx")?;
-/// let name = Input::batch_symbols(&model)[0].to_string();
-/// let batched = fixed(&model, &format!("{name}=4").parse().unwrap())?;
-/// assert!(Input::symbols(&batched.graph().input[0]).iter().all(Option::is_none));
-/// # Ok::<(), unfold::error::Error>(())
-/// ```
-///
 /// # Errors
 /// If no input has a dimension with one of these names, if a size is 0, or if the graph is invalid.
-pub fn fixed(model: &Model, dims: &Dims) -> Result<Model> {
+pub(crate) fn fixed(model: &Model, dims: &Dims) -> Result<Model> {
     let names: Vec<Cow<str>> = free(model.graph())
         .flat_map(Input::symbols)
         .flatten()
@@ -222,5 +211,14 @@ mod tests {
             let error = fixed(&model, &dims).err().unwrap();
             assert_eq!(error.to_string(), expected);
         }
+    }
+
+    #[test]
+    fn a_fixed_batch_is_no_open_dimension() {
+        let model = Model::open("models/digits/un-dynamo.onnx").unwrap();
+        let name = Input::batch_symbols(&model)[0].to_string();
+        let batched = fixed(&model, &format!("{name}=4").parse().unwrap()).unwrap();
+        let symbols = Input::symbols(&batched.graph().input[0]);
+        assert!(symbols.iter().all(Option::is_none));
     }
 }

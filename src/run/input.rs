@@ -31,7 +31,7 @@ impl Input {
     ///
     /// # Errors
     /// If an input is not a tensor, has a type that tract lacks or an unknown rank, or if a name in
-    /// `dims` is not one of its [`symbols`](Self::symbols).
+    /// `dims` is not one of its open dimensions.
     pub fn from_model(model: &Model, dims: &Dims) -> Result<Vec<Self>, Failure> {
         let graph = model.graph();
         let free: Vec<&ValueInfoProto> = free(graph).collect();
@@ -44,7 +44,7 @@ impl Input {
     /// The names of the open dimensions of an input: the symbol, or else the place such as `x:2`;
     /// `None` for a dimension with a size. A `?` is not a symbol, since exporters write it for
     /// every unnamed dimension.
-    pub fn symbols(input: &ValueInfoProto) -> Vec<Option<Cow<'_, str>>> {
+    pub(crate) fn symbols(input: &ValueInfoProto) -> Vec<Option<Cow<'_, str>>> {
         let dims = dims(input).iter().enumerate();
         dims.map(|(axis, dim)| match (&dim.value, symbol(dim)) {
             (Some(Dim::DimValue(0..)), _) => None,
@@ -54,10 +54,11 @@ impl Input {
         .collect()
     }
 
-    /// A size for each open dimension of the inputs: from `dims`, or else a default.
+    /// A size for each open dimension of the inputs: from `dims`, or else a default. A dimension without a name has its
+    /// place as name, such as `x:2`.
     ///
     /// # Errors
-    /// If a name in `dims` is not one of the [`symbols`](Self::symbols) of an input.
+    /// If a name in `dims` is not an open dimension of an input.
     pub fn sizes(model: &Model, dims: &Dims) -> Result<Dims, Failure> {
         let free: Vec<&ValueInfoProto> = free(model.graph()).collect();
         let mut all = Dims::default();
@@ -68,7 +69,7 @@ impl Input {
     }
 
     /// The names of the first dimensions of the inputs, which are usually the batch.
-    pub fn batch_symbols(model: &Model) -> Vec<Cow<'_, str>> {
+    pub(crate) fn batch_symbols(model: &Model) -> Vec<Cow<'_, str>> {
         let mut symbols: Vec<Cow<str>> = free(model.graph())
             .filter_map(|input| Self::symbols(input).into_iter().next()?)
             .collect();

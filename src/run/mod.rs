@@ -26,9 +26,11 @@ pub(crate) mod testing;
 
 pub use dims::Dims;
 #[cfg(feature = "tract")]
-pub use engine::{Engine, Session};
+pub use engine::Engine;
+#[cfg(feature = "tract")]
+pub(crate) use engine::Session;
 pub use failure::{Failure, Stage};
-pub use fixed::fixed;
+pub(crate) use fixed::fixed;
 #[cfg(feature = "prove")]
 pub(crate) use formula::is_formula;
 pub use input::Input;
@@ -41,6 +43,3 @@ pub use random::random;
 
 /// A tensor in tract: a type, a shape and elements.
 pub use tract_onnx::prelude::Tensor;
-
-/// The model that an engine runs: typed, optimized, with concrete shapes.
-pub use tract_onnx::prelude::TypedModel;

@@ -10,6 +10,7 @@ pub(crate) mod evaluate;
 pub(crate) mod extents;
 pub mod facts;
 pub(crate) mod guard;
+mod infer_shapes;
 pub(crate) mod inference;
 pub(crate) mod loop_states;
 pub(crate) mod memo;
@@ -21,3 +22,5 @@ pub(crate) mod symbolic_division;
 pub(crate) mod types;
 pub(crate) mod unknown_dims;
 pub(crate) mod windows;
+
+pub use infer_shapes::{InferredValue, infer_shapes};

@@ -3,11 +3,9 @@
 use std::path::Path;
 
 use serde_json::Value;
-use unfold::inspect::outline;
 use unfold::onnx::Model;
 use unfold::onnx::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
-use unfold::report::{Outline, outline_html};
-use unfold::{FuseOptions, fuse};
+use unfold::{FuseOptions, fuse, model_page};
 
 use crate::{How, Look, SiteRecord, look, write};
 
@@ -57,27 +55,39 @@ const DESK: How = How {
     address: "",
 };
 
-fn digits(name: &str, skip: &[&str]) -> Outline {
+/// The page of a model, and the data in it.
+struct Page {
+    html: String,
+    data: Value,
+}
+
+impl Page {
+    fn new(name: &str, model: &Model, skip: &[&str]) -> Self {
+        let options = FuseOptions {
+            skip: skip.iter().map(|&pattern| pattern.to_owned()).collect(),
+            ..Default::default()
+        };
+        let html = model_page(name, model, &fuse(model, &options).unwrap()).unwrap();
+        let data = html.split("id=\"data\">").nth(1).unwrap();
+        let data = data.split("</script>").next().unwrap();
+        let data = serde_json::from_str(data).unwrap();
+        Page { html, data }
+    }
+
+    /// A list of the data, such as that of the sites.
+    fn list(&self, key: &str) -> &Vec<Value> {
+        self.data[key].as_array().unwrap()
+    }
+}
+
+fn digits(name: &str, skip: &[&str]) -> Page {
     let model = Model::open(format!("models/digits/{name}.onnx")).unwrap();
-    let skip = skip.iter().map(|&pattern| pattern.to_owned()).collect();
-    outline(
-        name,
-        &model,
-        &fuse(
-            &model,
-            &FuseOptions {
-                skip,
-                ..Default::default()
-            },
-        )
-        .unwrap(),
-    )
-    .unwrap()
+    Page::new(name, &model, skip)
 }
 
 /// The report of a page after steps in it: those have `one(selector)`, `all(selector)`, `key(name)`
 /// and `tell(name, value)`.
-fn after(browser: &Path, outline: &Outline, how: How, steps: &str) -> SiteRecord {
+fn after(browser: &Path, page: &Page, how: How, steps: &str) -> SiteRecord {
     let probe = format!(
         r#"<script>
 addEventListener("load", async () => {{
@@ -97,7 +107,7 @@ addEventListener("load", async () => {{
 </script>"#
     );
     let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), &outline_html(outline).unwrap(), &probe);
+    write(folder.path(), &page.html, &probe);
     let seen = look(browser, folder.path(), how);
     assert_eq!(
         ["overflow", "requests", "unnamed"].map(|key| seen.count(key)),
@@ -109,7 +119,7 @@ addEventListener("load", async () => {{
 }
 
 fn page_lists_every_site_and_row(browser: &Path) {
-    let outline = digits("ln-dynamo", &["blocks.0.norm1", "blocks.1.attn"]);
+    let page = digits("ln-dynamo", &["blocks.0.norm1", "blocks.1.attn"]);
     let steps = r##"
         for (const state of ["folded", "partly", "refused", "left"]) tell(state, one(`#states [data-state=${state}]`).dataset.count);
         tell("sites", all("#sites li").length);
@@ -120,15 +130,10 @@ fn page_lists_every_site_and_row(browser: &Path) {
     "##;
     let mut backgrounds = vec![];
     for dark in [false, true] {
-        let seen = after(browser, &outline, How { dark, ..DESK }, steps);
+        let seen = after(browser, &page, How { dark, ..DESK }, steps);
         let count = |state: &str| {
-            let is = |site: &&Value| site["state"] == state;
-            serde_json::json!(outline)["sites"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .filter(is)
-                .count()
+            let sites = page.list("sites").iter();
+            sites.filter(|site| site["state"] == state).count()
         };
         for state in ["folded", "partly", "refused", "left"] {
             assert_eq!(seen.count(state), count(state), "{state}");
@@ -138,8 +143,8 @@ fn page_lists_every_site_and_row(browser: &Path) {
             "{}",
             seen.0
         );
-        assert_eq!(seen.count("sites"), outline.sites.len());
-        assert_eq!(seen.count("rows"), outline.rows.len());
+        assert_eq!(seen.count("sites"), page.list("sites").len());
+        assert_eq!(seen.count("rows"), page.list("rows").len());
         assert!(seen.count("gone") > 0);
         backgrounds.push(seen.text("background").to_owned());
     }
@@ -147,22 +152,18 @@ fn page_lists_every_site_and_row(browser: &Path) {
 }
 
 /// The formula of the first new weight of a site, as the page shows it.
-fn formula(outline: &Outline, site: &str) -> String {
-    let is_for = |sites: &[String]| sites.iter().any(|name| name == site);
-    let tensor = outline
-        .tensors
-        .iter()
-        .find(|tensor| is_for(&tensor.sites))
-        .unwrap();
-    tensor
-        .formula
+fn formula(page: &Page, site: &str) -> String {
+    let mut tensors = page.list("tensors").iter();
+    let tensor = tensors.find(|tensor| tensor["sites"].as_array().unwrap().contains(&site.into()));
+    let formula = tensor.unwrap()["formula"].as_str().unwrap();
+    formula
         .replace('[', "(")
         .replace(']', ")")
         .replace("; ", ";")
 }
 
 fn link_to_a_site_shows_its_formulas(browser: &Path) {
-    let outline = digits("un-dynamo", &[]);
+    let page = digits("un-dynamo", &[]);
     let steps = r##"
         tell("title", one("#panel h2").textContent);
         tell("formula", one("#panel .formula").textContent.replaceAll("; ", ";"));
@@ -170,7 +171,7 @@ fn link_to_a_site_shows_its_formulas(browser: &Path) {
     "##;
     let seen = after(
         browser,
-        &outline,
+        &page,
         How {
             address: "#site=3",
             ..DESK
@@ -178,13 +179,13 @@ fn link_to_a_site_shows_its_formulas(browser: &Path) {
         steps,
     );
     assert_eq!(seen.text("title"), "blocks.0.norm2.un");
-    assert_eq!(seen.text("formula"), formula(&outline, "blocks.0.norm2.un"));
+    assert_eq!(seen.text("formula"), formula(&page, "blocks.0.norm2.un"));
     assert_eq!(seen.text("own"), "Div,Mul,Add");
     // An unknown address selects nothing.
     for address in ["#site=99", "#site=-1", "#site=x", "#node=1e9", "#nothing"] {
         let seen = after(
             browser,
-            &outline,
+            &page,
             How { address, ..DESK },
             r##"tell("title", one("#panel h2").textContent);"##,
         );
@@ -193,7 +194,7 @@ fn link_to_a_site_shows_its_formulas(browser: &Path) {
 }
 
 fn click_shows_a_formula_and_escape_returns(browser: &Path) {
-    let outline = digits("un-dynamo", &[]);
+    let page = digits("un-dynamo", &[]);
     let steps = r##"
         one(".chip[data-site='3']").click();
         tell("address", location.hash);
@@ -205,18 +206,18 @@ fn click_shows_a_formula_and_escape_returns(browser: &Path) {
         key("Escape");
         tell("back", one("#panel h2").textContent + location.hash);
     "##;
-    let seen = after(browser, &outline, DESK, steps);
+    let seen = after(browser, &page, DESK, steps);
     assert_eq!(
         (seen.text("address"), seen.text("node")),
         ("#site=3", "#node")
     );
-    assert_eq!(seen.text("formula"), formula(&outline, "blocks.0.norm2.un"));
+    assert_eq!(seen.text("formula"), formula(&page, "blocks.0.norm2.un"));
     assert!(seen.text("weight").ends_with("_folded"), "{}", seen.0);
     assert_eq!(seen.text("back"), "13 sites");
 }
 
 fn site_that_stays_shows_its_refusals(browser: &Path) {
-    let outline = digits("dyt-dynamo", &[]);
+    let page = digits("dyt-dynamo", &[]);
     let steps = r##"
         tell("state", one("#panel .state").textContent);
         tell("refusals", all("#panel .refusal").map(refusal => refusal.firstChild.textContent));
@@ -224,15 +225,14 @@ fn site_that_stays_shows_its_refusals(browser: &Path) {
     "##;
     let address = format!(
         "#site={}",
-        outline
-            .sites
+        page.list("sites")
             .iter()
-            .position(|site| site.name == "blocks.0.norm2")
+            .position(|site| site["name"] == "blocks.0.norm2")
             .unwrap()
     );
     let seen = after(
         browser,
-        &outline,
+        &page,
         How {
             address: &address,
             ..DESK
@@ -250,7 +250,7 @@ fn site_that_stays_shows_its_refusals(browser: &Path) {
 }
 
 fn graph_is_navigated_by_keys_and_searched(browser: &Path) {
-    let outline = digits("un-legacy", &[]);
+    let page = digits("un-legacy", &[]);
     let steps = r##"
         one("#fold").click();
         const where = () => document.activeElement.dataset;
@@ -286,7 +286,7 @@ fn graph_is_navigated_by_keys_and_searched(browser: &Path) {
         tell("changes", all(".same, .rewired").length);
         tell("changed", all("[data-row]").length);
     "##;
-    let seen = after(browser, &outline, DESK, steps);
+    let seen = after(browser, &page, DESK, steps);
     for fact in ["opened", "back", "closed", "end"] {
         assert_eq!(seen.text(fact), "true", "{fact}: {}", seen.0);
     }
@@ -305,7 +305,7 @@ fn graph_is_navigated_by_keys_and_searched(browser: &Path) {
 }
 
 fn phone_width_shows_one_graph_at_a_time(browser: &Path) {
-    let outline = digits("un-dynamo", &[]);
+    let page = digits("un-dynamo", &[]);
     let steps = r##"
         one("#unfold").click();
         const rows = () => seen("[data-row]").length, cells = side => seen(`[data-row] .${side}`).length;
@@ -319,18 +319,11 @@ fn phone_width_shows_one_graph_at_a_time(browser: &Path) {
         one("#panel [aria-label=Close]").click();
         tell("closed", getComputedStyle(one("#panel")).position);
     "##;
-    let seen = after(browser, &outline, How { width: 375, ..DESK }, steps);
-    let before = outline
-        .rows
-        .iter()
-        .filter(|row| row.before.is_some())
-        .count();
-    let gone = outline
-        .rows
-        .iter()
-        .filter(|row| row.change == unfold::report::RowChange::Gone)
-        .count();
-    let after = outline.rows.len() - gone;
+    let seen = after(browser, &page, How { width: 375, ..DESK }, steps);
+    let rows = page.list("rows").iter();
+    let before = rows.clone().filter(|row| !row["before"].is_null()).count();
+    let gone = rows.filter(|row| row["change"] == "gone").count();
+    let after = page.list("rows").len() - gone;
     assert_eq!(seen.text("before"), format!("{before},{before},0"));
     assert_eq!(seen.text("after"), format!("{after},0,{after}"));
     assert_eq!(
@@ -381,7 +374,7 @@ fn made(blocks: usize, per_block: usize, prefix: &str) -> Model {
 
 fn print_opens_all_blocks_and_closes_them_again(browser: &Path) {
     let model = made(50, 100, "");
-    let outline = outline("made", &model, &fuse(&model, &Default::default()).unwrap()).unwrap();
+    let page = Page::new("made", &model, &[]);
     let steps = r##"
         tell("before", all("[data-row]").length);
         window.dispatchEvent(new Event("beforeprint"));
@@ -389,16 +382,16 @@ fn print_opens_all_blocks_and_closes_them_again(browser: &Path) {
         window.dispatchEvent(new Event("afterprint"));
         tell("after", all("[data-row]").length);
     "##;
-    let seen = after(browser, &outline, DESK, steps);
+    let seen = after(browser, &page, DESK, steps);
     assert_eq!(seen.count("printed"), 5000);
     assert_eq!(seen.count("before"), seen.count("after"));
     assert!(seen.count("before") < 5000, "{}", seen.0);
 }
 
 fn centred_streams_are_explained(browser: &Path) {
-    let outline = digits("ln-dynamo", &[]);
+    let page = digits("ln-dynamo", &[]);
     let steps = r##"tell("stream", one("#about + p").textContent);"##;
-    let seen = after(browser, &outline, DESK, steps);
+    let seen = after(browser, &page, DESK, steps);
     let sentence =
         "7 LayerNorms on the stream conv2d: written as RMSNorm, since the stream has no mean";
     assert!(seen.text("stream").starts_with(sentence), "{}", seen.0);
@@ -406,7 +399,7 @@ fn centred_streams_are_explained(browser: &Path) {
 
 fn five_thousand_operators_open_as_blocks(browser: &Path) {
     let model = made(50, 100, "");
-    let outline = outline("made", &model, &fuse(&model, &Default::default()).unwrap()).unwrap();
+    let page = Page::new("made", &model, &[]);
     let steps = r##"
         tell("first", all("[role=row]").length);
         tell("elements", document.querySelectorAll("*").length);
@@ -420,8 +413,8 @@ fn five_thousand_operators_open_as_blocks(browser: &Path) {
         await wait();
         tell("found", all("[data-row]").length);
     "##;
-    let seen = after(browser, &outline, DESK, steps);
-    assert_eq!(outline.rows.len(), 5000);
+    let seen = after(browser, &page, DESK, steps);
+    assert_eq!(page.list("rows").len(), 5000);
     assert_eq!(
         (seen.count("first"), seen.count("all"), seen.count("found")),
         (50, 5000, 1)
@@ -432,12 +425,7 @@ fn five_thousand_operators_open_as_blocks(browser: &Path) {
 
 fn names_are_never_markup(browser: &Path) {
     let model = made(2, 3, "</script><img src=x onerror=alert(1)>&quot;");
-    let outline = outline(
-        "</title><b>made</b>",
-        &model,
-        &fuse(&model, &Default::default()).unwrap(),
-    )
-    .unwrap();
+    let page = Page::new("</title><b>made</b>", &model, &[]);
     let steps = r##"
         one("#unfold").click();
         all("[data-row]")[4].click();
@@ -446,7 +434,7 @@ fn names_are_never_markup(browser: &Path) {
         tell("rows", all("[data-row]").length);
         tell("node", one("#panel h2").textContent.startsWith("/<" + "/script><img src=x onerror=alert(1)>&quot;blocks/"));
     "##;
-    let seen = after(browser, &outline, DESK, steps);
+    let seen = after(browser, &page, DESK, steps);
     // The data, the script of the page, and the one that tells.
     assert_eq!((seen.count("foreign"), seen.count("rows")), (3, 6));
     assert_eq!(seen.text("node"), "true");

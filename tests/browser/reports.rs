@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use unfold::baselines::Baselines;
-use unfold::bench::{BenchOptions, Stop, Variant, bench, machine};
+use unfold::Baselines;
+use unfold::bench::{BenchOptions, Machine, Report, ReportedSite, Stop, Variant, bench, html};
 use unfold::onnx::Model;
-use unfold::report::{Report, ReportedSite, html};
 
 use crate::{How, Look, look, write};
 
@@ -45,7 +44,7 @@ fn report() -> Report {
         ..BenchOptions::default()
     };
     let setting = bench(&variants, &options, &Stop::default(), &|_, _, _| {});
-    let site = |site: &unfold::SitePlan| ReportedSite {
+    let site = |site: &unfold::plan::SitePlan| ReportedSite {
         name: site.name.clone(),
         kind: site.kind.name.into(),
         channels: site.channels,
@@ -54,7 +53,7 @@ fn report() -> Report {
     Report {
         model: "digits <un>".into(),
         version: "0".into(),
-        machine: machine(),
+        machine: Machine::this(),
         settings: vec![setting],
         sites: fused.plan.sites.iter().map(site).collect(),
         notes: vec![],

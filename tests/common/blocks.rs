@@ -216,3 +216,45 @@ pub fn branches(nodes: usize) -> Model {
     }
     graph.builder.model(&[&x])
 }
+
+/// Patches, a class token, positions, two blocks of which the second is written out, and the token that a head reads.
+pub const VIT: &str = "input i batch 6 5
+     weight w 5 4
+     shift b 4
+     weight cls 1 1 4
+     weight pos 1 7 4
+     weight q 4 4
+     weight p 4 4
+     shift p0 4
+     weight head 4 3
+     const g 4 = 1 2 3 4
+     shift t 4
+     const eps 1 = 0.001
+     ints first 1 = 0
+     ints at 1 = 0
+     ints one 2 = 1 4
+     x0 = MatMul(i, w)
+     x1 = Add(x0, b)
+     shape = Shape(i)
+     count = Gather(shape, at) axis=0
+     wide = Concat(count, one) axis=0
+     c = Expand(cls, wide)
+     x2 = Concat(c, x1) axis=1
+     x3 = Add(x2, pos)
+     n0 = LayerNormalization(x3, g, t)
+     q0 = MatMul(n0, q)
+     r0 = Relu(q0)
+     f0 = MatMul(r0, p)
+     x4 = Add(f0, x3)
+     m1 = ReduceMean(x4) axes=[-1]
+     d1 = Sub(x4, m1)
+     s1 = Mul(d1, d1)
+     v1 = ReduceMean(s1) axes=[-1]
+     e1 = Add(v1, eps)
+     u1 = Sqrt(e1)
+     n1 = Div(d1, u1)
+     q1 = MatMul(n1, q)
+     f1 = MatMul(q1, p)
+     k1 = Add(f1, p0)
+     x5 = Add(k1, x4)
+     token = Gather(x5, first) axis=1";

@@ -1,9 +1,8 @@
 //! Whether two models compute the same.
 
 use ndarray::{ArrayD, Zip, arr0};
-use unfold::onnx::Model;
 use unfold::onnx::proto::{Dim, ValueInfoProto};
-use unfold::onnx::tensor::DataType;
+use unfold::onnx::{DataType, Model};
 
 use super::numbers::{Kind, Numbers, Role};
 use super::reference::{self, Env, Value};

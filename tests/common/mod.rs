@@ -8,23 +8,17 @@ pub mod numbers;
 pub mod reference;
 pub mod text;
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use ndarray::ArrayD;
-use unfold::analysis::Analysis;
-use unfold::ir::regions::Flat;
-use unfold::onnx::Model;
-use unfold::onnx::external::Externals;
+use unfold::Target;
 use unfold::onnx::proto::{
     AttributeProto, AttributeType, Dim, Dimension, GraphProto, ModelProto, NodeProto,
     OperatorSetIdProto, TensorProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
 };
-use unfold::onnx::tensor::{self, DataType};
-use unfold::passes::legalize::Target;
+use unfold::onnx::{DataType, Externals, Model, tensor};
 use unfold::prove::{Proof, ProveOptions, prove};
-use unfold::recipe::evaluate;
-use unfold::refusal::{Reason, Refusal};
 use unfold::{FuseOptions, Fused};
 
 /// Folds a model as `unfold::fuse` does, and keeps it in the folder that `UNFOLD_GRAPHS` names, if it names one: what
@@ -74,54 +68,74 @@ pub fn is_not_disproved(model: &Model, fused: &Fused) -> Result<(), String> {
 /// Whether each tensor of floats that a result has and the model has not is in the plan, with a formula over constants
 /// of the model that gives it to the last bit.
 pub fn check_new_tensors(model: &Model, fused: &Fused) -> Result<(), String> {
-    // The constants of bodies are called by the way to them.
-    let models = [model, fused.lowered.as_ref().unwrap_or(model)];
-    let flat = models.map(Flat::new);
-    let all = [0, 1].map(|place| {
-        flat[place]
-            .as_ref()
-            .map_or(models[place], |flat| &flat.model)
-    });
-    let [before, lowered] = all.map(Analysis::new);
-    let before = before.map_err(|error| error.to_string())?;
-    let lowered = lowered.map_err(|error| error.to_string())?;
-    let read = |name: &str| {
-        // Inlining adds constants, and removes those that only the inlined nodes read.
-        let (known, value) = [&before, &lowered]
-            .into_iter()
-            .find_map(|known| Some((known, known.graph.value(name)?)))
-            .ok_or_else(|| Refusal::new(Reason::NotConstant, name))?;
-        known.constants.read(value)
-    };
-    let stored = |model: &Model| {
-        let tensors = model
-            .graph()
-            .initializer
-            .iter()
-            .filter(|tensor| is_float(tensor));
-        tensors
-            .map(|tensor| (tensor.name().to_owned(), tensor.clone()))
-            .collect::<HashMap<_, _>>()
-    };
-    let known = stored(model);
-    for (name, tensor) in stored(&fused.model)
-        .iter()
-        .filter(|(name, _)| !known.contains_key(*name))
-    {
-        let told = fused.plan.tensors.iter().find(|told| told.name == *name);
-        let told = told.ok_or_else(|| format!("the plan does not tell of {name}"))?;
-        let numbers =
-            evaluate(&told.recipe, &read).map_err(|refusal| format!("{name}: {refusal}"))?;
-        let expected = tensor::make(name, told.data_type, &numbers.view())
-            .map_err(|error| error.to_string())?;
+    let recomputed = fused.recompute(model).map_err(|error| error.to_string())?;
+    let known = float_names(model);
+    let made = fused.model.graph().initializer.iter();
+    for tensor in made.filter(|tensor| is_float(tensor) && !known.contains(tensor.name())) {
+        let name = tensor.name();
+        let expected = recomputed.iter().find(|expected| expected.name() == name);
+        let expected = expected.ok_or_else(|| format!("the plan does not tell of {name}"))?;
         // Large tensors are computed on demand.
         let bytes =
             tensor::raw(tensor, fused.model.externals()).map_err(|error| error.to_string())?;
         if tensor.dims != expected.dims || Some(&bytes) != expected.raw_data.as_ref() {
-            return Err(format!("{name} is not {}", told.recipe));
+            return Err(format!("{name} is not what its formula gives"));
         }
     }
     Ok(())
+}
+
+/// The names of the initializers of floats of the main graph.
+fn float_names(model: &Model) -> HashSet<&str> {
+    let tensors = model.graph().initializer.iter();
+    tensors
+        .filter(|tensor| is_float(tensor))
+        .map(|tensor| tensor.name())
+        .collect()
+}
+
+/// The bodies of a node.
+pub fn bodies(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
+    let attributes = node.attribute.iter();
+    attributes.flat_map(|attribute| attribute.g.as_deref().into_iter().chain(&attribute.graphs))
+}
+
+/// The names of all values that a graph and its bodies read, or have as outputs; of bodies, those that they make too.
+pub fn reads(graph: &GraphProto) -> HashSet<&str> {
+    let mut names: HashSet<&str> = graph.output.iter().map(|output| output.name()).collect();
+    for node in &graph.node {
+        names.extend(
+            node.input
+                .iter()
+                .map(String::as_str)
+                .filter(|name| !name.is_empty()),
+        );
+        bodies(node).for_each(|body| collect_names(body, &mut names));
+    }
+    names
+}
+
+fn collect_names<'g>(body: &'g GraphProto, names: &mut HashSet<&'g str>) {
+    for node in &body.node {
+        names.extend(node.input.iter().chain(&node.output).map(String::as_str));
+        bodies(node).for_each(|body| collect_names(body, names));
+    }
+    names.extend(body.output.iter().map(|output| output.name()));
+    names.extend(body.initializer.iter().map(|tensor| tensor.name()));
+}
+
+/// The inferred extents of a value, those that are no numbers as `None`; `None` if the rank is unknown.
+pub fn extents(model: &Model, name: &str) -> Option<Vec<Option<usize>>> {
+    let shape = unfold::infer_shapes(model).unwrap().remove(name)?.shape?;
+    Some(shape.iter().map(extent).collect())
+}
+
+/// An inferred extent, if it is a number.
+pub fn extent(dim: &Option<Dim>) -> Option<usize> {
+    match dim {
+        Some(Dim::DimValue(extent)) => Some(*extent as usize),
+        _ => None,
+    }
 }
 
 fn is_float(tensor: &TensorProto) -> bool {

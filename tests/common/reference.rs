@@ -10,10 +10,8 @@ use std::collections::HashMap;
 
 use anyhow::{Context, Result, bail, ensure};
 use ndarray::{ArrayD, Axis, Dimension, IxDyn, Slice, indices};
-use unfold::onnx::Model;
-use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{GraphProto, NodeProto, TensorProto};
-use unfold::onnx::tensor::{self, DataType};
+use unfold::onnx::{DataType, Externals, Model, tensor};
 
 /// A tensor: all floats are float64 here, all integers and booleans int64.
 #[derive(Debug, Clone, PartialEq)]

@@ -15,11 +15,11 @@
 use ndarray::ArrayD;
 use unfold::onnx::Model;
 use unfold::onnx::proto::{AttributeProto, Dim, NodeProto, TensorProto};
-use unfold::onnx::tensor::{self, DataType};
+use unfold::onnx::{DataType, tensor};
 
 use super::numbers::{Kind, Numbers, Role};
 use super::reference::{self, Value};
-use super::{Attr, Builder, attribute, declared, floats, node};
+use super::{Attr, Builder, attribute, declared, floats, node, reads};
 
 /// A model from its text.
 pub fn model(text: &str) -> Model {
@@ -156,7 +156,7 @@ pub fn print(model: &Model) -> String {
                 .join(" "),
         );
     }
-    let read = unfold::ir::editor::reads(graph);
+    let read = reads(graph);
     lines.extend(
         graph
             .initializer

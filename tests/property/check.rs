@@ -1,24 +1,23 @@
 //! The properties of a model and its result.
 
-use crate::common::portable;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use unfold::affine::plan::{Direction, Outcome, Plan};
 use unfold::error::Error;
-use unfold::ir::Graph;
-use unfold::ir::editor::reads;
 use unfold::onnx::Model;
 use unfold::onnx::proto::{Dim, GraphProto};
-use unfold::shape::facts::{Facts, extent};
+use unfold::plan::{Direction, Outcome, Plan};
 use unfold::verify::{self, Verdict, VerifyOptions};
-use unfold::{FuseOptions, Fused};
+use unfold::{FuseOptions, Fused, infer_shapes};
 
 use crate::Counts;
 use crate::common::numbers::Kind;
 use crate::common::reference::{self, Env, Value};
-use crate::common::{check_new_tensors, is_not_disproved, judge, keep, options, text};
+use crate::common::{
+    bodies, check_new_tensors, extent, is_not_disproved, judge, keep, options, portable, reads,
+    text,
+};
 use crate::generate::Case;
 
 /// How far a result may be off when numbers are as they come: this part of the largest number in
@@ -98,7 +97,7 @@ fn end_of(file: &[u8]) -> Result<&'static str, String> {
     }
     let written = fused.model.to_bytes().map_err(|error| error.to_string())?;
     let again = Model::from_bytes(written).map_err(|error| format!("what was written: {error}"))?;
-    Graph::new(&again).map_err(|error| format!("what was written: {error}"))?;
+    infer_shapes(&again).map_err(|error| format!("what was written: {error}"))?;
     check_new_tensors(&model, &fused)?;
     // A model that no engine runs is often invalid: floats times integers, unreadable numbers.
     match is_not_disproved(&model, &fused) {
@@ -190,15 +189,14 @@ fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
 
 /// Shapes and values that are known before the run are those of the run.
 fn facts_hold(case: &Case, kind: Kind) -> Result<(), String> {
-    let graph = Graph::new(&case.model).map_err(|error| error.to_string())?;
-    let facts = Facts::infer(&graph);
+    let inferred = infer_shapes(&case.model).map_err(|error| error.to_string())?;
     let inputs = judge::inputs(&case.model, case.batch, true, kind);
     let env = reference::values(&case.model, &inputs).map_err(|error| format!("{error:#}"))?;
     for (name, value) in &env {
-        let Some(id) = graph.value(name) else {
+        let Some(facts) = inferred.get(name) else {
             continue;
         };
-        if let Some(shape) = facts.shape(id) {
+        if let Some(shape) = &facts.shape {
             let fits = shape.len() == value.shape().len()
                 && shape
                     .iter()
@@ -211,8 +209,8 @@ fn facts_hold(case: &Case, kind: Kind) -> Result<(), String> {
                 ));
             }
         }
-        if let (Some(known), Value::Ints(ints)) = (facts.ints(id), value)
-            && known != ints.iter().copied().collect::<Vec<_>>()
+        if let (Some(known), Value::Ints(ints)) = (&facts.ints, value)
+            && *known != ints.iter().copied().collect::<Vec<_>>()
         {
             return Err(format!("{name} is {ints} and thought to be {known:?}"));
         }
@@ -247,11 +245,7 @@ fn declared_shapes(fused: &Model, values: &Env) -> Result<(), String> {
 
 /// The captures of a body.
 fn captures(body: &GraphProto) -> HashSet<&str> {
-    let inner = body
-        .node
-        .iter()
-        .flat_map(unfold::onnx::node::bodies)
-        .flat_map(captures);
+    let inner = body.node.iter().flat_map(bodies).flat_map(captures);
     let mut read: HashSet<&str> = inner.collect();
     read.extend(
         body.node
@@ -293,7 +287,7 @@ fn in_order(model: &Model, fused: &Model) -> Result<(), String> {
             return Err(format!("two nodes are called {}", node.name()));
         }
         let mut captured = HashSet::new();
-        for body in unfold::onnx::node::bodies(node) {
+        for body in bodies(node) {
             captured.extend(captures(body));
         }
         let read = node.input.iter().map(String::as_str).chain(captured);

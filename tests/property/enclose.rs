@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use unfold::ir::editor::reads;
 use unfold::onnx::proto::{GraphProto, NodeProto};
-use unfold::onnx::tensor::{self, DataType};
+use unfold::onnx::{DataType, tensor};
 
-use crate::common::{declared, node, undeclared};
+use crate::common::{declared, node, reads, undeclared};
 use crate::tape::Tape;
 
 /// Encloses a run of nodes; those that are floats may be stacked.

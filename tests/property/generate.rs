@@ -8,9 +8,8 @@ mod numbers;
 use std::collections::{HashMap, HashSet};
 
 use ndarray::{ArrayD, arr0, arr1};
-use unfold::onnx::Model;
 use unfold::onnx::proto::{GraphProto, NodeProto};
-use unfold::onnx::tensor::DataType;
+use unfold::onnx::{DataType, Model};
 
 use crate::common::judge;
 use crate::common::numbers::{Kind, Role};

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use unfold::FuseOptions;
 use unfold::onnx::Model;
 use unfold::onnx::proto::Dim;
-use unfold::passes::slice::{MemoryGoal, Slicing};
+use unfold::{MemoryGoal, Slicing};
 
 use crate::Counts;
 use crate::common::numbers::Kind;

@@ -1,8 +1,7 @@
 //! Known and unknown integers and booleans in the prover.
 
-use unfold::onnx::Model;
 use unfold::onnx::proto::TensorProto;
-use unfold::onnx::tensor::DataType;
+use unfold::onnx::{DataType, Model};
 use unfold::prove::{Proof, prove};
 
 use super::common::text;

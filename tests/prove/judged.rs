@@ -112,12 +112,9 @@ fn changed_number_of_a_folded_tensor_is_never_accepted() {
                 .unwrap();
             let mut numbers = unfold::onnx::tensor::read_f64(stored, &externals).unwrap();
             numbers.as_slice_mut().unwrap()[at] *= 1.0 + part;
-            *stored = unfold::onnx::tensor::make(
-                tensor,
-                unfold::onnx::tensor::DataType::Float,
-                &numbers.view(),
-            )
-            .unwrap();
+            *stored =
+                unfold::onnx::tensor::make(tensor, unfold::onnx::DataType::Float, &numbers.view())
+                    .unwrap();
             let found = judged(&normalized(), &changed);
             let is_accepted = matches!(found, Judgement::Same { .. } | Judgement::Rounded { .. });
             assert!(!is_accepted, "{tensor} {at} {part}: {found:?}");

@@ -2,7 +2,7 @@
 
 use unfold::onnx::Model;
 use unfold::onnx::proto::TensorProto;
-use unfold::onnx::tensor::{self, DataType};
+use unfold::onnx::{DataType, tensor};
 use unfold::prove::Proof;
 
 use super::common::{

@@ -1,9 +1,8 @@
 //! How many points a proof evaluates, and how small its error bound is.
 
 use unfold::Fused;
-use unfold::onnx::Model;
 use unfold::onnx::proto::TensorProto;
-use unfold::onnx::tensor::DataType;
+use unfold::onnx::{DataType, Model};
 use unfold::prove::{Proof, ProveOptions, prove};
 use unfold::run::Dims;
 

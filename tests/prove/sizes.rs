@@ -1,7 +1,6 @@
 //! The sizes of unknown extents at which a proof evaluates.
 
-use unfold::onnx::Model;
-use unfold::onnx::tensor::DataType;
+use unfold::onnx::{DataType, Model};
 use unfold::prove::{Proof, ProveOptions, prove};
 use unfold::recipe::Recipe;
 

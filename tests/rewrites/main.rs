@@ -12,8 +12,8 @@ mod snapshot;
 
 use common::numbers::Kind;
 use common::{fuse, initializer, judge, operators, options, portable, retype};
-use unfold::affine::plan::{Outcome, SitePlan};
 use unfold::onnx::Model;
+use unfold::plan::{Outcome, SitePlan};
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 use unfold::{FuseOptions, Fused, plan};
@@ -109,14 +109,11 @@ fn kept(model: &Model) -> (Reason, Option<Reason>) {
 
 /// The result of a model without clean-up.
 fn untidied(model: &Model, options: &FuseOptions) -> Fused {
-    let others = unfold::passes::simplify::KINDS
-        .iter()
-        .chain([&unfold::passes::placement::KIND]);
-    let skip = others.map(|kind| (*kind).to_owned()).collect();
+    let skip = ["constant", "duplicate", "placement"].map(str::to_owned);
     unfold::fuse(
         model,
         &FuseOptions {
-            skip,
+            skip: skip.to_vec(),
             max_growth: options.max_growth,
             ..portable()
         },

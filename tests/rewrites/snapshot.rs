@@ -6,8 +6,7 @@
 use std::cell::Cell;
 use std::thread;
 
-use unfold::onnx::Model;
-use unfold::onnx::text::PrintedElements;
+use unfold::onnx::{Model, PrintedElements};
 
 /// The largest tensor whose elements are in a snapshot.
 const ELEMENTS: PrintedElements = PrintedElements::AtMost(16);

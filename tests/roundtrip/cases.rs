@@ -1,7 +1,7 @@
 //! One model for each thing that the specification allows.
 
+use unfold::onnx::DataType;
 use unfold::onnx::proto::*;
-use unfold::onnx::tensor::DataType;
 
 use crate::{entry, external, model, opset, raw, with_initializers};
 

@@ -3,9 +3,9 @@
 use ndarray::{Array, ArrayD, IxDyn, arr0, arr1};
 use proptest::prelude::*;
 use unfold::error::Result;
-use unfold::onnx::external::Externals;
+use unfold::onnx::Externals;
 use unfold::onnx::proto::{Segment, TensorProto};
-use unfold::onnx::tensor::{self, DataType};
+use unfold::onnx::{DataType, tensor};
 
 use crate::{floats, raw};
 
@@ -256,23 +256,6 @@ fn make_i64_stores_a_shape() {
     let tensor = tensor::make_i64("shape", &[0, -1, 64]);
     assert_eq!((tensor.name(), &tensor.dims[..]), ("shape", &[3][..]));
     assert_eq!(i64s(&tensor).unwrap(), arr1(&[0, -1, 64]).into_dyn());
-}
-
-#[test]
-fn replace_swaps_elements_and_keeps_the_documentation() {
-    let mut tensor = TensorProto {
-        float_data: vec![1.0, 2.0],
-        doc_string: Some("kept".into()),
-        ..typed(DataType::Float, 2)
-    };
-    refused(
-        tensor::replace(&mut tensor, floats([3.0]).into()),
-        "holds 4",
-    );
-    assert_eq!(f64s(&tensor).unwrap(), arr1(&[1.0, 2.0]).into_dyn());
-    tensor::replace(&mut tensor, floats([3.0, 4.0]).into()).unwrap();
-    assert_eq!(f64s(&tensor).unwrap(), arr1(&[3.0, 4.0]).into_dyn());
-    assert_eq!((tensor.float_data.len(), tensor.doc_string()), (0, "kept"));
 }
 
 proptest! {

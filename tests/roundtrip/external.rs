@@ -8,10 +8,8 @@ use bytes::Bytes;
 use ndarray::arr1;
 use prost::Message;
 use tempfile::TempDir;
-use unfold::onnx::Model;
-use unfold::onnx::external::Resolver;
 use unfold::onnx::proto::TensorProto;
-use unfold::onnx::tensor::{self, DataType};
+use unfold::onnx::{DataType, Model, Resolver, tensor};
 
 use crate::{external, floats, raw, with_initializers};
 
@@ -114,10 +112,10 @@ fn data_in_a_subfolder_is_read() {
 #[test]
 fn bare_file_name_finds_its_data() {
     let parent = Path::new("model.onnx");
-    let externals = unfold::onnx::external::Externals::beside(parent);
+    let externals = unfold::onnx::Externals::beside(parent);
     let tensor = external("w", &[1], &[("location", "Cargo.toml")]);
     assert_eq!(
-        externals.bytes(&tensor).unwrap(),
+        tensor::raw(&tensor, &externals).unwrap(),
         &fs::read("Cargo.toml").unwrap()[..4]
     );
 }
@@ -256,10 +254,7 @@ fn model_in_memory_has_no_external_data() {
     let tensor = external("w", &[1], &[("location", "Cargo.toml")]);
     let model = Model::from_bytes(with_initializers(vec![tensor]).encode_to_vec()).unwrap();
     assert!(model.external);
-    let error = model
-        .externals()
-        .bytes(&model.graph().initializer[0])
-        .unwrap_err();
+    let error = tensor::raw(&model.graph().initializer[0], model.externals()).unwrap_err();
     assert!(error.to_string().contains("no folder"), "{error}");
 }
 

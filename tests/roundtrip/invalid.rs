@@ -3,12 +3,11 @@
 use proptest::prelude::*;
 use prost::Message;
 use unfold::error::Error;
-use unfold::onnx::Model;
 use unfold::onnx::proto::{
     AttributeProto, AttributeType, GraphProto, ModelProto, NodeProto, SparseTensorProto,
     TensorProto, TensorType, TypeProto, ValueInfoProto,
 };
-use unfold::onnx::tensor::DataType;
+use unfold::onnx::{DataType, Model};
 use unfold::run::Engine;
 
 use crate::{cases, model, opset, raw, refusal, with_initializers};

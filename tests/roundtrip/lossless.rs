@@ -71,12 +71,7 @@ fn every_part_of_the_specification_survives() {
 #[test]
 fn loaded_bytes_are_not_copied() {
     let weights = vec![7; 1 << 16];
-    let tensor = crate::raw(
-        "w",
-        unfold::onnx::tensor::DataType::Int8,
-        &[1 << 16],
-        &weights,
-    );
+    let tensor = crate::raw("w", unfold::onnx::DataType::Int8, &[1 << 16], &weights);
     let bytes = bytes::Bytes::from(crate::with_initializers(vec![tensor]).encode_to_vec());
     let model = Model::from_bytes(bytes.clone()).unwrap();
     let held = model.graph().initializer[0].raw_data.as_ref().unwrap();

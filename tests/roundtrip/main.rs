@@ -11,11 +11,10 @@ mod text;
 
 use std::path::Path;
 
-use unfold::onnx::Model;
 use unfold::onnx::proto::{
     GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto,
 };
-use unfold::onnx::tensor::DataType;
+use unfold::onnx::{DataType, Model};
 
 /// A model with the parts that every model has.
 fn model(graph: GraphProto) -> ModelProto {

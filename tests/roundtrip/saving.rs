@@ -10,13 +10,12 @@ use bytes::Bytes;
 use prost::Message;
 use tempfile::TempDir;
 use unfold::error::Error;
-use unfold::onnx::external::Resolver;
+use unfold::onnx::Resolver;
 use unfold::onnx::proto::{
     AttributeProto, AttributeType, GraphProto, ModelProto, NodeProto, SparseTensorProto,
     TensorProto,
 };
-use unfold::onnx::tensor::{self, DataType};
-use unfold::onnx::{DataPlace, Model, SaveOptions};
+use unfold::onnx::{DataPlace, DataType, Model, SaveOptions, tensor};
 
 use crate::{entry, external, floats, listing, raw, with_initializers};
 
@@ -57,10 +56,7 @@ fn contents(path: &Path) -> HashMap<String, (f64, Vec<String>)> {
     let model = Model::open(path).unwrap();
     let of = |tensor: &TensorProto| {
         let values = tensor::read_f64(tensor, model.externals()).unwrap();
-        let entries = tensor
-            .external_data
-            .iter()
-            .filter(|_| tensor::is_external(tensor));
+        let entries = tensor.external_data.iter().filter(|_| tensor.is_external());
         let entries = entries
             .map(|entry| format!("{}={}", entry.key(), entry.value()))
             .collect();
@@ -148,7 +144,7 @@ fn save_with_replaces_weights_while_writing() {
     let rewrite = |tensor: &TensorProto| {
         seen.push(tensor.name().to_owned());
         let doubled = tensor::read_f64(tensor, model.externals())? * 2.0;
-        let doubled = tensor::encode_f64(DataType::Float, &doubled.view()).ok();
+        let doubled = tensor::make("", DataType::Float, &doubled.view())?.raw_data;
         Ok(doubled.filter(|_| tensor.name() != "a"))
     };
     model.save_with(&path, rewrite).unwrap();
@@ -233,10 +229,7 @@ fn data_offsets_are_aligned_to_4096_bytes() {
     let offsets: Vec<_> = model.graph().initializer.iter().map(offset).collect();
     let expected = [Some("0"), Some("4096"), None, Some("12288")];
     assert_eq!(offsets, expected.map(|offset| offset.map(str::to_owned)));
-    let last = model
-        .externals()
-        .bytes(&model.graph().initializer[3])
-        .unwrap();
+    let last = tensor::raw(&model.graph().initializer[3], model.externals()).unwrap();
     assert_eq!(last, [3; 1025][..]);
 }
 
@@ -714,7 +707,7 @@ fn open_model_keeps_its_old_weights_after_a_rewrite() {
     let path = folder.path().join("model.onnx");
     open(&folder, "in.onnx").save(&path).unwrap();
     let model = Model::open(&path).unwrap();
-    let zero = |tensor: &TensorProto| Ok(tensor::is_external(tensor).then(|| large(0.0).into()));
+    let zero = |tensor: &TensorProto| Ok(tensor.is_external().then(|| large(0.0).into()));
     model.save_with(&path, zero).unwrap();
     assert_eq!(contents(&path)["b"].0, 0.0);
     let b = &model.graph().initializer[1];

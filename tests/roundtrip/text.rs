@@ -3,10 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use unfold::onnx::Model;
 use unfold::onnx::proto::{TypeProto, ValueInfoProto};
 use unfold::onnx::tensor::raw;
-use unfold::onnx::text::PrintedElements;
+use unfold::onnx::{Model, PrintedElements};
 
 /// The trained models: nodes, types and the bits of all weights.
 #[test]

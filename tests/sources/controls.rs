@@ -1,9 +1,8 @@
 //! Near patterns of sources stay or fold exactly; single graphs have known results.
 
-use unfold::Outcome;
-use unfold::affine::recognize::Family;
 use unfold::onnx::Model;
 use unfold::onnx::proto::{FunctionProto, NodeProto, OperatorSetIdProto};
+use unfold::plan::{Family, Outcome};
 
 use crate::common::numbers::Kind;
 use crate::common::{floats, judge, node, text};

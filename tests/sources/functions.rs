@@ -1,8 +1,9 @@
 //! Bounded functions between affines, and near patterns.
 
+use unfold::Fused;
 use unfold::onnx::Model;
+use unfold::plan::Outcome;
 use unfold::refusal::Reason;
-use unfold::{Fused, Outcome};
 
 use crate::common::numbers::Kind;
 use crate::common::{judge, text};
@@ -142,7 +143,7 @@ fn pointwise_sites_need_constant_affines() {
                 .unwrap();
             node.input = to;
             let fused = folded(&model);
-            let pre = |site: &unfold::SitePlan| site.pre.is_some();
+            let pre = |site: &unfold::plan::SitePlan| site.pre.is_some();
             assert!(
                 !fused.plan.sites.iter().any(pre),
                 "{from:?} {function}: {:?}",

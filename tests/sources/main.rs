@@ -18,7 +18,7 @@ use ndarray::{ArrayD, IxDyn};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use unfold::onnx::Model;
-use unfold::{Outcome, SitePlan};
+use unfold::plan::{Outcome, SitePlan};
 
 /// Batch, tokens and channels; two of them equal, so that axes cannot be found by their extent.
 const SHAPE: [usize; 3] = [2, 4, 4];

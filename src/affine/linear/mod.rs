@@ -16,6 +16,9 @@ mod gemm;
 pub(crate) mod geometry;
 pub(crate) mod matmul;
 mod recurrent;
+#[cfg(all(test, feature = "cli"))]
+#[path = "../../../docs/examples/extending/affine/linear/transpose_matmul.rs"]
+pub(crate) mod transpose_matmul;
 
 use std::sync::LazyLock;
 

@@ -25,7 +25,7 @@ pub struct MemoryChange {
 
 impl MemoryChange {
     /// Drops all cuts, for this reason.
-    pub fn undo(&mut self, reason: Option<String>) {
+    pub(crate) fn undo(&mut self, reason: Option<String>) {
         self.after = self.before;
         self.cuts.clear();
         self.reason = reason;

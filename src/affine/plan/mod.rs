@@ -23,7 +23,7 @@ use crate::refusal::Refusal;
 
 /// Nodes to remove, and the value that replaces their result.
 #[derive(Debug, Clone)]
-pub struct Removal {
+pub(crate) struct Removal {
     /// The nodes to remove.
     pub nodes: Vec<NodeId>,
     /// The name of the value that they computed.
@@ -34,7 +34,7 @@ pub struct Removal {
 
 /// A part that stays in the graph with another affine.
 #[derive(Debug, Clone)]
-pub struct Rewrite {
+pub(crate) struct Rewrite {
     /// The part, with its new affine.
     pub part: Part,
     /// The site to which the part belongs.
@@ -61,7 +61,7 @@ pub struct Stored {
 impl Stored {
     /// Builds the entry of a constant that was stored before sites are known. `None` if the
     /// constant holds no floats.
-    pub fn from_constant(constant: &NewConstant) -> Option<Self> {
+    pub(crate) fn from_constant(constant: &NewConstant) -> Option<Self> {
         let (name, data_type, recipe, replaces) = match constant {
             NewConstant::Integers { .. } => return None,
             NewConstant::Floats {
@@ -130,21 +130,21 @@ pub struct Plan {
     /// The sites, in execution order.
     pub sites: Vec<SitePlan>,
     /// The affines that nodes absorb into their constants, in order of application.
-    pub folds: Vec<Fold>,
+    pub(crate) folds: Vec<Fold>,
     /// For each node that cannot hold a bias itself, the Add that holds its bias and the input of
     /// that Add.
-    pub bias_adds: HashMap<NodeId, (NodeId, usize)>,
+    pub(crate) bias_adds: HashMap<NodeId, (NodeId, usize)>,
     /// The nodes to remove.
-    pub removals: Vec<Removal>,
+    pub(crate) removals: Vec<Removal>,
     /// Inputs of nodes that get their neutral values, each with its site.
-    pub resets: Vec<(Reset, usize)>,
+    pub(crate) resets: Vec<(Reset, usize)>,
     /// Parts that absorbed another part.
-    pub rewrites: Vec<Rewrite>,
+    pub(crate) rewrites: Vec<Rewrite>,
     /// The tensors that are in the result but not in the model, as formulas over tensors of the
     /// model.
     pub tensors: Vec<Stored>,
     /// Nodes that other nodes replace, each with its site.
-    pub replacements: Vec<(Replacement, usize)>,
+    pub(crate) replacements: Vec<(Replacement, usize)>,
     /// The bytes that are added by copies of weights with other readers, and by stored constants.
     pub growth: u64,
     /// The residual streams that were considered for another basis.
@@ -162,7 +162,7 @@ pub struct Plan {
     /// The changes other than folds of sites.
     pub tidy: Tidy,
     /// Whether these other changes changed the model.
-    pub is_tidied: bool,
+    pub(crate) is_tidied: bool,
     /// The reason why the run stopped.
     pub stopped: StopReason,
     /// The passes that ran, in the order of the pipeline.
@@ -188,7 +188,7 @@ pub struct Placed {
 
 impl Placed {
     /// Whether `other` describes the same node and the same rule.
-    pub fn is_alike(&self, other: &Placed) -> bool {
+    pub(crate) fn is_alike(&self, other: &Placed) -> bool {
         self.rule == other.rule && self.at == other.at
     }
 
@@ -230,7 +230,7 @@ fn is_zero(count: &usize) -> bool {
 
 impl Plan {
     /// Copies from another plan for the same model the outcome of scaling each stream.
-    pub fn streams_scaled_as(&mut self, other: Plan) {
+    pub(crate) fn streams_scaled_as(&mut self, other: Plan) {
         let mut scaled: std::collections::HashMap<String, Option<Scaling>> = other
             .streams
             .into_iter()
@@ -242,7 +242,7 @@ impl Plan {
     }
 
     /// Copies the outcome of centring each stream, by name.
-    pub fn streams_centred_as(&mut self, streams: Vec<StreamPlan>) {
+    pub(crate) fn streams_centred_as(&mut self, streams: Vec<StreamPlan>) {
         let mut centred: std::collections::HashMap<String, Option<Centring>> = streams
             .into_iter()
             .map(|stream| (stream.name, stream.centring))
@@ -257,7 +257,7 @@ impl Plan {
     /// A measure of how much the plan removes. Each operator of a site counts once for each half
     /// (scale or shift) of an affine that folds. Each stream that changes, each merged normalizer
     /// and each moved operator counts once.
-    pub fn gone(&self) -> usize {
+    pub(crate) fn gone(&self) -> usize {
         let streams = self
             .streams
             .iter()

@@ -20,7 +20,7 @@ pub enum Direction {
 
 impl Direction {
     /// The name in JSON.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Direction::Forward => "forward",
             Direction::Backward => "backward",
@@ -108,7 +108,7 @@ pub struct Basis {
 
 impl Basis {
     /// The smallest range that contains all of these bases. `None` if there are none.
-    pub fn around(all: impl IntoIterator<Item = Basis>) -> Option<Self> {
+    pub(crate) fn around(all: impl IntoIterator<Item = Basis>) -> Option<Self> {
         all.into_iter().reduce(|a, b| Basis {
             least: a.least.min(b.least),
             most: a.most.max(b.most),
@@ -116,7 +116,7 @@ impl Basis {
     }
 
     /// The basis that results if the writers of a stream are scaled by these affines.
-    pub fn from_writers<'a>(writers: impl IntoIterator<Item = &'a Affine>) -> Option<Self> {
+    pub(crate) fn from_writers<'a>(writers: impl IntoIterator<Item = &'a Affine>) -> Option<Self> {
         let scales = writers.into_iter().flat_map(|affine| affine.scale.iter());
         Basis::around(
             scales

@@ -20,7 +20,7 @@ pub enum Family {
 
 impl Family {
     /// The formula of a site of this family at inference.
-    pub fn form(self) -> &'static str {
+    pub(crate) fn form(self) -> &'static str {
         match self {
             Family::Offline | Family::Scale => "s·x + t",
             Family::Pointwise => "γ·f(αx + s) + β",

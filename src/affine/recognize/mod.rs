@@ -3,6 +3,9 @@
 //! A kind is one file with a [`Normalizer`], and one line in [`KINDS`]. The kind matters only for
 //! recognition. Afterwards a site is an affine, a core, and another affine.
 
+#[cfg(all(test, feature = "cli"))]
+#[path = "../../../docs/examples/extending/affine/recognize/act_norm.rs"]
+pub(crate) mod act_norm;
 pub mod affine_chain;
 mod attention_scale;
 pub(crate) mod batch_invariant;
@@ -127,12 +130,6 @@ const NORM: &str = "norm";
 
 /// Whether a function with this name is a normalizer. The name consists of letters and digits in
 /// lower case.
-///
-/// ```
-/// use unfold::affine::recognize::is_named;
-/// assert!(is_named("layernorm") && is_named("myun1d") && is_named("un"));
-/// assert!(!is_named("run") && !is_named("linear"));
-/// ```
 pub fn is_named(name: &str) -> bool {
     name.contains(NORM) || KINDS.iter().any(|&kind| names_kind(name, kind))
 }
@@ -192,3 +189,6 @@ fn unique_names(sites: &mut [Site]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

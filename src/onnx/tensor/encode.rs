@@ -9,7 +9,7 @@ use crate::onnx::tensor::DataType;
 
 /// The reasons for which numbers cannot be stored as elements of a type.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
-pub enum NotRepresentable {
+pub(crate) enum NotRepresentable {
     /// A finite number would become infinite.
     #[error("{value:e} is too large for {data_type}")]
     Overflow {
@@ -30,19 +30,10 @@ pub enum NotRepresentable {
 ///
 /// Infinities and NaNs are kept.
 ///
-/// ```
-/// use ndarray::arr0;
-/// use unfold::onnx::tensor::{DataType, encode_f64};
-///
-/// assert_eq!(encode_f64(DataType::Float16, &arr0(1.0).into_dyn().view())?, [0x00, 0x3c][..]);
-/// assert!(encode_f64(DataType::Float16, &arr0(65520.0).into_dyn().view()).is_err());
-/// # Ok::<(), unfold::onnx::tensor::NotRepresentable>(())
-/// ```
-///
 /// # Errors
 /// If a finite number would become an infinity, or if the element type is not half, bfloat16, float
 /// or double.
-pub fn encode_f64(
+pub(crate) fn encode_f64(
     data_type: DataType,
     values: &ArrayViewD<'_, f64>,
 ) -> Result<Bytes, NotRepresentable> {
@@ -135,15 +126,7 @@ fn to_odd(value: f64) -> f32 {
 ///
 /// A subnormal float64 counts as if it were stored as 0, since its digits were lost when it was
 /// computed.
-///
-/// ```
-/// use unfold::onnx::tensor::{DataType, underflow};
-///
-/// assert_eq!(underflow(DataType::Float16, 0.1), 0.0);
-/// assert_eq!(underflow(DataType::Float16, 2.25 / f64::from(1 << 24)), 0.25 / f64::from(1 << 24));
-/// assert_eq!(underflow(DataType::Float16, 1e-9), 1e-9);
-/// ```
-pub fn underflow(data_type: DataType, value: f64) -> f64 {
+pub(crate) fn underflow(data_type: DataType, value: f64) -> f64 {
     if value.abs() >= data_type.least_normal() {
         return 0.0;
     }
@@ -157,14 +140,7 @@ pub fn underflow(data_type: DataType, value: f64) -> f64 {
 
 /// The value of a number after it is stored as a floating-point type: the nearest representable
 /// one.
-///
-/// ```
-/// use unfold::onnx::tensor::{DataType, rounded};
-///
-/// assert_eq!(rounded(DataType::BFloat16, 1.0 + 1.0 / 256.0), 1.0);
-/// assert_eq!(rounded(DataType::Float, 0.1), f64::from(0.1_f32));
-/// ```
-pub fn rounded(data_type: DataType, value: f64) -> f64 {
+pub(crate) fn rounded(data_type: DataType, value: f64) -> f64 {
     match data_type {
         DataType::Float16 => f16::from_f32(to_odd(value)).to_f64(),
         DataType::BFloat16 => bf16::from_f32(to_odd(value)).to_f64(),
@@ -248,5 +224,30 @@ mod tests {
             |code| bf16::from_bits(code).to_f64(),
             bf16::MAX.to_bits(),
         );
+    }
+
+    #[test]
+    fn a_number_beyond_half_precision_is_not_representable() {
+        assert_eq!(
+            encode_f64(DataType::Float16, &arr0(1.0).into_dyn().view()).unwrap(),
+            [0x00, 0x3c][..]
+        );
+        assert!(encode_f64(DataType::Float16, &arr0(65520.0).into_dyn().view()).is_err());
+    }
+
+    #[test]
+    fn an_underflow_is_the_difference_from_the_nearest() {
+        assert_eq!(underflow(DataType::Float16, 0.1), 0.0);
+        assert_eq!(
+            underflow(DataType::Float16, 2.25 / f64::from(1 << 24)),
+            0.25 / f64::from(1 << 24)
+        );
+        assert_eq!(underflow(DataType::Float16, 1e-9), 1e-9);
+    }
+
+    #[test]
+    fn numbers_are_rounded_to_the_nearest() {
+        assert_eq!(rounded(DataType::BFloat16, 1.0 + 1.0 / 256.0), 1.0);
+        assert_eq!(rounded(DataType::Float, 0.1), f64::from(0.1_f32));
     }
 }

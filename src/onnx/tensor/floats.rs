@@ -16,19 +16,8 @@ use crate::onnx::tensor::{DataType, data, data_type, shape, shaped};
 use crate::onnx::value_range::ValueRange;
 
 /// A floating-point tensor whose elements are converted on demand.
-///
-/// ```
-/// use ndarray::array;
-/// use unfold::onnx::external::Externals;
-/// use unfold::onnx::tensor::{self, DataType, Floats};
-///
-/// let weight = array![[1.0, 2.0], [3.0, 4.0]].into_dyn();
-/// let tensor = tensor::make("weight", DataType::Float16, &weight.view())?;
-/// assert_eq!(Floats::new(&tensor, &Externals::none())?.all()?, weight);
-/// # Ok::<(), unfold::error::Error>(())
-/// ```
 #[derive(Debug, Clone)]
-pub struct Floats {
+pub(crate) struct Floats {
     name: String,
     data_type: DataType,
     shape: Vec<usize>,
@@ -248,8 +237,10 @@ fn magnitudes(data_type: DataType, bytes: &[u8]) -> ValueRange {
 
 #[cfg(test)]
 mod tests {
+    use ndarray::array;
+
     use super::*;
-    use crate::onnx::tensor::{encode_into, rounded};
+    use crate::onnx::tensor::{self, encode_into, rounded};
 
     #[test]
     fn magnitudes_of_stored_floats_match_their_numbers() {
@@ -281,5 +272,18 @@ mod tests {
             encode_into(data_type, &[1.0, f64::NAN], &mut bytes);
             assert!(!magnitudes(data_type, &bytes).are_finite());
         }
+    }
+
+    #[test]
+    fn halves_are_read_as_they_were_made() {
+        let weight = array![[1.0, 2.0], [3.0, 4.0]].into_dyn();
+        let tensor = tensor::make("weight", DataType::Float16, &weight.view()).unwrap();
+        assert_eq!(
+            Floats::new(&tensor, &Externals::none())
+                .unwrap()
+                .all()
+                .unwrap(),
+            weight
+        );
     }
 }

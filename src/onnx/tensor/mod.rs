@@ -10,17 +10,16 @@ use bytes::Bytes;
 use ndarray::{ArrayD, ArrayViewD, IxDyn};
 
 use super::data::Data;
+pub(crate) use super::element::DataType;
+pub use super::element::data_type;
 use super::element::error;
 pub(crate) use super::element::without_elements;
-pub use super::element::{
-    DataType, byte_size, count, data_type, float_type, is_external, is_held, shape,
-};
+pub(crate) use super::element::{byte_size, count, float_type, is_held, shape};
 use super::external::Externals;
 use super::proto::TensorProto;
 use crate::error::{Error, Result};
-pub use encode::{NotRepresentable, encode_f64, rounded, underflow};
-pub(crate) use encode::{append, encode_into};
-pub use floats::Floats;
+pub(crate) use encode::{append, encode_f64, encode_into, rounded, underflow};
+pub(crate) use floats::Floats;
 
 /// Reads the elements of a tensor of fixed-width type in the format of `raw_data`: little-endian,
 /// row-major.
@@ -28,7 +27,8 @@ pub use floats::Floats;
 /// They are copied only if they are in a file, or in a field of their type.
 ///
 /// # Errors
-/// The errors of [`data`], or if they cannot be read.
+/// If the elements are missing or in two places, if their size differs from that of the shape and
+/// type, if the tensor is a segment, or if they cannot be read.
 pub fn raw(tensor: &TensorProto, externals: &Externals) -> Result<Bytes> {
     data(tensor, externals)?
         .all()
@@ -40,7 +40,7 @@ pub fn raw(tensor: &TensorProto, externals: &Externals) -> Result<Bytes> {
 /// # Errors
 /// If the elements are missing or in two places, if their size differs from that of the shape and
 /// type, or if the tensor is a segment.
-pub fn data(tensor: &TensorProto, externals: &Externals) -> Result<Data> {
+pub(crate) fn data(tensor: &TensorProto, externals: &Externals) -> Result<Data> {
     if tensor.segment.is_some() {
         return Err(error(
             tensor,
@@ -49,7 +49,7 @@ pub fn data(tensor: &TensorProto, externals: &Externals) -> Result<Data> {
     }
     let inline = tensor.raw_data.clone().unwrap_or_default();
     let typed = has_typed_data(tensor);
-    let elsewhere = is_external(tensor) || is_held(tensor);
+    let elsewhere = tensor.is_external() || is_held(tensor);
     let data = match (elsewhere, inline.is_empty(), typed) {
         (true, true, false) => externals.data(tensor)?,
         (false, _, false) => Data::Here(inline),
@@ -143,7 +143,7 @@ fn narrow<T: Copy + fmt::Display, U, E>(
 /// Reads the elements of a tensor of float16, bfloat16, float or double exactly.
 ///
 /// # Errors
-/// The errors of [`Floats::new`], or if they cannot be read.
+/// The errors of [`raw`], or if the element type is not a floating-point type.
 pub fn read_f64(tensor: &TensorProto, externals: &Externals) -> Result<ArrayD<f64>> {
     Floats::new(tensor, externals)?.all()
 }
@@ -214,10 +214,11 @@ fn shaped<T>(name: &str, shape: &[usize], values: Vec<T>) -> Result<ArrayD<T>> {
     })
 }
 
-/// Encodes a floating-point tensor as [`encode_f64`] does.
+/// A tensor of float16, bfloat16, float or double, with each element rounded once, to the nearest,
+/// ties to even. Infinities and NaNs are kept.
 ///
 /// # Errors
-/// The errors of [`encode_f64`].
+/// If a finite number would become an infinity, or if the element type is another one.
 pub fn make(name: &str, data_type: DataType, values: &ArrayViewD<'_, f64>) -> Result<TensorProto> {
     let bytes = encode_f64(data_type, values).map_err(|reason| Error::Tensor {
         tensor: name.to_owned(),
@@ -247,7 +248,7 @@ fn stored(name: &str, data_type: DataType, shape: &[usize], bytes: Bytes) -> Ten
 /// # Errors
 /// If their size differs from that of the shape and type. If the type is unknown, any size is
 /// accepted.
-pub fn replace(tensor: &mut TensorProto, bytes: Bytes) -> Result<()> {
+pub(crate) fn replace(tensor: &mut TensorProto, bytes: Bytes) -> Result<()> {
     if DataType::from_code(tensor.data_type()).is_some() {
         expect_size(tensor, bytes.len())?;
     }
@@ -278,7 +279,7 @@ pub(super) fn clear(tensor: &mut TensorProto) {
 /// # Errors
 /// If the size differs.
 pub(crate) fn check_size(tensor: &TensorProto) -> Result<()> {
-    let is_elsewhere = is_external(tensor) || is_held(tensor) || tensor.segment.is_some();
+    let is_elsewhere = tensor.is_external() || is_held(tensor) || tensor.segment.is_some();
     let bytes = tensor
         .raw_data
         .as_ref()
@@ -389,5 +390,22 @@ mod tests {
             };
             assert_eq!(shape(&tensor).ok(), expected, "{:?}", tensor.dims);
         }
+    }
+
+    #[test]
+    fn replace_swaps_elements_and_keeps_the_documentation() {
+        let mut tensor = TensorProto {
+            float_data: vec![1.0, 2.0],
+            doc_string: Some("kept".into()),
+            ..without_elements(DataType::Float, &[2])
+        };
+        let numbers = |tensor: &TensorProto| read_f64(tensor, &Externals::none()).unwrap();
+        let bytes = |floats: &[f32]| Bytes::from_iter(floats.iter().flat_map(|v| v.to_le_bytes()));
+        let error = replace(&mut tensor, bytes(&[3.0])).unwrap_err();
+        assert!(error.to_string().contains("holds 4"), "{error}");
+        assert_eq!(numbers(&tensor), ndarray::arr1(&[1.0, 2.0]).into_dyn());
+        replace(&mut tensor, bytes(&[3.0, 4.0])).unwrap();
+        assert_eq!(numbers(&tensor), ndarray::arr1(&[3.0, 4.0]).into_dyn());
+        assert_eq!((tensor.float_data.len(), tensor.doc_string()), (0, "kept"));
     }
 }

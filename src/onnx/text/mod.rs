@@ -37,7 +37,7 @@ impl Model {
     ///
     /// ```
     /// use unfold::onnx::Model;
-    /// use unfold::onnx::text::PrintedElements;
+    /// use unfold::onnx::PrintedElements;
     ///
     /// let model = Model::from_text(r#"
     ///     <ir_version: 8, opset_import: ["" : 17]>
@@ -54,7 +54,8 @@ impl Model {
         parse::model(text).map(Self::from_proto)
     }
 
-    /// The model in ONNX's textual syntax; see the [module](self) for what the text omits.
+    /// The model in ONNX's textual syntax, which has no doc strings and metadata of nodes, sparse
+    /// tensors, quantization annotations, training graphs and devices.
     ///
     /// # Errors
     /// If the elements of a tensor cannot be read.

@@ -53,21 +53,6 @@ pub enum AxisRead {
 }
 
 /// The parts of the inputs that an axis of an output reads, in the order of the inputs.
-///
-/// ```
-/// use unfold::analysis::Analysis;
-/// use unfold::onnx::Model;
-/// use unfold::ops::axes::{AxisRead, reads};
-///
-/// let model = Model::open("models/digits/un-dynamo.onnx")?;
-/// let analysis = Analysis::new(&model)?;
-/// let product = analysis.graph.order().iter().find(|&&node| analysis.graph.is(node, "MatMul"));
-/// let at = analysis.at(*product.unwrap());
-/// // The tokens of a product are those of its first operand. Each token reads the whole weight.
-/// assert_eq!(reads(&at, 0, 1), [AxisRead::Same(1), AxisRead::All]);
-/// assert_eq!(reads(&at, 0, 2), [AxisRead::All, AxisRead::Same(1)]);
-/// # Ok::<(), unfold::error::Error>(())
-/// ```
 pub fn reads(at: &At, output: usize, axis: usize) -> Vec<AxisRead> {
     known_reads(at, output, axis).unwrap_or_else(|| vec![AxisRead::Unknown; at.arity()])
 }
@@ -174,3 +159,6 @@ fn first(at: &At, read: AxisRead, others: AxisRead) -> Vec<AxisRead> {
 fn kept(at: &At, axis: usize) -> Vec<AxisRead> {
     first(at, AxisRead::Same(axis), AxisRead::All)
 }
+
+#[cfg(all(test, feature = "cli"))]
+mod tests;

@@ -12,7 +12,7 @@ use crate::onnx::proto::GraphProto;
 /// The engines that run the result.
 ///
 /// ```
-/// use unfold::passes::legalize::Target;
+/// use unfold::Target;
 /// assert_eq!("onnxruntime".parse(), Ok(Target::Onnxruntime));
 /// assert_eq!(Target::default(), Target::Cpu);
 /// assert!("another".parse::<Target>().is_err());
@@ -46,7 +46,7 @@ pub enum Target {
 
 impl Target {
     /// Whether residual streams are centred by default.
-    pub fn centres(self) -> bool {
+    pub(crate) fn centres(self) -> bool {
         self != Target::Portable
     }
 
@@ -60,7 +60,7 @@ impl Target {
     }
 
     /// The edits after all folds from which other rules may continue.
-    pub fn engine_form_edits(self, analysis: &Analysis) -> Vec<Edit> {
+    pub(crate) fn engine_form_edits(self, analysis: &Analysis) -> Vec<Edit> {
         match self {
             Target::Portable => vec![],
             Target::Cpu | Target::Onnxruntime => rms_norm_operator::edits(analysis),
@@ -84,7 +84,7 @@ impl Target {
 
     /// Removes the shapes in `value_info` that make the engine slower. Returns the graph and the
     /// number of shapes. `None` if there are no such shapes.
-    pub fn without_open_shapes(self, graph: &GraphProto) -> Option<(GraphProto, usize)> {
+    pub(crate) fn without_open_shapes(self, graph: &GraphProto) -> Option<(GraphProto, usize)> {
         let mut graph = (self == Target::Onnxruntime).then(|| graph.clone())?;
         let count = strip_value_info::strip_open_shapes(&mut graph);
         (count > 0).then_some((graph, count))

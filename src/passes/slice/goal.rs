@@ -20,7 +20,7 @@ pub enum MemoryGoal {
 
 impl MemoryGoal {
     /// The goal in bytes, if the peak before slicing is `before`.
-    pub fn bytes(self, before: u64) -> u64 {
+    pub(crate) fn bytes(self, before: u64) -> u64 {
         match self {
             MemoryGoal::Bytes(bytes) => bytes,
             MemoryGoal::Percent(percent) => (before as f64 * percent / 100.0) as u64,
@@ -118,7 +118,7 @@ pub struct Slicing {
 
 impl Slicing {
     /// Whether any slicing is requested.
-    pub fn is_wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         self.parts.is_some() || self.memory.is_some()
     }
 }

@@ -212,7 +212,8 @@ fn cut_constant(step: &Recipe) -> Option<(&str, usize, Range<usize>)> {
 ///
 /// # Errors
 /// The errors of [`evaluate`].
-pub fn part(
+#[cfg(test)]
+pub(crate) fn part(
     recipe: &Recipe,
     axis: usize,
     range: Range<usize>,

@@ -1,19 +1,25 @@
-//! Writes reports of a benchmark in several formats: [`terminal`], [`markdown`], [`html`], and JSON
+//! Writes reports of a benchmark in several formats: [`terminal`], [`markdown()`], [`html()`], and JSON
 //! through serde.
 
-mod data;
+pub(crate) mod data;
 mod html;
 mod lead;
 mod markdown;
 mod overview;
 mod svg;
 pub mod table;
+#[cfg(all(test, feature = "cli"))]
+#[path = "../../../docs/examples/extending/report/bench/tabs.rs"]
+pub(crate) mod tabs;
 mod terminal;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use data::*;
 pub use html::html;
-pub use markdown::{markdown, overview_markdown};
-pub use overview::{overview_heading, overview_lines};
-pub use terminal::{terminal, terminal_of};
+#[cfg(feature = "cli")]
+pub(crate) use markdown::{markdown, overview_markdown};
+#[cfg(feature = "cli")]
+pub(crate) use overview::{overview_heading, overview_lines};
+#[cfg(feature = "cli")]
+pub(crate) use terminal::terminal_of;

@@ -18,11 +18,6 @@ const GAP: usize = 2;
 /// On a narrower terminal each row of a table is a paragraph.
 const NARROW: usize = 60;
 
-/// The report as text, at most 80 columns wide unless the reason for a failure is longer.
-pub fn terminal(report: &Report) -> String {
-    terminal_of(report, WIDTH)
-}
-
 /// The report as text, in which a table has at most this width, and a sentence at most 80 columns of it.
 pub fn terminal_of(report: &Report, width: usize) -> String {
     let mut out = String::new();
@@ -245,7 +240,7 @@ mod tests {
 
     #[test]
     fn report_fits_80_columns() {
-        let text = terminal(&report());
+        let text = terminal_of(&report(), WIDTH);
         for line in text.lines() {
             assert!(line.chars().count() <= WIDTH, "{line}");
         }
@@ -270,7 +265,7 @@ mod tests {
 
     #[test]
     fn the_gain_comes_before_the_tables() {
-        let text = terminal(&report());
+        let text = terminal_of(&report(), WIDTH);
         let lead = text.find("fused is 20 % faster than LN twin; peak memory");
         let table = text.find("variant  ");
         assert!(lead.is_some() && lead < table, "{text}");
@@ -278,7 +273,7 @@ mod tests {
 
     #[test]
     fn says_what_the_numbers_mean() {
-        let text = terminal(&report());
+        let text = terminal_of(&report(), WIDTH);
         assert!(
             text.contains("fused against LN twin: 20.0 % faster"),
             "{text}"
@@ -331,7 +326,7 @@ mod tests {
         let mut report = report();
         report.model = "m\u{1b}]0;x\u{7}.onnx".into();
         report.notes = vec!["at `n\u{202e}`".into()];
-        let text = terminal(&report);
+        let text = terminal_of(&report, WIDTH);
         assert!(text.starts_with("m\\u{1b}]0;x\\u{7}.onnx\n"), "{text}");
         assert!(text.ends_with("at `n\\u{202e}`\n"), "{text}");
     }

@@ -50,7 +50,7 @@ fn measured(name: &str, seconds: f64, spread: f64) -> Measured {
     }
 }
 
-pub(super) fn report() -> Report {
+pub(crate) fn report() -> Report {
     Report {
         model: "vit <small>.onnx".into(),
         version: "0.1.0".into(),

@@ -1,9 +1,8 @@
 //! Affines that pass a Cast, and Casts that would round other numbers.
 
 use crate::common::portable;
-use unfold::affine::plan::{Direction, Outcome};
-use unfold::onnx::Model;
-use unfold::onnx::tensor::DataType;
+use unfold::onnx::{DataType, Model};
+use unfold::plan::{Direction, Outcome};
 use unfold::refusal::Reason;
 
 use crate::common::text::model;

@@ -1,8 +1,7 @@
 //! A pointwise Conv over tokens that lie along its channels, as in gMLP and ResMLP, passes a spatial scale, like a
 //! MatMul with the weight on the left; an Add after it holds the shift.
 
-use unfold::onnx::Model;
-use unfold::onnx::tensor::DataType;
+use unfold::onnx::{DataType, Model};
 use unfold::refusal::Reason;
 
 use crate::affine::linear_branches::becomes;

@@ -1,10 +1,9 @@
 //! Scales before a product with a computed factor: weights of experts, which a Gather selects, and keys.
 
 use ndarray::IxDyn;
-use unfold::affine::plan::Outcome;
-use unfold::onnx::Model;
-use unfold::onnx::external::Externals;
-use unfold::onnx::tensor::{DataType, make, read_f64};
+use unfold::onnx::tensor::{make, read_f64};
+use unfold::onnx::{DataType, Externals, Model};
+use unfold::plan::Outcome;
 use unfold::refusal::Reason;
 
 use crate::common::text::model;

@@ -1,9 +1,8 @@
 //! Linear operators of onnxruntime with fused activations absorb affines of their input.
 
 use ndarray::{Array2, Ix1, Ix2};
-use unfold::onnx::Model;
-use unfold::onnx::external::Externals;
 use unfold::onnx::tensor::read_f64;
+use unfold::onnx::{Externals, Model};
 use unfold::refusal::Reason;
 
 use crate::common::text::model;

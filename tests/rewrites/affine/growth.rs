@@ -1,9 +1,8 @@
 //! Growth by copies of shared weights, and its limit.
 
 use crate::common::portable;
-use unfold::affine::plan::Outcome;
-use unfold::onnx::Model;
-use unfold::onnx::tensor::byte_size;
+use unfold::onnx::{Model, tensor};
+use unfold::plan::Outcome;
 use unfold::refusal::Reason;
 use unfold::{FuseOptions, Fused, fuse};
 
@@ -31,7 +30,11 @@ fn matrix_bytes(model: &Model) -> u64 {
         .initializer
         .iter()
         .filter(|tensor| tensor.dims.len() > 1);
-    all.map(|tensor| byte_size(tensor).unwrap() as u64).sum()
+    let sizes = all.map(|tensor| {
+        let count: i64 = tensor.dims.iter().product();
+        tensor::data_type(tensor).unwrap().byte_size(count as usize)
+    });
+    sizes.map(|size| size.unwrap() as u64).sum()
 }
 
 /// The names of the sites that stay because of growth.

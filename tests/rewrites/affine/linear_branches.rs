@@ -2,9 +2,9 @@
 //! are not linear, not aligned or read elsewhere stay.
 
 use crate::common::portable;
-use unfold::affine::plan::{Direction, Outcome};
 use unfold::onnx::Model;
 use unfold::onnx::proto::NodeProto;
+use unfold::plan::{Direction, Outcome};
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 use unfold::{FuseOptions, fuse};

@@ -1,8 +1,8 @@
 //! Linear operators in a row: a merged pair is equal to the last bit, and a pair that costs more as
 //! one, or has a border in between, stays.
 
-use unfold::affine::plan::{Direction, Outcome};
 use unfold::onnx::Model;
+use unfold::plan::{Direction, Outcome};
 use unfold::refusal::Reason;
 
 use crate::affine::linear_branches::becomes;

@@ -2,8 +2,7 @@
 //! drops some of them and zeros are concatenated before them.
 
 use ndarray::arr1;
-use unfold::onnx::Model;
-use unfold::onnx::tensor::{self, DataType};
+use unfold::onnx::{DataType, Model, tensor};
 use unfold::refusal::Reason;
 
 use crate::affine::linear_branches::becomes;

@@ -1,8 +1,8 @@
 //! Expanded channels, concatenated with others before a linear operator: their product is computed before the Expand.
 
 use unfold::Fused;
-use unfold::affine::recognize::Family;
 use unfold::onnx::Model;
+use unfold::plan::Family;
 
 use crate::affine::linear_branches::becomes;
 use crate::common::text::model;

@@ -1,7 +1,7 @@
 //! A shift passes a product with row-stochastic weights, as in attention, and stops at other weights.
 
-use unfold::affine::plan::{Outcome, SitePlan};
 use unfold::onnx::Model;
+use unfold::plan::{Outcome, SitePlan};
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 

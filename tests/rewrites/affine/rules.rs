@@ -1,11 +1,9 @@
 //! Each transfer rule and linear operator, with a graph that folds and a twin that is refused.
 
 use crate::common::portable;
-use unfold::affine::plan::Outcome;
-use unfold::onnx::Model;
-use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{NodeProto, OperatorSetIdProto};
-use unfold::onnx::tensor::{self, DataType};
+use unfold::onnx::{DataType, Externals, Model, tensor};
+use unfold::plan::Outcome;
 use unfold::refusal::Reason;
 
 use crate::common::text::model;

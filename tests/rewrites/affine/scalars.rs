@@ -2,8 +2,8 @@
 
 use crate::common::portable;
 use unfold::Fused;
-use unfold::affine::plan::{Outcome, SitePlan};
 use unfold::onnx::Model;
+use unfold::plan::{Outcome, SitePlan};
 use unfold::refusal::Reason;
 
 use crate::common::reference::constant;
@@ -288,8 +288,7 @@ fn scale_folds_and_shift_stays_before_a_padded_conv() {
     // 3/2 and 8/−4.
     let node = &fused.model.graph().node[1];
     let added = crate::initializer(&fused.model, &node.input[1]);
-    let numbers =
-        unfold::onnx::tensor::read_f64(added, &unfold::onnx::external::Externals::none()).unwrap();
+    let numbers = unfold::onnx::tensor::read_f64(added, &unfold::onnx::Externals::none()).unwrap();
     assert_eq!(numbers.iter().copied().collect::<Vec<_>>(), [1.5, -2.0]);
     // No division by 0, nor one that makes a shift too large.
     for (scale, shift) in [("2 0", "3 8"), ("2 1e-30", "3 1e20")] {

@@ -4,17 +4,14 @@ use crate::common::portable;
 use std::collections::HashSet;
 
 use ndarray::ArrayD;
-use unfold::FuseOptions;
-use unfold::affine::recognize::Family;
-use unfold::onnx::Model;
-use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{
     GraphProto, NodeDeviceConfigurationProto, ShardingSpecProto, SparseTensorProto,
     StringStringEntryProto, TensorAnnotation, TensorProto,
 };
-use unfold::onnx::tensor::{self, DataType};
-use unfold::passes::legalize::Target;
+use unfold::onnx::{DataType, Externals, Model, tensor};
+use unfold::plan::Family;
 use unfold::verify::compare;
+use unfold::{FuseOptions, Target};
 
 use crate::common::judge;
 use crate::common::numbers::Kind;

@@ -1,10 +1,8 @@
 //! Bugs of public tools that gave wrong numbers without a message.
 
 use half::{bf16, f16};
-use unfold::onnx::Model;
-use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{StringStringEntryProto, TensorProto};
-use unfold::onnx::tensor::{self, DataType};
+use unfold::onnx::{DataType, Externals, Model, tensor};
 use unfold::refusal::Reason;
 use unfold::verify::{Verdict, compare};
 

@@ -4,11 +4,10 @@ use crate::common::portable;
 use std::time::{Duration, Instant};
 
 use unfold::FuseOptions;
-use unfold::affine::plan::{Direction, Outcome};
-use unfold::onnx::Model;
-use unfold::onnx::external::Externals;
 use unfold::onnx::proto::TensorAnnotation;
-use unfold::onnx::tensor::{DataType, read_f64};
+use unfold::onnx::tensor::read_f64;
+use unfold::onnx::{DataType, Externals, Model};
+use unfold::plan::{Direction, Outcome};
 use unfold::prove::{Proof, prove};
 use unfold::refusal::{Reason, Refusal};
 use unfold::run::{Dims, Engine};

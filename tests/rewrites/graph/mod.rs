@@ -1,6 +1,5 @@
 //! Analyses of the graph: shapes, bodies, axes, limits.
 
-pub mod axes;
 pub mod limits;
 pub mod regions;
 pub mod shape_inference;

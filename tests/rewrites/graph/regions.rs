@@ -1,15 +1,16 @@
 //! Sites in bodies of If, Loop and Scan fold like others.
 
+use crate::common::bodies;
 use crate::common::portable;
-use unfold::onnx::Model;
-use unfold::onnx::node::bodies;
+use unfold::Target;
 use unfold::onnx::proto::{GraphProto, StringStringEntryProto};
-use unfold::onnx::tensor::{DataType, read_f64};
-use unfold::passes::legalize::Target;
+use unfold::onnx::tensor::read_f64;
+use unfold::onnx::{DataType, Model};
+use unfold::plan::SitePlan;
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 use unfold::verify::{Verdict, compare};
-use unfold::{FuseOptions, Fused, SitePlan};
+use unfold::{FuseOptions, Fused};
 
 use crate::common::text::model;
 use crate::common::{declared, node, undeclared};

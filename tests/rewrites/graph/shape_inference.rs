@@ -1,26 +1,23 @@
 //! Shape inference for inputs whose shapes are only partly known.
 
 use ndarray::{ArrayD, IxDyn};
-use unfold::analysis::Analysis;
-use unfold::onnx::proto::TensorProto;
-use unfold::onnx::tensor::DataType;
+use unfold::infer_shapes;
+use unfold::onnx::DataType;
+use unfold::onnx::proto::{Dim, TensorProto};
 use unfold::onnx::{Model, tensor};
 use unfold::prove::{Proof, prove};
-use unfold::shape::facts::extent;
 
 use crate::common::numbers::Kind;
 use crate::common::reference::{self, Value};
 use crate::common::text::model;
-use crate::common::{fuse, is_not_disproved, judge};
+use crate::common::{extents, fuse, is_not_disproved, judge};
 use crate::{folded, fused, operators, proved, same};
 
 /// The extents of a value, those that are no numbers as `?`; nothing where not even the rank is known.
 fn shape(model: &Model, name: &str) -> String {
-    let known = Analysis::new(model).unwrap();
-    let value = known.graph.value(name).unwrap();
-    let dims = known.facts.shape(value).unwrap_or_default();
-    let text = |dim| extent(dim).map_or("?".to_owned(), |extent| extent.to_string());
-    dims.iter().map(text).collect::<Vec<_>>().join(" ")
+    let extents = extents(model, name).unwrap_or_default().into_iter();
+    let words = extents.map(|extent| extent.map_or("?".to_owned(), |extent| extent.to_string()));
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// Half an extent, by way of floats, and the number as part of a shape.
@@ -61,11 +58,9 @@ fn range_that_ends_before_it_starts_is_empty() {
              y = Add(n, f)
              output y"
         ));
-        let known = Analysis::new(&before).unwrap();
-        let shape = known.facts.shape(known.graph.value("r").unwrap());
         assert_eq!(
-            shape.unwrap().iter().map(extent).collect::<Vec<_>>(),
-            [Some(count)],
+            extents(&before, "r"),
+            Some(vec![Some(count)]),
             "{first} {second} {by}"
         );
     }
@@ -259,21 +254,20 @@ fn unknown_element_of_a_reshape_target_is_no_extent() {
          left = Reshape(x, r)
          output y left",
     );
-    let known = Analysis::new(&model).unwrap();
+    let values = infer_shapes(&model).unwrap();
     for name in ["a", "b"] {
-        let dims = known.facts.shape(known.graph.value(name).unwrap()).unwrap();
+        let shape = values[name].shape.clone();
         assert_eq!(
-            (&dims[..2], extent(&dims[2])),
-            (&[None, None][..], Some(4)),
+            shape,
+            Some(vec![None, None, Some(Dim::DimValue(4))]),
             "{name}"
         );
     }
     // There are as many elements as before, whatever the number is.
-    let first =
-        |name: &str| known.facts.shape(known.graph.value(name).unwrap()).unwrap()[0].clone();
-    assert_eq!(first("left"), first("x").map(|batch| batch * 6));
-    let value = |name: &str| known.facts.value(known.graph.value(name).unwrap());
-    assert!(value("m").is_none() && value("s").is_none() && value("c").is_some());
+    let left = values["left"].shape.as_ref().unwrap();
+    assert_eq!(left[0], Some(Dim::DimParam("6*batch".into())));
+    let ints = ["m", "s", "c"].map(|name| values[name].ints.clone());
+    assert_eq!(ints, [None, None, Some(vec![4])]);
 }
 
 #[test]
@@ -716,9 +710,8 @@ fn gather_block_quantized_width_counts_packed_numbers() {
         stored.data_type = Some(table.code());
         stored.raw_data = Some(vec![0x21; bytes].into());
         assert_eq!(shape(&picked, "y"), wanted, "{table:?} {how}");
-        let known = Analysis::new(&picked).unwrap();
-        let y = known.graph.value("y").unwrap();
-        assert_eq!(known.facts.data_type(y), Some(DataType::Float));
+        let y = &infer_shapes(&picked).unwrap()["y"];
+        assert_eq!(y.data_type, Some(DataType::Float));
     }
 }
 

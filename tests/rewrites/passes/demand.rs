@@ -1,13 +1,12 @@
 //! Selections of rows move before the work on them, with twins that stay. Results are equal, proved, and have smaller
 //! extents.
 
-use unfold::analysis::Analysis;
 use unfold::onnx::Model;
 use unfold::prove::{Proof, prove};
 use unfold::{FuseOptions, Fused};
 
 use crate::common::text::{model, print};
-use crate::common::{operators, options};
+use crate::common::{extents as extents_of, operators, options};
 use crate::{fuse, same};
 
 /// The result of a model, which computes the same, and in which nothing is left to do.
@@ -26,11 +25,15 @@ fn moved_selections(before: &Model) -> usize {
 
 /// The extents along an axis of what operators of a name make; 0 for an open one.
 fn extents(model: &Model, op: &str, axis: usize) -> Vec<usize> {
-    let analysis = Analysis::new(model).unwrap();
-    let graph = &analysis.graph;
-    let nodes = graph.order().iter().filter(|&&node| graph.is(node, op));
-    let extent = |&node: &usize| analysis.at(node).output_extent(0, axis).unwrap_or_default();
-    nodes.map(extent).collect()
+    let nodes = model
+        .graph()
+        .node
+        .iter()
+        .filter(|node| node.op_type() == op);
+    let shapes = nodes.map(|node| extents_of(model, &node.output[0]).unwrap());
+    shapes
+        .map(|shape| shape[axis].unwrap_or_default())
+        .collect()
 }
 
 /// Tokens, an operator line that makes `y` of `x`, and a selection `s` of `y`.
@@ -253,21 +256,13 @@ fn class_token_needs_one_query_and_all_keys_and_values() {
             print(&fused.model)
         );
         // The product of keys and values is of all tokens; that of queries, and the projection, of one.
-        let analysis = Analysis::new(&fused.model).unwrap();
-        let graph = &analysis.graph;
-        let products = graph
-            .order()
-            .iter()
-            .filter(|&&node| graph.is(node, "MatMul"));
-        let mut layers: Vec<(usize, usize)> = products
-            .map(|&node| analysis.at(node))
-            .filter(|at| at.is_constant(1))
-            .map(|at| {
-                (
-                    at.output_extent(0, 1).unwrap(),
-                    at.output_extent(0, 2).unwrap(),
-                )
-            })
+        let graph = fused.model.graph();
+        let is_weight = |name: &str| graph.initializer.iter().any(|tensor| tensor.name() == name);
+        let products = graph.node.iter().filter(|node| node.op_type() == "MatMul");
+        let layers = products.filter(|node| is_weight(&node.input[1]));
+        let shapes = layers.map(|node| extents_of(&fused.model, &node.output[0]).unwrap());
+        let mut layers: Vec<_> = shapes
+            .map(|shape| (shape[1].unwrap(), shape[2].unwrap()))
             .collect();
         layers.sort_unstable();
         assert_eq!(layers, [(1, 8), (1, 8), (5, 16)], "{parts}");

@@ -1,7 +1,6 @@
 //! Operators without effect and equal operators: neutral constants, redundant activations, consecutive Slices.
 
-use unfold::onnx::Model;
-use unfold::onnx::tensor::DataType;
+use unfold::onnx::{DataType, Model};
 use unfold::refusal::Reason;
 
 use crate::common::text::model;

@@ -1,9 +1,9 @@
 //! Functions of the model are inlined only where something folds afterwards.
 
-use unfold::affine::plan::SitePlan;
+use crate::common::bodies;
 use unfold::onnx::Model;
-use unfold::onnx::node::bodies;
 use unfold::onnx::proto::{FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
+use unfold::plan::SitePlan;
 use unfold::prove::{Proof, prove};
 use unfold::{FuseOptions, Fused};
 

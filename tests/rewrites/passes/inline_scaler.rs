@@ -1,9 +1,8 @@
 //! The Scaler of `ai.onnx.ml` is inlined where a layer absorbs it.
 
 use unfold::fuse;
-use unfold::onnx::Model;
 use unfold::onnx::proto::{AttributeProto, AttributeType};
-use unfold::onnx::tensor::DataType;
+use unfold::onnx::{DataType, Model};
 
 use crate::common::{Attr, attribute, declared, options, text};
 use crate::{operators, proved, same};

@@ -1,6 +1,6 @@
 //! Sequences of parts become Splits.
 
-use unfold::onnx::node::bodies;
+use crate::common::bodies;
 
 use crate::common::text::{model, print};
 use crate::common::{fuse, node, options, undeclared};

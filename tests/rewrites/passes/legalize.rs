@@ -1,12 +1,10 @@
 //! Legalization for the target engines.
 
-use unfold::FuseOptions;
-use unfold::onnx::Model;
 use unfold::onnx::proto::StringStringEntryProto;
-use unfold::onnx::tensor::DataType;
-use unfold::passes::legalize::Target;
+use unfold::onnx::{DataType, Model};
 use unfold::prove::{Proof, prove};
 use unfold::provenance::Provenance;
+use unfold::{FuseOptions, Target};
 
 use crate::common::declared;
 use crate::common::text::model;

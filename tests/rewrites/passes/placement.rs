@@ -1,8 +1,8 @@
 //! Linear work moves to where values have the fewest positions, with twins that stay.
 
-use unfold::affine::plan::Placed;
+use unfold::Target;
 use unfold::onnx::Model;
-use unfold::passes::legalize::Target;
+use unfold::plan::Placed;
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 use unfold::{FuseOptions, Fused};

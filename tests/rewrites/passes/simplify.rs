@@ -2,11 +2,11 @@
 
 use crate::common::portable;
 use ndarray::{Array2, Axis};
-use unfold::onnx::Model;
 use unfold::onnx::proto::{
     GraphProto, NodeProto, StringStringEntryProto, TrainingInfoProto, ValueInfoProto,
 };
-use unfold::onnx::tensor::{DataType, read_f64};
+use unfold::onnx::tensor::read_f64;
+use unfold::onnx::{DataType, Model};
 use unfold::refusal::Reason;
 use unfold::verify::{VerifyOptions, compare};
 use unfold::{FuseOptions, Fused};

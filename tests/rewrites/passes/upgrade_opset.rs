@@ -2,9 +2,9 @@
 
 use crate::common::portable;
 use unfold::FuseOptions;
-use unfold::affine::plan::OpsetUpgrade;
 use unfold::onnx::Model;
 use unfold::onnx::proto::{FunctionProto, OperatorSetIdProto};
+use unfold::plan::OpsetUpgrade;
 use unfold::prove::{Proof, prove};
 
 use crate::affine::scalars::{RAMP, WRITTEN, behind_product};

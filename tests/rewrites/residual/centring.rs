@@ -1,16 +1,15 @@
 //! Centring of residual streams: LayerNormalizations become RMS normalizations, with twins that stay.
 
 use crate::common::portable;
-use unfold::affine::plan::{Centring, StreamPlan};
-use unfold::onnx::Model;
-use unfold::onnx::tensor::{self, DataType};
+use unfold::onnx::{DataType, Model, tensor};
+use unfold::plan::{Centring, StreamPlan};
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 use unfold::{FuseOptions, Fused};
 
+use crate::common::blocks::VIT;
 use crate::common::text::model;
 use crate::common::{declared, fuse, is_not_disproved, operators, options, retype};
-use crate::residual::streams::VIT;
 use crate::same;
 
 fn centre(model: &Model) -> Fused {

@@ -2,10 +2,9 @@
 
 use crate::common::portable;
 use ndarray::arr1;
-use unfold::affine::plan::{Basis, Outcome};
-use unfold::onnx::Model;
 use unfold::onnx::proto::GraphProto;
-use unfold::onnx::tensor::DataType;
+use unfold::onnx::{DataType, Model};
+use unfold::plan::{Basis, Outcome};
 use unfold::refusal::Reason;
 use unfold::{FuseOptions, Fused};
 

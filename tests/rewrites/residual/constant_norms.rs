@@ -1,12 +1,10 @@
 //! Normalizers whose ε hides their variance, and those that must stay.
 
-use unfold::affine::plan::Constancy;
-use unfold::onnx::Model;
-use unfold::onnx::tensor::DataType;
+use unfold::onnx::{DataType, Model};
+use unfold::plan::Constancy;
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
-use unfold::variance_margin::VarianceMargin;
-use unfold::{FuseOptions, Fused, with_constant_norms};
+use unfold::{FuseOptions, Fused, VarianceMargin, with_constant_norms};
 
 use crate::common::numbers::Kind;
 use crate::common::text::model;

@@ -1,8 +1,7 @@
 //! A normalizer whose scale the next normalizer cancels is removed, with twins that stay.
 
-use unfold::epsilon_error::EpsilonError;
-use unfold::onnx::Model;
-use unfold::onnx::tensor::DataType;
+use unfold::EpsilonError;
+use unfold::onnx::{DataType, Model};
 use unfold::prove::{Proof, prove};
 use unfold::run::{Engine, random};
 use unfold::verify::VerifyOptions;

@@ -5,4 +5,3 @@ pub mod change_of_basis;
 pub mod constant_norms;
 pub mod merge_norms;
 pub mod scaling;
-pub mod streams;

@@ -2,10 +2,9 @@
 //! refuse.
 
 use tract_onnx::prelude::Tensor;
-use unfold::affine::plan::Scaling;
-use unfold::magnitude::StreamMagnitude;
-use unfold::onnx::Model;
-use unfold::onnx::tensor::DataType;
+use unfold::StreamMagnitude;
+use unfold::onnx::{DataType, Model};
+use unfold::plan::Scaling;
 use unfold::refusal::Reason;
 use unfold::run::{Dims, Engine, random};
 use unfold::verify::{Verdict, compare};

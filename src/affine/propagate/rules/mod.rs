@@ -3,6 +3,9 @@
 //! A new operator needs one file with a [`Rule`] and one line in [`RULES`].
 
 mod choice;
+#[cfg(all(test, feature = "cli"))]
+#[path = "../../../../docs/examples/extending/affine/propagate/rules/compress.rs"]
+pub(crate) mod compress;
 mod concat;
 mod expand;
 mod gather;

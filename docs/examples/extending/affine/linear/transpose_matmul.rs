@@ -7,7 +7,7 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
 /// TransposeMatMul.
-pub struct TransposeMatMul;
+pub(crate) struct TransposeMatMul;
 
 impl Rule for TransposeMatMul {
     fn ops(&self) -> &'static [&'static str] {

@@ -6,7 +6,7 @@ use super::{Normalizer, Site, View};
 use crate::ir::NodeId;
 
 /// Activation normalization.
-pub struct ActNorm;
+pub(crate) struct ActNorm;
 
 impl Normalizer for ActNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

@@ -1,13 +1,13 @@
 //! How axes of outputs read axes of inputs: hand-written answers, and answers checked by perturbing inputs.
 
 use ndarray::{ArrayD, Axis};
-use unfold::analysis::Analysis;
-use unfold::onnx::Model;
-use unfold::ops::axes::{AxisRead, reads};
 
+use super::{AxisRead, reads};
+use crate::analysis::Analysis;
 use crate::common::numbers::Kind;
 use crate::common::reference::{self, Env, Value};
 use crate::common::{judge, text};
+use crate::onnx::Model;
 
 /// An answer as a word: `2` for the same place of axis 2, `*` all, `-` absent, `1+3/2` every second place of axis 1 from 3
 /// on, `1@1` the places of axis 1 that input 1 names, `?` unknown.
@@ -416,4 +416,15 @@ fn attention_queries_are_independent_unless_causal_or_windowed() {
     assert_eq!(answers(&with("is_causal=1"))[2], "? ? ? ?");
     assert_eq!(answers(&with("is_causal=1"))[0], "0 0 0 -");
     assert_eq!(answers(&with("window=3"))[2], "? ? ? ?");
+}
+
+#[test]
+fn a_product_reads_its_tokens_and_all_of_its_weight() {
+    let model = Model::open("models/digits/un-dynamo.onnx").unwrap();
+    let analysis = Analysis::new(&model).unwrap();
+    let graph = &analysis.graph;
+    let mut nodes = graph.order().iter().copied();
+    let at = analysis.at(nodes.find(|&node| graph.is(node, "MatMul")).unwrap());
+    assert_eq!(reads(&at, 0, 1), [AxisRead::Same(1), AxisRead::All]);
+    assert_eq!(reads(&at, 0, 2), [AxisRead::All, AxisRead::Same(1)]);
 }

@@ -3,7 +3,7 @@
 use super::{Report, table};
 
 /// The tables of each setting, one row a line.
-pub fn tabs(report: &Report) -> String {
+pub(crate) fn tabs(report: &Report) -> String {
     let tables = report
         .settings
         .iter()

@@ -1,72 +1,33 @@
-//! The examples of `docs/extending.md`, each where its file would lie below `src`: compiled, and
-//! tried on a small graph.
-
-#[path = "../common/mod.rs"]
-mod common;
-
-mod affine {
-    pub use unfold::affine::*;
-
-    pub mod recognize {
-        pub use unfold::affine::recognize::*;
-        pub mod act_norm;
-    }
-
-    pub mod propagate {
-        pub mod rules {
-            pub mod compress;
-        }
-    }
-
-    pub mod linear {
-        pub use unfold::affine::linear::*;
-        pub mod transpose_matmul;
-    }
-}
-
-mod report {
-    pub use unfold::report::*;
-    #[path = "bench/tabs.rs"]
-    pub mod tabs;
-
-    mod data {
-        pub use unfold::report::*;
-    }
-
-    #[path = "../../../src/report/bench/testing.rs"]
-    mod testing;
-
-    pub fn measured() -> Report {
-        testing::report()
-    }
-}
+//! The examples of `docs/extending.md`, each compiled in the module that its file would lie in, and tried on a small graph.
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
 use ndarray::{Array2, ArrayD, Axis, Ix2};
-use unfold::analysis::Analysis;
-use unfold::ir::editor::Editor;
-use unfold::ir::names::Names;
-use unfold::onnx::Model;
-use unfold::onnx::external::Externals;
-use unfold::onnx::tensor::read_f64;
-use unfold::verify::{VerifyOptions, compare};
-use unfold::{ir, recipe, refusal};
 
-use affine::Affine;
-use affine::apply::apply;
-use affine::linear::{Linear, transpose_matmul::TransposeMatMul};
-use affine::propagate::rules::compress::Compress;
-use affine::recognize::act_norm::ActNorm;
-use affine::recognize::opaque::Expanded;
-use affine::recognize::{Normalizer, Site, View, opaque};
-use affine::transfer::{Rule, Side};
-use common::text::model;
-use ir::builder::NewConstant;
-use recipe::{Numbers, evaluate};
-use refusal::Reason;
+use crate::affine::Affine;
+use crate::affine::apply::apply;
+use crate::affine::linear::Linear;
+use crate::affine::linear::transpose_matmul::TransposeMatMul;
+use crate::affine::materialize::draw;
+use crate::affine::planner::plan;
+use crate::affine::propagate::rules::compress::Compress;
+use crate::affine::recognize::act_norm::ActNorm;
+use crate::affine::recognize::opaque::{self, Expanded};
+use crate::affine::recognize::{Normalizer, Site, View};
+use crate::affine::transfer::{Rule, Side};
+use crate::analysis::Analysis;
+use crate::common::text::model;
+use crate::ir::builder::NewConstant;
+use crate::ir::editor::Editor;
+use crate::ir::names::Names;
+use crate::onnx::tensor::read_f64;
+use crate::onnx::{Externals, Model};
+use crate::recipe::{Numbers, Recipe, evaluate};
+use crate::refusal::Reason;
+use crate::report::bench::{tabs::tabs, testing};
+use crate::verify::{VerifyOptions, compare};
 
 /// The lines in the tables.
 const KINDS: &[&dyn Normalizer] = &[&ActNorm];
@@ -87,13 +48,13 @@ fn extending_guide_shows_these_files() {
             "affine/linear/transpose_matmul.rs",
             "&transpose_matmul::TransposeMatMul,",
         ),
-        ("report/bench/tabs.rs", "pub use tabs::tabs;"),
+        ("report/bench/tabs.rs", "pub(crate) use tabs::tabs;"),
     ] {
         assert!(guide.contains(&format!("`src/{file}`")), "{file}");
         assert!(
             guide.contains(&format!(
                 "```rust\n{}```",
-                read(&format!("tests/extending/{file}"))
+                read(&format!("docs/examples/extending/{file}"))
             )),
             "{file}"
         );
@@ -137,10 +98,10 @@ fn new_kind_is_recognized_and_folds() {
             .collect::<Vec<_>>(),
         [("ActNorm", 6)]
     );
-    let plan = affine::planner::plan(&known, &sites, &HashMap::new(), &HashMap::new(), false);
+    let plan = plan(&known, &sites, &HashMap::new(), &HashMap::new(), false);
     assert!(plan.sites[0].is_folded(), "{:?}", plan.sites[0]);
     let mut editor = Editor::new(&known.graph);
-    let edits = affine::materialize::draw(&plan, &known).unwrap();
+    let edits = draw(&plan, &known).unwrap();
     apply((&edits, &plan.removals), &known, &mut editor, &|_, _| ()).unwrap();
     let mut folded = model.clone();
     *folded.graph_mut() = editor.finish();
@@ -312,7 +273,7 @@ fn new_linear_operator_absorbs_an_affine() {
     let step = linear.forward(&at, &[Some(affine.clone()), None]).unwrap();
     assert!(matches!(step.folds[..], [(Side::Operand(0), _)]));
     let weight = at.constant(1).unwrap();
-    let numbers_of = |recipe: &recipe::Recipe| -> Array2<f64> {
+    let numbers_of = |recipe: &Recipe| -> Array2<f64> {
         let read = |name: &str| known.constants.read(known.graph.value(name).unwrap());
         evaluate(recipe, &read)
             .unwrap()
@@ -362,7 +323,7 @@ fn new_linear_operator_refuses_unknown_attributes() {
 
 #[test]
 fn new_report_form_has_all_rows() {
-    let text = report::tabs::tabs(&report::measured());
+    let text = tabs(&testing::report());
     let rows: Vec<Vec<&str>> = text
         .lines()
         .map(|line| line.split('\t').collect())

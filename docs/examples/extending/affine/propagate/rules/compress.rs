@@ -6,7 +6,7 @@ use crate::ir::axes::axis;
 use crate::refusal::Reason;
 
 /// Compress.
-pub struct Compress;
+pub(crate) struct Compress;
 
 impl Rule for Compress {
     fn ops(&self) -> &'static [&'static str] {

@@ -1,0 +1,69 @@
+//! The facts about the values of a model, for callers of the library.
+
+use std::collections::BTreeMap;
+
+use tract_onnx::tract_hir::internal::TDim;
+
+use crate::error::Result;
+use crate::ir::{Graph, ValueId};
+use crate::onnx::proto::Dim;
+use crate::onnx::{DataType, Model};
+use crate::shape::extents::extent;
+use crate::shape::facts::Facts;
+
+/// The facts about a value before the model runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InferredValue {
+    /// The element type.
+    pub data_type: Option<DataType>,
+    /// The extents; `None` where not even the rank is known. An extent is a number, a formula over the symbolic dimensions
+    /// of the inputs such as `6*batch`, or unknown.
+    pub shape: Option<Vec<Option<Dim>>>,
+    /// The elements of a small tensor of integers, where they do not depend on the input: the operands of a Reshape, say.
+    pub ints: Option<Vec<i64>>,
+}
+
+/// Infers types and shapes of the values of the main graph, by name, as folding uses them.
+///
+/// No fact is guessed: one that holds for some inputs alone stays unknown.
+///
+/// ```
+/// use unfold::onnx::Model;
+/// use unfold::onnx::proto::Dim;
+///
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// let values = unfold::infer_shapes(&model)?;
+/// let logits = values["linear_12"].shape.as_ref().unwrap();
+/// assert_eq!(logits[0], Some(Dim::DimParam("batch".into())));
+/// assert_eq!(logits[1], Some(Dim::DimValue(10)));
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+///
+/// # Errors
+/// If the graph is invalid.
+pub fn infer_shapes(model: &Model) -> Result<BTreeMap<String, InferredValue>> {
+    let graph = Graph::new(model)?;
+    let facts = Facts::infer(&graph);
+    let values = (0..graph.value_count() as u32).map(ValueId);
+    let inferred = values.map(|value| {
+        let name = graph.value_name(value).to_owned();
+        (name, inferred(&facts, value))
+    });
+    Ok(inferred.collect())
+}
+
+fn inferred(facts: &Facts, value: ValueId) -> InferredValue {
+    let shape = facts.shape(value);
+    InferredValue {
+        data_type: facts.data_type(value),
+        shape: shape.map(|dims| dims.iter().map(dim).collect()),
+        ints: facts.ints(value),
+    }
+}
+
+fn dim(dim: &Option<TDim>) -> Option<Dim> {
+    match extent(dim) {
+        Some(number) => Some(Dim::DimValue(number as i64)),
+        None => Some(Dim::DimParam(dim.as_ref()?.to_string())),
+    }
+}
