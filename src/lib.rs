@@ -61,6 +61,7 @@
 
 // Some functions have callers only in the command, and no caller if its features are off.
 #![cfg_attr(not(feature = "cli"), allow(dead_code))]
+#![warn(unreachable_pub)]
 
 mod affine;
 mod analysis;
@@ -77,6 +78,7 @@ pub mod cli;
 /// The helpers of the integration tests.
 #[cfg(all(test, feature = "cli"))]
 #[path = "../tests/common/mod.rs"]
+#[allow(unreachable_pub)]
 mod common;
 #[cfg(feature = "tract")]
 mod epsilon_error;

@@ -144,7 +144,7 @@ fn look_at(graph: &mut GraphProto, names: &[String]) {
 ///
 /// # Errors
 /// If a tensor cannot be read.
-pub fn widened(model: &Model) -> Result<Model> {
+pub(crate) fn widened(model: &Model) -> Result<Model> {
     let mut wide = model.clone();
     widen(wide.graph_mut(), model)?;
     Ok(wide)

@@ -9,7 +9,7 @@ use crate::prove::{Proof, ProveOptions, prove};
 
 /// The proof of one change of the model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct PassProof {
+pub(crate) struct PassProof {
     /// The name of the pass that made it.
     pub pass: &'static str,
     /// Whether the models before and after the pass are the same function.
@@ -19,12 +19,12 @@ pub struct PassProof {
 
 impl PassProof {
     /// Whether the pass changed the function, or produced an invalid model.
-    pub fn is_wrong(&self) -> bool {
+    pub(crate) fn is_wrong(&self) -> bool {
         matches!(self.proof, Proof::Disproved { .. } | Proof::Invalid { .. })
     }
 
     /// The reason why the change is not proved, in one line; `None` if it is proved.
-    pub fn failure(&self) -> Option<String> {
+    pub(crate) fn failure(&self) -> Option<String> {
         let pass = self.pass;
         match &self.proof {
             Proof::Proved { .. } => None,
@@ -41,21 +41,21 @@ impl PassProof {
     }
 
     /// Whether both models are proved to be the same function.
-    pub fn is_proved(&self) -> bool {
+    pub(crate) fn is_proved(&self) -> bool {
         matches!(self.proof, Proof::Proved { .. })
     }
 }
 
 /// An observer that proves the result of each pass against its input.
 #[derive(Debug, Default)]
-pub struct PassProver {
+pub(crate) struct PassProver {
     options: ProveOptions,
     proofs: RefCell<Vec<PassProof>>,
 }
 
 impl PassProver {
     /// A prover with these options and without proofs so far.
-    pub fn new(options: ProveOptions) -> Self {
+    pub(crate) fn new(options: ProveOptions) -> Self {
         PassProver {
             options,
             proofs: RefCell::default(),
@@ -63,7 +63,7 @@ impl PassProver {
     }
 
     /// Proves the result of a pass.
-    pub fn observe(&self, result: &PassResult) {
+    pub(crate) fn observe(&self, result: &PassResult) {
         let proof = PassProof {
             pass: result.pass,
             proof: self.proof(result),
@@ -82,7 +82,7 @@ impl PassProver {
     }
 
     /// The proofs so far, in the order of the changes.
-    pub fn proofs(&self) -> Vec<PassProof> {
+    pub(crate) fn proofs(&self) -> Vec<PassProof> {
         self.proofs.borrow().clone()
     }
 }

@@ -12,7 +12,7 @@ use crate::verify::{Verdict, VerifyOptions, compare};
 
 /// The largest relative change of an output if every float weight changes by one unit in the last
 /// place, up or down at random; `None` if it cannot be measured.
-pub fn sensitivity(model: &Model, options: &VerifyOptions, seed: u64) -> Option<f64> {
+pub(crate) fn sensitivity(model: &Model, options: &VerifyOptions, seed: u64) -> Option<f64> {
     match compare(model, &shaken(model, seed)?, options) {
         Verdict::Compared(comparison) => comparison.worst().map(|worst| worst.relative),
         Verdict::Broken { .. } | Verdict::CouldNotVerify { .. } => None,

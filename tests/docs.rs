@@ -179,15 +179,15 @@ fn commands_page_has_the_exit_codes_of_the_help() {
 fn extension_tables_are_where_the_guide_says() {
     for (table, file) in [
         (
-            "pub const KINDS: &[&dyn Normalizer]",
+            "pub(crate) const KINDS: &[&dyn Normalizer]",
             "src/affine/recognize/mod.rs",
         ),
         (
-            "pub const RULES: &[&dyn Rule]",
+            "pub(crate) const RULES: &[&dyn Rule]",
             "src/affine/propagate/rules/mod.rs",
         ),
         (
-            "pub const LINEAR: &[&dyn Linear]",
+            "pub(crate) const LINEAR: &[&dyn Linear]",
             "src/affine/linear/mod.rs",
         ),
     ] {

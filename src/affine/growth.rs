@@ -18,7 +18,7 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::refusal::{Reason, Refusal};
 
 /// Computes by how many bytes each stored tensor makes the model larger.
-pub fn growth(
+pub(crate) fn growth(
     stored: &[Stored],
     (edits, removals): (&[Edit], &[Removal]),
     analysis: &Analysis,
@@ -32,7 +32,7 @@ pub fn growth(
 
 /// Refuses sites, those with the largest growth first, until the others add at most `allowed`
 /// bytes. `weights` is the size of all weights in bytes, for the messages.
-pub fn beyond(stored: &[Stored], growth: &[u64], allowed: f64, weights: u64) -> Vec<Failed> {
+pub(crate) fn beyond(stored: &[Stored], growth: &[u64], allowed: f64, weights: u64) -> Vec<Failed> {
     let mut total: u64 = growth.iter().sum();
     let mut by_site: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     // The number of sites that still need each tensor.

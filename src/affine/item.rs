@@ -10,7 +10,7 @@ use crate::affine::plan::{Basis, Direction, Outcome};
 
 /// One affine of a site.
 #[derive(Debug, Clone)]
-pub struct Item {
+pub(crate) struct Item {
     /// The part of the site, with the affine that it has at present.
     pub part: Part,
     /// The index of the site.
@@ -34,7 +34,7 @@ pub struct Item {
 
 /// The place of an affine in its site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub(crate) enum Role {
     /// Before the core.
     Before,
     /// After the core, or the only affine of the site.
@@ -43,7 +43,7 @@ pub enum Role {
 
 /// The decision about an affine.
 #[derive(Debug, Clone)]
-pub enum State {
+pub(crate) enum State {
     /// There is no decision yet.
     Open,
     /// The affine must not change.
@@ -73,7 +73,7 @@ pub enum State {
 
 /// The refusals of an affine, one for each direction.
 #[derive(Debug, Clone)]
-pub struct Tried {
+pub(crate) struct Tried {
     /// The refusal forward.
     pub forward: Refusal,
     /// The refusal backward.
@@ -82,7 +82,7 @@ pub struct Tried {
 
 impl Item {
     /// Whether the item, or a part of it, may still fold.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         matches!(
             self.state,
             State::Open | State::Partly { .. } | State::Scaled { .. }
@@ -90,7 +90,7 @@ impl Item {
     }
 
     /// The number of nodes that compute the affine after the folds so far.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         if self.is_rewritten {
             self.size_with(&self.part.affine)
         } else {
@@ -99,7 +99,7 @@ impl Item {
     }
 
     /// The number of nodes that compute the item if it is written again with `affine`.
-    pub fn size_with(&self, affine: &Affine) -> usize {
+    pub(crate) fn size_with(&self, affine: &Affine) -> usize {
         match self.part.nodes.is_empty() {
             true => 0,
             false if self.is_batch_norm && is_of_batch_norm(affine) => 1,
@@ -108,7 +108,7 @@ impl Item {
     }
 
     /// The outcome, or `None` if the item is open and was never tried.
-    pub fn outcome(self) -> Option<Outcome> {
+    pub(crate) fn outcome(self) -> Option<Outcome> {
         Some(match self.state {
             State::Refused(forward) => Outcome::Kept {
                 forward,
@@ -130,13 +130,13 @@ impl Item {
 
 /// Whether a BatchNormalization is the shortest way to compute an affine: it has a scale and a
 /// shift along axis 1.
-pub fn is_of_batch_norm(affine: &Affine) -> bool {
+pub(crate) fn is_of_batch_norm(affine: &Affine) -> bool {
     !affine.has_no_scale() && !affine.has_no_shift() && affine.axes() == [1]
 }
 
 /// An affine that another item absorbs.
 #[derive(Debug, Clone)]
-pub struct Merge {
+pub(crate) struct Merge {
     /// The item that absorbs the affine.
     pub into: usize,
     /// The affine that is absorbed.
@@ -147,7 +147,7 @@ pub struct Merge {
 
 impl Merge {
     /// The affine of the item after the merge.
-    pub fn with(&self, own: &Affine) -> Affine {
+    pub(crate) fn with(&self, own: &Affine) -> Affine {
         match self.before {
             true => self.affine.then(own),
             false => own.then(&self.affine),
@@ -156,7 +156,7 @@ impl Merge {
 }
 
 /// The affines of all sites, and whether one of them may absorb another.
-pub struct Items<'p> {
+pub(crate) struct Items<'p> {
     /// All items.
     pub all: &'p [Item],
     /// The indices of the remaining items, by the value that they output.

@@ -1,18 +1,18 @@
 //! The affine map `y = scale * x + shift`, with constants that broadcast. Every fold moves such a
 //! map.
 
-pub mod apply;
-pub mod growth;
+pub(crate) mod apply;
+pub(crate) mod growth;
 pub(crate) mod item;
-pub mod linear;
-pub mod materialize;
-pub mod plan;
-pub mod planner;
-pub mod propagate;
-pub mod recognize;
-pub mod rounding;
+pub(crate) mod linear;
+pub(crate) mod materialize;
+pub(crate) mod plan;
+pub(crate) mod planner;
+pub(crate) mod propagate;
+pub(crate) mod recognize;
+pub(crate) mod rounding;
 pub(crate) mod row_stochastic;
-pub mod transfer;
+pub(crate) mod transfer;
 
 use crate::recipe::Numbers;
 
@@ -23,7 +23,7 @@ use crate::recipe::Numbers;
 /// N, C]` tensor has arrays of shape `[1, 1, C]`. Along an axis whose extent is symbolic in the
 /// model, the extent is always 1, because no constant can have a symbolic extent.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Affine {
+pub(crate) struct Affine {
     /// The factor of the value.
     pub scale: Numbers,
     /// The summand, which is added after the multiplication.
@@ -32,7 +32,7 @@ pub struct Affine {
 
 impl Affine {
     /// Builds an affine from its two arrays, which must have equal rank.
-    pub fn new(scale: Numbers, shift: Numbers) -> Self {
+    pub(crate) fn new(scale: Numbers, shift: Numbers) -> Self {
         debug_assert_eq!(scale.ndim(), shift.ndim());
         Affine {
             scale: scale.compact(),
@@ -41,7 +41,7 @@ impl Affine {
     }
 
     /// The identity on a value of this rank.
-    pub fn identity(rank: usize) -> Self {
+    pub(crate) fn identity(rank: usize) -> Self {
         Affine {
             scale: Numbers::number(1.0, rank),
             shift: Numbers::number(0.0, rank),
@@ -49,44 +49,44 @@ impl Affine {
     }
 
     /// An affine with this scale and no shift.
-    pub fn scale(scale: Numbers) -> Self {
+    pub(crate) fn scale(scale: Numbers) -> Self {
         let shift = Numbers::number(0.0, scale.ndim());
         Affine::new(scale, shift)
     }
 
     /// An affine with this shift and no scale.
-    pub fn shift(shift: Numbers) -> Self {
+    pub(crate) fn shift(shift: Numbers) -> Self {
         let scale = Numbers::number(1.0, shift.ndim());
         Affine::new(scale, shift)
     }
 
     /// The rank of the value to which the affine is applied.
-    pub fn rank(&self) -> usize {
+    pub(crate) fn rank(&self) -> usize {
         self.scale.ndim()
     }
 
     /// Whether the affine is the identity.
-    pub fn is_identity(&self) -> bool {
+    pub(crate) fn is_identity(&self) -> bool {
         self.has_no_scale() && self.has_no_shift()
     }
 
     /// Whether the affine is a scale by one scalar.
-    pub fn is_number(&self) -> bool {
+    pub(crate) fn is_number(&self) -> bool {
         self.scale.len() == 1 && self.has_no_shift()
     }
 
     /// Whether the scale is exactly 1 everywhere, and was not only rounded to 1.
-    pub fn has_no_scale(&self) -> bool {
+    pub(crate) fn has_no_scale(&self) -> bool {
         self.scale.are_all(1.0)
     }
 
     /// Whether the shift is exactly 0 everywhere, and was not only rounded to 0.
-    pub fn has_no_shift(&self) -> bool {
+    pub(crate) fn has_no_shift(&self) -> bool {
         self.shift.are_all(0.0)
     }
 
     /// Whether the affine is a scale by powers of two only. A multiplication by it rounds nothing.
-    pub fn is_only_exponents(&self) -> bool {
+    pub(crate) fn is_only_exponents(&self) -> bool {
         let digits = (1_u64 << (f64::MANTISSA_DIGITS - 1)) - 1;
         self.has_no_shift()
             && self
@@ -96,12 +96,12 @@ impl Affine {
     }
 
     /// Whether the affine reduces the magnitude of any channel.
-    pub fn shrinks(&self) -> bool {
+    pub(crate) fn shrinks(&self) -> bool {
         self.scale.iter().any(|s| s.abs() < 1.0)
     }
 
     /// Whether all elements of the scale and the shift are finite.
-    pub fn is_finite(&self) -> bool {
+    pub(crate) fn is_finite(&self) -> bool {
         self.scale
             .iter()
             .chain(self.shift.iter())
@@ -109,19 +109,19 @@ impl Affine {
     }
 
     /// The inverse, `(y − t)/s`. `None` if a scale is 0, or too small to be inverted.
-    pub fn inverse(&self) -> Option<Affine> {
+    pub(crate) fn inverse(&self) -> Option<Affine> {
         let scale = &Numbers::number(1.0, self.rank()) / &self.scale;
         let inverse = Affine::new(scale, -&(&self.shift / &self.scale));
         inverse.is_finite().then_some(inverse)
     }
 
     /// Whether neither array varies along `axis`.
-    pub fn is_uniform_along(&self, axis: usize) -> bool {
+    pub(crate) fn is_uniform_along(&self, axis: usize) -> bool {
         self.scale.shape()[axis] == 1 && self.shift.shape()[axis] == 1
     }
 
     /// The axes along which the affine varies.
-    pub fn axes(&self) -> Vec<usize> {
+    pub(crate) fn axes(&self) -> Vec<usize> {
         (0..self.rank())
             .filter(|&axis| !self.is_uniform_along(axis))
             .collect()
@@ -129,7 +129,7 @@ impl Affine {
 
     /// Moves the axes `axes` of the affine to the axes `places` of a value of rank `rank`. `None`
     /// if the affine varies along an axis that is not in `axes`.
-    pub fn placed(&self, axes: &[usize], places: &[usize], rank: usize) -> Option<Affine> {
+    pub(crate) fn placed(&self, axes: &[usize], places: &[usize], rank: usize) -> Option<Affine> {
         let mut pairs: Vec<(usize, usize)> =
             places.iter().copied().zip(axes.iter().copied()).collect();
         pairs.sort_unstable();
@@ -148,7 +148,7 @@ impl Affine {
 
     /// Whether both affines can be broadcast together. In a model that contradicts itself they may
     /// not.
-    pub fn broadcasts_with(&self, other: &Affine) -> bool {
+    pub(crate) fn broadcasts_with(&self, other: &Affine) -> bool {
         let own = [&self.scale, &self.shift];
         own.iter().all(|numbers| {
             numbers.broadcasts_with(&other.scale) && numbers.broadcasts_with(&other.shift)
@@ -156,7 +156,7 @@ impl Affine {
     }
 
     /// The composition `next ∘ self`: applies `self` first, then `next` to its result.
-    pub fn then(&self, next: &Affine) -> Affine {
+    pub(crate) fn then(&self, next: &Affine) -> Affine {
         let shift = match self.shift.is_number(0.0) {
             true => next.shift.clone(),
             false => &(&self.shift * &next.scale) + &next.shift,
@@ -168,7 +168,7 @@ impl Affine {
     ///
     /// # Errors
     /// The error of `f`, if it fails on one of them.
-    pub fn try_map<E>(
+    pub(crate) fn try_map<E>(
         &self,
         mut f: impl FnMut(&Numbers) -> Result<Numbers, E>,
     ) -> Result<Affine, E> {

@@ -26,7 +26,7 @@ use crate::refusal::{Reason, Refusal};
 
 /// The use of a tensor's numbers, which decides the allowed loss.
 #[derive(Debug, Clone)]
-pub enum Rounding {
+pub(crate) enum Rounding {
     /// Summands, or values themselves.
     Sum,
     /// Factors of single values.
@@ -39,14 +39,14 @@ pub enum Rounding {
 ///
 /// # Errors
 /// The type is unknown, or is not a float type.
-pub fn float(data_type: Option<DataType>) -> Result<DataType, Reason> {
+pub(crate) fn float(data_type: Option<DataType>) -> Result<DataType, Reason> {
     let data_type = data_type.filter(|data_type| data_type.is_float());
     data_type.ok_or(Reason::Constant("its element type is not known".into()))
 }
 
 /// The extremes of a part of a tensor.
 #[derive(Debug, Clone, Copy)]
-pub struct Extremes {
+pub(crate) struct Extremes {
     magnitudes: ValueRange,
     /// Whether any number loses digits, because it is below the normal numbers of the type.
     loses: bool,
@@ -73,7 +73,7 @@ impl Extremes {
 }
 
 /// The extremes of a promised tensor, if they are known without computing it.
-pub fn foreseen(promise: &Promise) -> Option<Extremes> {
+pub(crate) fn foreseen(promise: &Promise) -> Option<Extremes> {
     let bounds = promise.bounds().filter(|_| !promise.is_costly())?;
     Extremes::between(bounds, promise.data_type())
 }
@@ -82,7 +82,7 @@ pub fn foreseen(promise: &Promise) -> Option<Extremes> {
 ///
 /// # Errors
 /// The part cannot be computed.
-pub fn extremes(
+pub(crate) fn extremes(
     promise: &Promise,
     part: usize,
     mut keep: Option<&mut Vec<u8>>,
@@ -120,7 +120,7 @@ impl Rounding {
     ///
     /// # Errors
     /// A number is not finite, is too large for the type, or loses more than is allowed.
-    pub fn store(
+    pub(crate) fn store(
         &self,
         data_type: DataType,
         numbers: &ArrayD<f64>,
@@ -161,7 +161,7 @@ impl Rounding {
     ///
     /// # Errors
     /// The errors of [`Rounding::store`], or that the numbers cannot be computed.
-    pub fn check(
+    pub(crate) fn check(
         &self,
         promise: &Promise,
         parts: impl IntoIterator<Item = Extremes>,
@@ -187,7 +187,7 @@ impl Rounding {
     }
 
     /// Whether [`Rounding::store`] accepts these numbers, which are not a weight.
-    pub fn fits(&self, data_type: Option<DataType>, numbers: &ArrayD<f64>) -> bool {
+    pub(crate) fn fits(&self, data_type: Option<DataType>, numbers: &ArrayD<f64>) -> bool {
         float(data_type).is_ok_and(|data_type| self.store(data_type, numbers, &unreadable).is_ok())
     }
 

@@ -11,7 +11,7 @@ use crate::shape::facts::same;
 const DEPTH: usize = 8;
 
 /// Whether the elements of an input add up to 1 along an axis, whatever the input of the model is.
-pub fn add_up_to_one(at: &At, slot: usize, along: usize) -> bool {
+pub(crate) fn add_up_to_one(at: &At, slot: usize, along: usize) -> bool {
     let Ok(mut value) = at.input(slot) else {
         return false;
     };

@@ -10,7 +10,7 @@
 use serde::Serialize;
 
 use crate::affine::Affine;
-pub use crate::analysis::node_view::At;
+pub(crate) use crate::analysis::node_view::At;
 use crate::hash::HashMap;
 use crate::ir::NodeId;
 use crate::refusal::Reason;
@@ -18,7 +18,7 @@ use crate::refusal::Reason;
 /// The side from which an affine meets an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Side {
+pub(crate) enum Side {
     /// The affine is applied to this input: `y = f(affine(x))`.
     Operand(usize),
     /// The affine is needed on the result: `y = affine(f(x))`.
@@ -38,7 +38,7 @@ pub enum Side {
 
 /// An affine that a node absorbs into its constants.
 #[derive(Debug, Clone)]
-pub struct Fold {
+pub(crate) struct Fold {
     /// The node that absorbs the affine.
     pub node: NodeId,
     /// The side of the node where the affine is.
@@ -52,7 +52,7 @@ pub struct Fold {
 /// The decision of a rule: the affines that the node's constants absorb, and the affines that
 /// propagate.
 #[derive(Debug, Clone, Default)]
-pub struct Step {
+pub(crate) struct Step {
     /// The affines that the node absorbs, in order. Empty if its constants stay unchanged.
     pub folds: Vec<(Side, Affine)>,
     /// The affines that propagate, at outputs (forward) or at inputs (backward).
@@ -74,7 +74,7 @@ pub struct Step {
 
 impl Step {
     /// A step in which the affine propagates and the node stays unchanged.
-    pub fn pass_on(at: usize, affine: Affine) -> Self {
+    pub(crate) fn pass_on(at: usize, affine: Affine) -> Self {
         Step {
             ways: vec![vec![(at, affine)]],
             ..Step::default()
@@ -82,7 +82,7 @@ impl Step {
     }
 
     /// Whether the step leaves the node and its other inputs unchanged.
-    pub fn only_passes_on(&self) -> bool {
+    pub(crate) fn only_passes_on(&self) -> bool {
         self.folds.is_empty()
             && self.bypass.is_none()
             && self.wants.is_empty()
@@ -90,7 +90,7 @@ impl Step {
     }
 
     /// A step in which the other factor of a product absorbs the whole affine.
-    pub fn into_factor(slot: usize, affine: Affine) -> Self {
+    pub(crate) fn into_factor(slot: usize, affine: Affine) -> Self {
         Step {
             factors: vec![(slot, affine)],
             ways: vec![vec![]],
@@ -99,7 +99,7 @@ impl Step {
     }
 
     /// A step in which the node absorbs the whole affine.
-    pub fn taken(side: Side, affine: Affine) -> Self {
+    pub(crate) fn taken(side: Side, affine: Affine) -> Self {
         Step {
             folds: vec![(side, affine)],
             ways: vec![vec![]],
@@ -110,7 +110,7 @@ impl Step {
 
 /// The transfer rule of one operator family. A rule reads every attribute of a node, and refuses a
 /// node with an attribute that it does not know.
-pub trait Rule: Sync {
+pub(crate) trait Rule: Sync {
     /// The operators of the family. An operator of ONNX is given by its name, any other operator by
     /// its domain, a dot and its name.
     fn ops(&self) -> &'static [&'static str];

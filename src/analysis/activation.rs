@@ -17,7 +17,7 @@ const LARGEST: usize = 16;
 const MOST: usize = 3;
 
 /// The nodes of all activations of a graph.
-pub fn activations(graph: &Graph, constants: &Constants) -> NodeSet {
+pub(crate) fn activations(graph: &Graph, constants: &Constants) -> NodeSet {
     let search = Gates { graph, constants };
     let mut found = NodeSet::none_of(graph.order().len());
     for &node in graph.order() {

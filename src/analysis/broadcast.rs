@@ -8,7 +8,7 @@ use crate::shape::facts::{Shape, extent, same};
 
 /// The maximum number of elements of a constant that is built only so that a shift can follow a
 /// movement.
-pub const LARGEST: usize = 1 << 24;
+pub(crate) const LARGEST: usize = 1 << 24;
 
 /// Carries an array that broadcasts over a value of shape `from` through a reshape to shape `to`.
 ///
@@ -20,7 +20,7 @@ pub const LARGEST: usize = 1 << 24;
 ///
 /// # Errors
 /// [`Reason::MixedAxes`] if the array varies within a cut of symbolic extents.
-pub fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbers, Reason> {
+pub(crate) fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbers, Reason> {
     if array.ndim() != from.len() {
         // The model contradicts itself about the rank.
         return Err(Reason::UnknownShape);

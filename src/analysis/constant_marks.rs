@@ -17,7 +17,7 @@ pub(crate) struct Marks<'m> {
 impl<'m> Marks<'m> {
     /// Returns two flags for each value: whether it is constant, and whether it is a constant that
     /// is annotated as quantized or computed by a DequantizeLinear.
-    pub fn find(graph: &'m Graph<'m>, facts: &'m Facts) -> (Vec<bool>, Vec<bool>) {
+    pub(super) fn find(graph: &'m Graph<'m>, facts: &'m Facts) -> (Vec<bool>, Vec<bool>) {
         let mut marks = Marks {
             graph,
             facts,

@@ -39,7 +39,7 @@ const COMPUTED: usize = 1 << 18;
 const LOOKED_AT: usize = 64;
 
 /// The constants of a graph.
-pub struct Constants<'m> {
+pub(crate) struct Constants<'m> {
     graph: Rc<Graph<'m>>,
     facts: Rc<Facts>,
     constant: Vec<bool>,
@@ -73,18 +73,18 @@ impl<'m> Constants<'m> {
     }
 
     /// Whether the value does not depend on anything that varies at run time.
-    pub fn is_constant(&self, value: ValueId) -> bool {
+    pub(crate) fn is_constant(&self, value: ValueId) -> bool {
         self.constant[value.index()]
     }
 
     /// Whether the value is a constant that a DequantizeLinear computes, or that is annotated as
     /// quantized.
-    pub fn is_quantized(&self, value: ValueId) -> bool {
+    pub(crate) fn is_quantized(&self, value: ValueId) -> bool {
         self.quantized[value.index()]
     }
 
     /// The tensor of an initializer or of a Constant node; `None` for other values.
-    pub fn stored(&self, value: ValueId) -> Option<TensorProto> {
+    pub(crate) fn stored(&self, value: ValueId) -> Option<TensorProto> {
         if !self.is_constant(value) {
             return None;
         }
@@ -98,7 +98,7 @@ impl<'m> Constants<'m> {
     }
 
     /// The number of bytes of a stored constant's elements; 0 for other values.
-    pub fn stored_bytes(&self, value: ValueId) -> u64 {
+    pub(crate) fn stored_bytes(&self, value: ValueId) -> u64 {
         let stored = self
             .stored(value)
             .and_then(|tensor| tensor::byte_size(&tensor).ok());
@@ -106,12 +106,12 @@ impl<'m> Constants<'m> {
     }
 
     /// Whether a value is a constant of one element.
-    pub fn is_scalar(&self, value: ValueId) -> bool {
+    pub(crate) fn is_scalar(&self, value: ValueId) -> bool {
         self.is_constant(value) && self.len(value) == Some(1)
     }
 
     /// The element of a scalar constant, if it is a float.
-    pub fn scalar(&self, value: ValueId) -> Option<f64> {
+    pub(crate) fn scalar(&self, value: ValueId) -> Option<f64> {
         if !self.is_scalar(value) {
             return None;
         }
@@ -122,7 +122,7 @@ impl<'m> Constants<'m> {
     ///
     /// # Errors
     /// The errors of [`Constants::read`].
-    pub fn numbers(&self, value: ValueId) -> Result<Numbers, Refusal> {
+    pub(crate) fn numbers(&self, value: ValueId) -> Result<Numbers, Refusal> {
         let numbers = Numbers::constant(self.graph.value_name(value), self.read(value)?);
         Ok(if self.is_blurred(value) {
             numbers.blurred()
@@ -135,7 +135,7 @@ impl<'m> Constants<'m> {
     ///
     /// # Errors
     /// A refusal at the node that cannot be evaluated, or whose type is not a type of real numbers.
-    pub fn read(&self, value: ValueId) -> Result<ArrayD<f64>, Refusal> {
+    pub(crate) fn read(&self, value: ValueId) -> Result<ArrayD<f64>, Refusal> {
         match self.held(value)? {
             Held::Stored(floats) => floats.all().map_err(|error| self.refuse(value, &error)),
             Held::Computed(tensor) => floats(&tensor).map_err(|error| self.refuse(value, &error)),
@@ -144,7 +144,7 @@ impl<'m> Constants<'m> {
 
     /// Whether a computed constant may have equal elements only because of limited precision: in
     /// float32, for example, `1 + 1e-10` equals `1 + 2e-10`.
-    pub fn is_blurred(&self, value: ValueId) -> bool {
+    pub(crate) fn is_blurred(&self, value: ValueId) -> bool {
         let (mut open, mut seen) = (vec![value], HashSet::default());
         while let Some(value) = open.pop() {
             let Some((node, _)) = self
@@ -194,7 +194,7 @@ impl<'m> Constants<'m> {
     ///
     /// # Errors
     /// The errors of [`Constants::read`]; reads no stored elements.
-    pub fn given(&self, value: ValueId) -> Result<Given, Refusal> {
+    pub(crate) fn given(&self, value: ValueId) -> Result<Given, Refusal> {
         match self.held(value)? {
             Held::Stored(floats) => Ok(Given::Stored(Arc::new(floats))),
             Held::Computed(_) => self
@@ -208,7 +208,7 @@ impl<'m> Constants<'m> {
     ///
     /// # Errors
     /// The errors of [`Constants::read`], and [`Reason::TooLarge`].
-    pub fn check(&self, value: ValueId) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, value: ValueId) -> Result<(), Refusal> {
         match self.held(value)? {
             Held::Computed(tensor)
                 if tensor.len() * size_of::<f32>() > self.stored.max(COMPUTED) =>
@@ -251,7 +251,7 @@ impl<'m> Constants<'m> {
     }
 
     /// The elements of a constant of integers or bool.
-    pub fn ints(&self, value: ValueId) -> Option<Vec<i64>> {
+    pub(crate) fn ints(&self, value: ValueId) -> Option<Vec<i64>> {
         if let Some(ints) = self.facts.ints(value) {
             return Some(ints);
         }
@@ -265,7 +265,7 @@ impl<'m> Constants<'m> {
     /// # Errors
     /// A refusal at the node that cannot be evaluated, or if the result cannot be stored in a
     /// tensor.
-    pub fn tensor(&self, value: ValueId) -> Result<TensorProto, Refusal> {
+    pub(crate) fn tensor(&self, value: ValueId) -> Result<TensorProto, Refusal> {
         let tensor = self.evaluate(value)?;
         let encoded = self
             .facts
@@ -282,7 +282,7 @@ impl<'m> Constants<'m> {
     }
 
     /// The number of elements of a constant, if its shape is known.
-    pub fn len(&self, value: ValueId) -> Option<usize> {
+    pub(crate) fn len(&self, value: ValueId) -> Option<usize> {
         let shape = self.facts.shape(value)?;
         shape.iter().try_fold(1usize, |n, dim| {
             n.checked_mul(crate::shape::facts::extent(dim)?)

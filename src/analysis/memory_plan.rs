@@ -34,7 +34,7 @@ const IN_PLACE: &[&str] = &[
 
 /// A buffer for one value, or for a part of a value.
 #[derive(Debug, Clone, Copy)]
-pub struct Buffer {
+pub(crate) struct Buffer {
     /// The value of the graph.
     pub value: ValueId,
     /// Its size in bytes; 0 for a constant or if the size is unknown.
@@ -45,7 +45,7 @@ pub struct Buffer {
 
 /// A step of the run.
 #[derive(Debug, Clone)]
-pub struct PlanStep {
+pub(crate) struct PlanStep {
     /// The node of the graph; `None` for a step that only slices a value or concatenates its
     /// slices.
     pub node: Option<NodeId>,
@@ -61,7 +61,7 @@ pub struct PlanStep {
 
 /// The steps of a run, with the buffers that they read and write.
 #[derive(Debug, Clone)]
-pub struct MemoryPlan {
+pub(crate) struct MemoryPlan {
     /// The steps, in the order in which they run.
     pub steps: Vec<PlanStep>,
     /// The buffers. The first ones are the values of the graph, by their indices.
@@ -74,7 +74,7 @@ pub struct MemoryPlan {
 
 /// The maximum of the live bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Peak {
+pub(crate) struct Peak {
     /// The live bytes at that step.
     pub bytes: u64,
     /// The step with this many live bytes.
@@ -85,7 +85,7 @@ pub struct Peak {
 
 impl MemoryPlan {
     /// The plan of a graph whose extents are known.
-    pub fn new(analysis: &Analysis) -> Self {
+    pub(crate) fn new(analysis: &Analysis) -> Self {
         let Analysis {
             graph, constants, ..
         } = analysis;
@@ -121,7 +121,7 @@ impl MemoryPlan {
     }
 
     /// The live bytes during each step: its inputs, its outputs, and values that later steps read.
-    pub fn live(&self) -> Vec<u64> {
+    pub(crate) fn live(&self) -> Vec<u64> {
         let last = self.last_readers();
         let mut held = self.bytes(&self.given);
         let mut live = Vec::with_capacity(self.steps.len());
@@ -148,7 +148,7 @@ impl MemoryPlan {
     }
 
     /// The maximum of the live bytes, with its step and buffers.
-    pub fn peak(&self) -> Peak {
+    pub(crate) fn peak(&self) -> Peak {
         let live = self.live();
         // The first of several equal maxima.
         let highest = live
@@ -167,7 +167,7 @@ impl MemoryPlan {
     }
 
     /// The maximum of the live bytes while the steps of one cut run.
-    pub fn peak_of_cut(&self, cut: usize) -> u64 {
+    pub(crate) fn peak_of_cut(&self, cut: usize) -> u64 {
         let live = self.live();
         let steps = self
             .steps
@@ -255,7 +255,7 @@ fn step(analysis: &Analysis, node: NodeId) -> PlanStep {
 }
 
 /// Whether all readers of a value are nodes of the graph, and neither its caller nor a body.
-pub fn is_read_by_nodes_alone(analysis: &Analysis, value: ValueId) -> bool {
+pub(crate) fn is_read_by_nodes_alone(analysis: &Analysis, value: ValueId) -> bool {
     let readers = analysis.graph.readers(value);
     readers
         .iter()

@@ -1,15 +1,15 @@
 //! The analysis of a model's graph, done once: its index, its facts and its constants.
 
-pub mod activation;
-pub mod axis_factors;
-pub mod broadcast;
+pub(crate) mod activation;
+pub(crate) mod axis_factors;
+pub(crate) mod broadcast;
 mod constant_marks;
-pub mod constants;
-pub mod memory_plan;
-pub mod node_view;
-pub mod repeats;
-pub mod uniform;
-pub mod zero_sign;
+pub(crate) mod constants;
+pub(crate) mod memory_plan;
+pub(crate) mod node_view;
+pub(crate) mod repeats;
+pub(crate) mod uniform;
+pub(crate) mod zero_sign;
 
 use std::rc::Rc;
 
@@ -23,7 +23,7 @@ use crate::onnx::Model;
 use crate::shape::facts::Facts;
 
 /// A graph, the facts of its values, and its constants.
-pub struct Analysis<'m> {
+pub(crate) struct Analysis<'m> {
     /// The graph.
     pub graph: Rc<Graph<'m>>,
     /// Shapes, types and small values.
@@ -39,7 +39,7 @@ impl<'m> Analysis<'m> {
     ///
     /// # Errors
     /// If the graph is invalid in ONNX.
-    pub fn new(model: &'m Model) -> Result<Self> {
+    pub(crate) fn new(model: &'m Model) -> Result<Self> {
         let graph = Rc::new(Graph::new(model)?);
         let facts = Rc::new(Facts::infer(&graph));
         let constants = Constants::new(graph.clone(), facts.clone());
@@ -53,7 +53,7 @@ impl<'m> Analysis<'m> {
     }
 
     /// The view of a node for rules.
-    pub fn at(&self, node: NodeId) -> At<'_> {
+    pub(crate) fn at(&self, node: NodeId) -> At<'_> {
         At {
             graph: &self.graph,
             facts: &self.facts,

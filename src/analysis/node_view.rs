@@ -13,7 +13,7 @@ use crate::shape::facts::{Facts, Shape, extent};
 
 /// A read-only view of a node for rules.
 #[derive(Clone, Copy)]
-pub struct At<'a> {
+pub(crate) struct At<'a> {
     /// The graph.
     pub graph: &'a Graph<'a>,
     /// Shapes and small values.
@@ -26,12 +26,12 @@ pub struct At<'a> {
 
 impl At<'_> {
     /// The node's message.
-    pub fn proto(&self) -> &NodeProto {
+    pub(crate) fn proto(&self) -> &NodeProto {
         self.graph.node(self.node)
     }
 
     /// The version of ONNX's operator set that the model imports.
-    pub fn opset(&self) -> i64 {
+    pub(crate) fn opset(&self) -> i64 {
         self.graph.model().own_opset()
     }
 
@@ -39,7 +39,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// [`Reason::NotConstant`] if the node lacks the input.
-    pub fn input(&self, slot: usize) -> Result<ValueId, Reason> {
+    pub(crate) fn input(&self, slot: usize) -> Result<ValueId, Reason> {
         self.graph.input(self.node, slot).ok_or(Reason::NotConstant)
     }
 
@@ -47,19 +47,19 @@ impl At<'_> {
     ///
     /// # Errors
     /// [`Reason::UnknownShape`] if the node lacks the output.
-    pub fn output(&self, slot: usize) -> Result<ValueId, Reason> {
+    pub(crate) fn output(&self, slot: usize) -> Result<ValueId, Reason> {
         self.graph
             .output(self.node, slot)
             .ok_or(Reason::UnknownShape)
     }
 
     /// The number of inputs that the node lists.
-    pub fn arity(&self) -> usize {
+    pub(crate) fn arity(&self) -> usize {
         self.graph.inputs(self.node).len()
     }
 
     /// Whether the node has an input in this slot that is a constant.
-    pub fn is_constant(&self, slot: usize) -> bool {
+    pub(crate) fn is_constant(&self, slot: usize) -> bool {
         self.graph
             .input(self.node, slot)
             .is_some_and(|value| self.constants.is_constant(value))
@@ -67,7 +67,7 @@ impl At<'_> {
 
     /// Whether an input is a constant or an expanded one, as a class token is expanded to the
     /// batch.
-    pub fn is_expanded(&self, slot: usize) -> bool {
+    pub(crate) fn is_expanded(&self, slot: usize) -> bool {
         let maker = self
             .input(slot)
             .ok()
@@ -79,12 +79,12 @@ impl At<'_> {
 
     /// The slot of the operand that is a constant. If both are, the second one, which usually is
     /// the weight or bias.
-    pub fn constant_operand(&self) -> Option<usize> {
+    pub(crate) fn constant_operand(&self) -> Option<usize> {
         [1, 0].into_iter().find(|&slot| self.is_constant(slot))
     }
 
     /// Whether an input is a constant of one element.
-    pub fn is_scalar(&self, slot: usize) -> bool {
+    pub(crate) fn is_scalar(&self, slot: usize) -> bool {
         self.input(slot)
             .is_ok_and(|value| self.constants.is_scalar(value))
     }
@@ -93,7 +93,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// [`Reason::NotConstant`] or [`Reason::Quantized`].
-    pub fn weight(&self, slot: usize) -> Result<ValueId, Reason> {
+    pub(crate) fn weight(&self, slot: usize) -> Result<ValueId, Reason> {
         let value = self.input(slot)?;
         if !self.constants.is_constant(value) {
             return Err(Reason::NotConstant);
@@ -108,7 +108,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// If the node lacks the input, and the errors of [`Constants::numbers`].
-    pub fn numbers(&self, slot: usize) -> Result<Numbers, Reason> {
+    pub(crate) fn numbers(&self, slot: usize) -> Result<Numbers, Reason> {
         self.constants
             .numbers(self.input(slot)?)
             .map_err(|refusal| refusal.reason)
@@ -118,7 +118,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// The errors of [`At::weight`] and of [`At::extents`].
-    pub fn constant(&self, slot: usize) -> Result<Recipe, Reason> {
+    pub(crate) fn constant(&self, slot: usize) -> Result<Recipe, Reason> {
         let value = self.weight(slot)?;
         Ok(Recipe::constant(
             self.graph.value_name(value),
@@ -130,7 +130,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// If the input is not a constant, or its integers are unknown.
-    pub fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, Reason> {
+    pub(crate) fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, Reason> {
         match self.graph.input(self.node, slot) {
             None => Ok(None),
             Some(value) if self.constants.is_constant(value) => {
@@ -146,7 +146,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// If the node lacks the input, or its shape is unknown.
-    pub fn shape(&self, slot: usize) -> Result<Shape, Reason> {
+    pub(crate) fn shape(&self, slot: usize) -> Result<Shape, Reason> {
         self.facts
             .shape(self.input(slot)?)
             .ok_or(Reason::UnknownShape)
@@ -156,7 +156,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// If the node lacks the output, or its shape is unknown.
-    pub fn output_shape(&self, slot: usize) -> Result<Shape, Reason> {
+    pub(crate) fn output_shape(&self, slot: usize) -> Result<Shape, Reason> {
         self.facts
             .shape(self.output(slot)?)
             .ok_or(Reason::UnknownShape)
@@ -166,7 +166,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// The errors of [`At::shape`], or if an extent is unknown.
-    pub fn extents(&self, slot: usize) -> Result<Vec<usize>, Reason> {
+    pub(crate) fn extents(&self, slot: usize) -> Result<Vec<usize>, Reason> {
         self.shape(slot)?
             .iter()
             .map(extent)
@@ -179,7 +179,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// The errors of [`At::shape`], or if the extent is unknown, or if the axis does not exist.
-    pub fn extent(&self, slot: usize, axis: usize) -> Result<usize, Reason> {
+    pub(crate) fn extent(&self, slot: usize, axis: usize) -> Result<usize, Reason> {
         self.shape(slot)?
             .get(axis)
             .and_then(extent)
@@ -191,7 +191,7 @@ impl At<'_> {
     /// # Errors
     /// The errors of [`At::output_shape`], or if the extent is unknown, or if the axis does not
     /// exist.
-    pub fn output_extent(&self, slot: usize, axis: usize) -> Result<usize, Reason> {
+    pub(crate) fn output_extent(&self, slot: usize, axis: usize) -> Result<usize, Reason> {
         self.output_shape(slot)?
             .get(axis)
             .and_then(extent)
@@ -202,7 +202,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// The errors of [`At::extent`], and [`Reason::TooLarge`] if there are too many places.
-    pub fn places(&self, slot: usize, axis: usize) -> Result<usize, Reason> {
+    pub(crate) fn places(&self, slot: usize, axis: usize) -> Result<usize, Reason> {
         match self.extent(slot, axis)? {
             count if count > LARGEST => Err(Reason::TooLarge(count)),
             count => Ok(count),
@@ -213,7 +213,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// If the node lacks the input, or its rank is unknown.
-    pub fn rank(&self, slot: usize) -> Result<usize, Reason> {
+    pub(crate) fn rank(&self, slot: usize) -> Result<usize, Reason> {
         self.facts
             .rank(self.input(slot)?)
             .ok_or(Reason::UnknownShape)
@@ -223,7 +223,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// If the node lacks the output, or its rank is unknown.
-    pub fn output_rank(&self, slot: usize) -> Result<usize, Reason> {
+    pub(crate) fn output_rank(&self, slot: usize) -> Result<usize, Reason> {
         self.facts
             .rank(self.output(slot)?)
             .ok_or(Reason::UnknownShape)
@@ -233,7 +233,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// [`Reason::Attribute`] if it is not an integer.
-    pub fn attr(&self, name: &str, absent: i64) -> Result<i64, Reason> {
+    pub(crate) fn attr(&self, name: &str, absent: i64) -> Result<i64, Reason> {
         let read = self.proto().attr_i(name);
         read.map(|value| value.unwrap_or(absent))
             .map_err(|_| Reason::Attribute(name.into()))
@@ -243,7 +243,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// [`Reason::Attribute`] if it is neither 0 nor 1.
-    pub fn flag(&self, name: &str, absent: bool) -> Result<bool, Reason> {
+    pub(crate) fn flag(&self, name: &str, absent: bool) -> Result<bool, Reason> {
         match self.attr(name, absent.into())? {
             0 => Ok(false),
             1 => Ok(true),
@@ -255,7 +255,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// [`Reason::Attribute`] if it is not a float, or not finite.
-    pub fn attr_float(&self, name: &str, absent: f32) -> Result<f64, Reason> {
+    pub(crate) fn attr_float(&self, name: &str, absent: f32) -> Result<f64, Reason> {
         let read = self.proto().attr_f(name).ok();
         let value = read.filter(|value| value.is_none_or(f32::is_finite));
         value
@@ -267,7 +267,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// [`Reason::Attribute`] if it is not a list of integers.
-    pub fn attr_ints(&self, name: &str) -> Result<Option<Vec<i64>>, Reason> {
+    pub(crate) fn attr_ints(&self, name: &str) -> Result<Option<Vec<i64>>, Reason> {
         let read = self
             .proto()
             .attr_ints(name)
@@ -279,7 +279,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// [`Reason::Attribute`] if it is not a string.
-    pub fn attr_text<'s>(&'s self, name: &str, absent: &'s str) -> Result<&'s str, Reason> {
+    pub(crate) fn attr_text<'s>(&'s self, name: &str, absent: &'s str) -> Result<&'s str, Reason> {
         let read = self
             .proto()
             .attr_s(name)
@@ -289,7 +289,7 @@ impl At<'_> {
 
     /// The input that replaces an attribute of earlier operator sets; `None` if it still is an
     /// attribute in this operator set.
-    pub fn input_for(&self, attribute: &str) -> Option<usize> {
+    pub(crate) fn input_for(&self, attribute: &str) -> Option<usize> {
         input_at(self.proto().op_type(), attribute, self.opset())
     }
 
@@ -297,7 +297,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// The errors of [`At::attr_ints`] for an attribute, and of [`At::ints`] for an input.
-    pub fn list(&self, name: &str) -> Result<Option<Vec<i64>>, Reason> {
+    pub(crate) fn list(&self, name: &str) -> Result<Option<Vec<i64>>, Reason> {
         self.input_for(name)
             .map_or_else(|| self.attr_ints(name), |slot| self.ints(slot))
     }
@@ -307,7 +307,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// If the axes are unknown, or if one is out of range.
-    pub fn reduction(&self, rank: usize) -> Result<(Vec<usize>, bool), Reason> {
+    pub(crate) fn reduction(&self, rank: usize) -> Result<(Vec<usize>, bool), Reason> {
         let mut reduced = match self.list("axes")?.filter(|list| !list.is_empty()) {
             Some(list) => axes(&list, rank)?,
             None if self.flag("noop_with_empty_axes", false)? => vec![],
@@ -322,7 +322,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// [`Reason::Attribute`] if the axis does not exist, or is not the only one.
-    pub fn softmax_axis(&self, rank: usize) -> Result<usize, Reason> {
+    pub(crate) fn softmax_axis(&self, rank: usize) -> Result<usize, Reason> {
         let (absent, alone) = softmax_axis(self.opset());
         let along = axis(self.attr("axis", absent)?, rank)?;
         (alone || along + 1 == rank)
@@ -334,7 +334,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// [`Reason::NotLinear`] or [`Reason::TrainingMode`].
-    pub fn check_handing_on(&self) -> Result<(), Reason> {
+    pub(crate) fn check_handing_on(&self) -> Result<(), Reason> {
         match self.proto().op_type() {
             op @ ("Cast" | "CastLike") => {
                 let to = match op {
@@ -367,7 +367,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// [`Reason::Attribute`] if it is not a permutation of `rank` axes.
-    pub fn permutation(&self, rank: usize) -> Result<Vec<usize>, Reason> {
+    pub(crate) fn permutation(&self, rank: usize) -> Result<Vec<usize>, Reason> {
         permutation(self.attr_ints("perm")?.as_deref(), rank)
     }
 
@@ -375,7 +375,7 @@ impl At<'_> {
     ///
     /// # Errors
     /// [`Reason::Attribute`] of the first such attribute.
-    pub fn only_attributes(&self, known: &[&str]) -> Result<(), Reason> {
+    pub(crate) fn only_attributes(&self, known: &[&str]) -> Result<(), Reason> {
         let unknown = self
             .proto()
             .attribute
@@ -390,7 +390,11 @@ impl At<'_> {
     ///
     /// # Errors
     /// [`Reason::NotLinear`] if the input carries none, or if another input does.
-    pub fn only<'i, T>(&self, inputs: &'i [Option<T>], slot: usize) -> Result<&'i T, Reason> {
+    pub(crate) fn only<'i, T>(
+        &self,
+        inputs: &'i [Option<T>],
+        slot: usize,
+    ) -> Result<&'i T, Reason> {
         if inputs
             .iter()
             .enumerate()
@@ -405,7 +409,7 @@ impl At<'_> {
     }
 
     /// The refusal of an operator through which an affine cannot pass.
-    pub fn not_linear(&self) -> Reason {
+    pub(crate) fn not_linear(&self) -> Reason {
         Reason::NotLinear(self.proto().op_type().into())
     }
 }

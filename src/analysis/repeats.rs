@@ -19,7 +19,7 @@ const MOST_TIMES: usize = 1 << 10;
 /// The axes of a value, expressed in factors of the axes of a source and in factors along which it
 /// repeats.
 #[derive(Debug, Clone)]
-pub struct RepeatMap {
+pub(crate) struct RepeatMap {
     /// The factors of the source and of the value.
     pub factors: AxisFactors,
     source: Axes,
@@ -29,7 +29,7 @@ pub struct RepeatMap {
 impl RepeatMap {
     /// Begins with a value of this shape as its own source. Axes of unknown extent cannot be merged
     /// with others.
-    pub fn new(shape: &Shape) -> Self {
+    pub(crate) fn new(shape: &Shape) -> Self {
         let mut factors = AxisFactors::default();
         let source: Axes = shape.iter().map(|dim| factors.own(dim)).collect();
         RepeatMap {
@@ -40,7 +40,7 @@ impl RepeatMap {
     }
 
     /// Follows a node that moves or repeats the value; `None` if it cannot be expressed in factors.
-    pub fn follow(&mut self, at: &At) -> Option<()> {
+    pub(crate) fn follow(&mut self, at: &At) -> Option<()> {
         self.value = match at.proto().op_type() {
             "Expand" => self.expanded(at)?,
             "Tile" => self.tiled(at)?,
@@ -55,17 +55,17 @@ impl RepeatMap {
     }
 
     /// The factors of the axes of the source.
-    pub fn source(&self) -> Axes {
+    pub(crate) fn source(&self) -> Axes {
         self.leaves(&self.source)
     }
 
     /// The factors of the axes of the value.
-    pub fn value(&self) -> Axes {
+    pub(crate) fn value(&self) -> Axes {
         self.leaves(&self.value)
     }
 
     /// Whether the value repeats along a factor.
-    pub fn is_repeat(&self, factor: AxisFactor) -> bool {
+    pub(crate) fn is_repeat(&self, factor: AxisFactor) -> bool {
         self.factors.is_free(factor)
     }
 

@@ -24,7 +24,7 @@ const WHOLE: f64 = (1_u64 << 53) as f64;
 
 /// The number at every place of a value, if it is known; `true` is 1. For an empty value it may be
 /// any number.
-pub fn number(analysis: &Analysis, value: ValueId) -> Option<f64> {
+pub(crate) fn number(analysis: &Analysis, value: ValueId) -> Option<f64> {
     UniformSearch {
         analysis,
         left: LOOKED_AT,
@@ -34,7 +34,7 @@ pub fn number(analysis: &Analysis, value: ValueId) -> Option<f64> {
 
 /// The small array that broadcasts to a uniform floating-point value: its number, or the entry of a
 /// table to which all indices refer.
-pub fn row(analysis: &Analysis, value: ValueId) -> Option<Recipe> {
+pub(crate) fn row(analysis: &Analysis, value: ValueId) -> Option<Recipe> {
     if let Some(number) = number(analysis, value) {
         return Some(Recipe::number(number, 0));
     }
@@ -183,7 +183,7 @@ impl UniformSearch<'_, '_> {
 }
 
 /// Whether a node repeats one number, and this is 0.
-pub fn repeats_zero(at: &At) -> bool {
+pub(crate) fn repeats_zero(at: &At) -> bool {
     match at.graph.domain_op(at.node) {
         // Reads a scalar, but not a table.
         ("", "Expand") => {

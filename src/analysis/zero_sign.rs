@@ -50,14 +50,14 @@ const NEUTRAL: [&str; 27] = [
 ];
 
 /// The values of a graph for which some operator observes the sign of a zero.
-pub struct ZeroSigns<'a> {
+pub(crate) struct ZeroSigns<'a> {
     analysis: &'a Analysis<'a>,
     observed: OnceCell<Vec<bool>>,
 }
 
 impl<'a> ZeroSigns<'a> {
     /// Refers to the graph of an analysis. The search runs at the first query.
-    pub fn new(analysis: &'a Analysis<'a>) -> Self {
+    pub(crate) fn new(analysis: &'a Analysis<'a>) -> Self {
         Self {
             analysis,
             observed: OnceCell::new(),
@@ -65,7 +65,7 @@ impl<'a> ZeroSigns<'a> {
     }
 
     /// Whether a later operator may distinguish `−0` from `0` in the value.
-    pub fn are_observed(&self, value: ValueId) -> bool {
+    pub(crate) fn are_observed(&self, value: ValueId) -> bool {
         self.observed.get_or_init(|| observed(self.analysis))[value.index()]
     }
 }

@@ -11,7 +11,7 @@ const AS_SMALL: f64 = 1.01;
 
 /// The property that a choice minimizes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum TuneGoal {
+pub(crate) enum TuneGoal {
     /// The time of a run.
     Latency,
     /// The peak of memory, among candidates whose time is at most `slowdown` times that of the
@@ -24,7 +24,7 @@ pub enum TuneGoal {
 
 /// A candidate that ran successfully.
 #[derive(Debug, Clone)]
-pub struct TimedCandidate {
+pub(crate) struct TimedCandidate {
     /// The ratios of its times to those of each candidate, in their order: a row of [`ratios`].
     pub ratios: Vec<Interval>,
     /// Its peak of memory in bytes.
@@ -35,7 +35,7 @@ pub struct TimedCandidate {
 
 /// The indices of the best candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BestCandidates {
+pub(crate) struct BestCandidates {
     /// The candidate that serves the goal best.
     pub chosen: usize,
     /// The candidate with the lowest median of times.
@@ -46,7 +46,7 @@ pub struct BestCandidates {
 ///
 /// A candidate within 1 % of the fastest one counts as equally fast. Then the rank decides, so that
 /// noise does not.
-pub fn choose(candidates: &[TimedCandidate], goal: TuneGoal) -> Option<BestCandidates> {
+pub(crate) fn choose(candidates: &[TimedCandidate], goal: TuneGoal) -> Option<BestCandidates> {
     let fastest = fastest(candidates)?;
     let over_fastest: Vec<Interval> = candidates
         .iter()
@@ -92,7 +92,7 @@ fn indices(ratios: &[Interval], has: impl Fn(&Interval) -> bool) -> Vec<usize> {
 /// 95 % intervals.
 ///
 /// `seconds` has one list for each candidate, with one time for each round.
-pub fn ratios(seconds: &[Vec<f64>]) -> Vec<Vec<Interval>> {
+pub(crate) fn ratios(seconds: &[Vec<f64>]) -> Vec<Vec<Interval>> {
     seconds
         .iter()
         .map(|own| seconds.iter().map(|other| ratio(own, other)).collect())
@@ -110,7 +110,7 @@ pub(super) fn ratio(seconds: &[f64], reference: &[f64]) -> Interval {
 }
 
 /// The median of the times, with its 95 % interval.
-pub fn median(seconds: &[f64]) -> Interval {
+pub(crate) fn median(seconds: &[f64]) -> Interval {
     statistics::median(seconds)
 }
 

@@ -19,7 +19,7 @@ use crate::run::Engine;
 
 /// The live values while a node of tract's graph runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Live {
+pub(super) struct Live {
     /// The index of the node in [`Engine::graph`].
     pub node: usize,
     /// The bytes of all values that are live while the node runs: its inputs, its outputs, and
@@ -36,7 +36,7 @@ pub struct Live {
 ///
 /// Both the inputs and the output of an operator that tract runs in place are counted, so that a
 /// step may exceed the heap by one value.
-pub fn live(engine: &Engine) -> Vec<Live> {
+pub(super) fn live(engine: &Engine) -> Vec<Live> {
     // This cannot fail, since tract ordered this graph when it planned it, and all shapes are
     // concrete.
     let steps = usage(engine.graph()).unwrap_or_default();
@@ -155,7 +155,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
 ///
 /// # Errors
 /// If the operating system does not support it.
-pub fn forget_resident_peak() -> io::Result<()> {
+pub(super) fn forget_resident_peak() -> io::Result<()> {
     fs::write("/proc/self/clear_refs", "5")
 }
 
@@ -163,7 +163,7 @@ pub fn forget_resident_peak() -> io::Result<()> {
 /// [`forget_resident_peak`].
 ///
 /// `None` if the operating system does not report it.
-pub fn resident_peak() -> Option<u64> {
+pub(super) fn resident_peak() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status
         .lines()

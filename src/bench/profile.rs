@@ -13,7 +13,7 @@ use crate::run::{Engine, Failure, Session};
 ///
 /// A node belongs to a normalizer if tract built it from a node whose name is in `normalizers`, or
 /// from an operator that is a normalizer.
-pub fn classes(engine: &Engine, normalizers: &BTreeSet<String>) -> Vec<Class> {
+pub(super) fn classes(engine: &Engine, normalizers: &BTreeSet<String>) -> Vec<Class> {
     let mut classes = vec![];
     for node in engine.graph().nodes() {
         classes.push(match engine.origin(&node.name) {
@@ -73,7 +73,7 @@ fn by_operator(name: &str) -> Class {
 ///
 /// # Errors
 /// The errors of [`Session::run`].
-pub fn profile(
+pub(super) fn profile(
     session: &mut Session,
     inputs: &[TValue],
     classes: &[Class],
@@ -94,6 +94,6 @@ pub fn profile(
 }
 
 /// The sum of the seconds of all classes.
-pub fn total(shares: &[Share]) -> f64 {
+pub(super) fn total(shares: &[Share]) -> f64 {
     shares.iter().map(|share| share.seconds).sum()
 }

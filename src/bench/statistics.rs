@@ -11,7 +11,7 @@ const RESAMPLES: usize = 2000;
 
 /// The quantile `q` of the samples, interpolated linearly between neighbours. NaN if there are no
 /// samples.
-pub fn quantile(samples: &[f64], q: f64) -> f64 {
+pub(super) fn quantile(samples: &[f64], q: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     sorted_quantile(&sorted, q)
@@ -31,7 +31,7 @@ fn sorted_quantile(sorted: &[f64], q: f64) -> f64 {
 
 /// The median with its 95 % bootstrap interval: the samples are drawn again with replacement, and
 /// the medians of the resamples show the uncertainty. Equal samples give equal intervals.
-pub fn median(samples: &[f64]) -> Interval {
+pub(super) fn median(samples: &[f64]) -> Interval {
     let mut rng = ChaCha8Rng::seed_from_u64(0);
     let mut medians: Vec<f64> = (0..RESAMPLES)
         .map(|_| quantile(&drawn_again(samples, &mut rng), 0.5))

@@ -37,7 +37,7 @@ Examples:
 /// the options of `fuse`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{}\n\n{EXAMPLES}", bench_variants::DEFINITIONS))]
-pub struct BenchArgs {
+pub(super) struct BenchArgs {
     /// The model, or a network of the zoo such as `swin-t.un`. Several models are compared with
     /// each other, each under the name of its file, or under the given one: NAME=FILE
     #[arg(value_name = "MODEL", value_parser = named)]
@@ -64,7 +64,7 @@ pub struct BenchArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &BenchArgs) -> Result<End> {
+pub(super) fn run(args: &BenchArgs) -> Result<End> {
     args.html.as_deref().map_or(Ok(()), page_target)?;
     let stop = stop_on_interrupt()?;
     let reports = if args.models.is_empty() {

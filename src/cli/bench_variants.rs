@@ -19,10 +19,10 @@ const PORTABLE: &str = "portable";
 const FLOOR: &str = "floor";
 
 /// The names of the variants.
-pub const NAMES: [&str; 5] = [LN_TWIN, AS_EXPORTED, FUSED, PORTABLE, FLOOR];
+pub(crate) const NAMES: [&str; 5] = [LN_TWIN, AS_EXPORTED, FUSED, PORTABLE, FLOOR];
 
 /// The definitions of the variants, for the help text.
-pub const DEFINITIONS: &str = "\
+pub(crate) const DEFINITIONS: &str = "\
 Baselines of a model:
   LN twin      with a LayerNorm in place of every other normalizer
   as exported  the file
@@ -32,7 +32,7 @@ Baselines of a model:
 
 /// The definitions of the variants in a sentence of the report; `None` for models that a user
 /// named.
-pub fn defined(variants: &[Variant]) -> Option<String> {
+pub(crate) fn defined(variants: &[Variant]) -> Option<String> {
     let has = |name: &str| variants.iter().any(|variant| variant.name == name);
     if !has(LN_TWIN) || !has(FLOOR) {
         return None;
@@ -51,7 +51,7 @@ pub fn defined(variants: &[Variant]) -> Option<String> {
 
 /// The variants of a model, and its sites. The variants are the model with LayerNorm, as exported,
 /// folded for the default target, folded for any engine if that differs, and without normalizers.
-pub fn variants(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
+pub(crate) fn variants(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
     let fused = unfold::fuse(model, &FuseOptions::default())?;
     let portable = unfold::fuse(
         model,
@@ -108,7 +108,7 @@ fn variant(name: &str, model: Model, normalizers: &BTreeSet<String>) -> Variant 
 }
 
 /// A model that is compared with others, unchanged.
-pub fn named(name: &str, model: Model) -> Result<Variant> {
+pub(crate) fn named(name: &str, model: Model) -> Result<Variant> {
     let normalizers = baselines::normalizers(&model)?;
     Ok(variant(name, model, &normalizers))
 }

@@ -31,7 +31,7 @@ const OVERHEAD: Duration = Duration::from_secs(12);
 const RUNS: f64 = 18.0;
 
 /// The networks to measure.
-pub fn entries(all: bool) -> Vec<Entry> {
+pub(super) fn entries(all: bool) -> Vec<Entry> {
     if all {
         Entry::all().collect()
     } else {
@@ -41,7 +41,7 @@ pub fn entries(all: bool) -> Vec<Entry> {
 
 /// Measures networks, all with small batches before those with large ones, and passes each report
 /// to `tell`. Returns the reports and the names of the skipped measurements.
-pub fn measure(
+pub(super) fn measure(
     entries: &[Entry],
     all: bool,
     args: &MeasureArgs,

@@ -14,7 +14,7 @@ use unfold::{MemoryGoal, Slicing};
 
 /// The options of `fuse` for a candidate, under their names in Python.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct CandidateOptions {
+pub(crate) struct CandidateOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     skip: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,7 +65,7 @@ impl CandidateOptions {
 
     /// The options as words of a command line. Slicing also needs the sizes with which memory is
     /// computed.
-    pub fn words(&self, sizes: &Dims) -> Vec<String> {
+    pub(crate) fn words(&self, sizes: &Dims) -> Vec<String> {
         let mut words = vec![];
         if let Some(skip) = self.skip {
             words.extend(["--skip".to_owned(), skip.to_owned()]);
@@ -112,7 +112,7 @@ impl fmt::Display for CandidateOptions {
 }
 
 /// A result of `fuse`.
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// The options that produce it.
     pub options: CandidateOptions,
     /// The result.
@@ -124,7 +124,7 @@ pub struct Candidate {
 impl Candidate {
     /// The preference among equally good candidates: 0 for the default, and the last place for the
     /// exported file.
-    pub fn rank(&self) -> usize {
+    pub(crate) fn rank(&self) -> usize {
         CandidateOptions::all()
             .iter()
             .skip(1)
@@ -137,7 +137,7 @@ impl Candidate {
 ///
 /// # Errors
 /// If the model cannot be folded, or its weights cannot be read.
-pub fn candidates(
+pub(crate) fn candidates(
     model: &Model,
     sizes: &Dims,
     progress: &dyn Fn(&str, usize, usize),

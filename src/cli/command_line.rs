@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 /// A command line as a shell reads it.
-pub fn command(words: &[OsString]) -> String {
+pub(super) fn command(words: &[OsString]) -> String {
     let mut command = "unfold".to_owned();
     for word in words {
         command.push(' ');
@@ -13,7 +13,7 @@ pub fn command(words: &[OsString]) -> String {
 }
 
 /// A word as a shell reads it: in quotes if it has a letter that means something to a shell.
-pub fn quoted(word: &str) -> String {
+pub(super) fn quoted(word: &str) -> String {
     let is_plain = |letter: char| letter.is_alphanumeric() || "-_./=:,%+@".contains(letter);
     if !word.is_empty() && word.chars().all(is_plain) {
         word.to_owned()

@@ -24,7 +24,7 @@ Examples:
 /// Prints the completion script of a shell.
 #[derive(Debug, clap::Args)]
 #[command(after_help = COMPLETIONS)]
-pub struct CompletionsArgs {
+pub(super) struct CompletionsArgs {
     /// The shell
     shell: Shell,
 }
@@ -32,13 +32,13 @@ pub struct CompletionsArgs {
 /// Prints the manual page of unfold, or of one of its commands.
 #[derive(Debug, clap::Args)]
 #[command(after_help = MAN)]
-pub struct ManArgs {
+pub(super) struct ManArgs {
     /// The command, such as `fuse`
     command: Option<String>,
 }
 
 /// Prints the completion script of a shell.
-pub fn completions(args: &CompletionsArgs) -> Result<End> {
+pub(super) fn completions(args: &CompletionsArgs) -> Result<End> {
     let mut script = vec![];
     clap_complete::generate(args.shell, &mut Cli::command(), "unfold", &mut script);
     out::print(&String::from_utf8(script)?)?;
@@ -46,7 +46,7 @@ pub fn completions(args: &CompletionsArgs) -> Result<End> {
 }
 
 /// Prints a manual page in the format of `man`.
-pub fn man(args: &ManArgs) -> Result<End> {
+pub(super) fn man(args: &ManArgs) -> Result<End> {
     let mut all = Cli::command();
     all.build();
     let command = match &args.command {

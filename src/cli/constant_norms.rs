@@ -6,13 +6,13 @@ use unfold::run::Failure;
 use unfold::variance_margin::VarianceMargin;
 
 /// The normalizers that a plan takes as constant.
-pub fn taken_as_constant(plan: &Plan) -> Vec<&ConstantNorm> {
+pub(super) fn taken_as_constant(plan: &Plan) -> Vec<&ConstantNorm> {
     let norms = plan.constant.iter();
     norms.filter(|norm| norm.is_constant()).collect()
 }
 
 /// The normalizers that are constant, or stay although their ε is large, and how large variances are.
-pub fn told(plan: &Plan, margin: Option<&Result<VarianceMargin, Failure>>) -> String {
+pub(super) fn told(plan: &Plan, margin: Option<&Result<VarianceMargin, Failure>>) -> String {
     let mut lines = String::new();
     for norm in &plan.constant {
         if let Constancy::Kept { why } = &norm.outcome {
@@ -31,7 +31,7 @@ pub fn told(plan: &Plan, margin: Option<&Result<VarianceMargin, Failure>>) -> St
 }
 
 /// A line for each limit: the normalizers that are constant below it.
-pub fn assumed(constant: &[&ConstantNorm]) -> String {
+pub(super) fn assumed(constant: &[&ConstantNorm]) -> String {
     let mut lines = String::new();
     let mut limits: Vec<f64> = constant.iter().map(|norm| norm.limit).collect();
     limits.sort_by(f64::total_cmp);

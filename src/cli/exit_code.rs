@@ -1,7 +1,7 @@
 //! The exit codes of commands.
 
 /// The meaning of each exit code, for the help text.
-pub const EXIT_CODES: &str = "\
+pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
   0  done; also where there was nothing to fold; the models are proved to be the same
   1  a file could not be read, is no valid model, or could not be written
@@ -14,7 +14,7 @@ Exit codes:
 
 /// The ways in which a command ends without an error, by exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub(crate) enum End {
     Done = 0,
     /// Something failed, and the reason was printed.
     Failed = 1,
@@ -31,7 +31,7 @@ pub enum End {
 impl End {
     /// The exit code of several models. A wrong result is worse than a failure, and a failure is
     /// worse than an undecided result.
-    pub fn worst(ends: impl IntoIterator<Item = Self>) -> Self {
+    pub(crate) fn worst(ends: impl IntoIterator<Item = Self>) -> Self {
         ends.into_iter()
             .max_by_key(|end| end.severity())
             .unwrap_or(Self::Done)

@@ -65,7 +65,7 @@ Examples:
 /// before 4.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
-pub struct FuseArgs {
+pub(super) struct FuseArgs {
     /// The model, or several; a folder stands for the models in it
     #[arg(required = true, value_name = "MODEL", value_parser = file())]
     pub models: Vec<PathBuf>,
@@ -228,7 +228,7 @@ fn to_fix(text: &str) -> Result<Fix, String> {
 }
 
 /// Folds one model, and prints the report.
-pub fn one(args: &FuseArgs, task: &Task) -> Result<End> {
+pub(super) fn one(args: &FuseArgs, task: &Task) -> Result<End> {
     let steps = Steps::new("fuse", args.quiet);
     steps.begin("load");
     let report = fuse(args, task, args.reach.open(&task.model)?, &steps.progress())?;
@@ -250,7 +250,7 @@ pub fn one(args: &FuseArgs, task: &Task) -> Result<End> {
 }
 
 /// Folds one model, then writes the result.
-pub fn fuse(
+pub(super) fn fuse(
     args: &FuseArgs,
     task: &Task,
     model: Model,
@@ -311,7 +311,7 @@ fn planned(args: &FuseArgs, model: Model, options: &FuseOptions) -> Result<FuseR
 }
 
 /// Warns about options without effect.
-pub fn warn_of_idle(options: &[Idle]) {
+pub(super) fn warn_of_idle(options: &[Idle]) {
     options
         .iter()
         .for_each(|idle| out::complain("warning", &idle.on_command_line()));
@@ -319,13 +319,13 @@ pub fn warn_of_idle(options: &[Idle]) {
 
 impl FuseArgs {
     /// Parses the arguments of a command line whose first word is `fuse`.
-    pub fn from_words(words: &[OsString]) -> Result<Self, clap::Error> {
+    pub(super) fn from_words(words: &[OsString]) -> Result<Self, clap::Error> {
         let command = FuseArgs::augment_args(clap::Command::new("fuse"));
         FuseArgs::from_arg_matches(&command.try_get_matches_from(words)?)
     }
 
     /// The method of verification.
-    pub fn when(&self) -> When {
+    pub(super) fn when(&self) -> When {
         if self.no_verify {
             When::Off
         } else {

@@ -47,7 +47,7 @@ struct Line {
 }
 
 /// Runs the command.
-pub fn run(args: &FuseArgs) -> Result<End> {
+pub(super) fn run(args: &FuseArgs) -> Result<End> {
     let _made = MadeFolders;
     let tasks = args.tasks()?;
     match &tasks[..] {

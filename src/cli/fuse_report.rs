@@ -35,7 +35,7 @@ use crate::cli::unused_options::Idle;
 use crate::cli::verification::{Judged, When};
 
 /// The report on one model.
-pub struct FuseReport {
+pub(crate) struct FuseReport {
     /// The original model.
     pub before: Model,
     /// The result; `None` in a dry run, or if nothing folds.
@@ -72,7 +72,7 @@ pub struct FuseReport {
 
 impl FuseReport {
     /// The report of a dry run.
-    pub fn dry(before: Model, planned: Planned, idle: Vec<Idle>) -> Self {
+    pub(crate) fn dry(before: Model, planned: Planned, idle: Vec<Idle>) -> Self {
         let Planned { plan, lowered } = planned;
         Self {
             dry: true,
@@ -81,7 +81,7 @@ impl FuseReport {
     }
 
     /// The report of a plan that was carried out.
-    pub fn from_fused(before: Model, fused: Fused, idle: Vec<Idle>) -> Self {
+    pub(crate) fn from_fused(before: Model, fused: Fused, idle: Vec<Idle>) -> Self {
         let after = fused.changed().then_some(fused.model);
         let Fused { lowered, plan, .. } = fused;
         Self {
@@ -113,7 +113,7 @@ impl FuseReport {
     }
 
     /// Sets the scale of residual streams.
-    pub fn with(self, scaling: ScalingChoice) -> Self {
+    pub(crate) fn with(self, scaling: ScalingChoice) -> Self {
         Self { scaling, ..self }
     }
 
@@ -122,7 +122,7 @@ impl FuseReport {
     ///
     /// # Errors
     /// As [`unfold::fuse`].
-    pub fn assuming(self, chosen: FoldOptions) -> unfold::error::Result<Self> {
+    pub(crate) fn assuming(self, chosen: FoldOptions) -> unfold::error::Result<Self> {
         if self.plan.constants() == 0 {
             return Ok(self);
         }
@@ -134,12 +134,12 @@ impl FuseReport {
     }
 
     /// Sets whether the report lists each site in its own row.
-    pub fn listing_all(self, verbose: bool) -> Self {
+    pub(crate) fn listing_all(self, verbose: bool) -> Self {
         Self { verbose, ..self }
     }
 
     /// Sets the options of the run.
-    pub fn chosen_by(self, options: &FuseOptions) -> Self {
+    pub(crate) fn chosen_by(self, options: &FuseOptions) -> Self {
         Self {
             target: options.target,
             centre: options.centre,
@@ -148,12 +148,12 @@ impl FuseReport {
     }
 
     /// Sets whether the report has the statistics of passes.
-    pub fn with_stats(self, stats: bool) -> Self {
+    pub(crate) fn with_stats(self, stats: bool) -> Self {
         Self { stats, ..self }
     }
 
     /// Verifies the result, if the model changed.
-    pub fn judge(&mut self, when: When, options: &VerifyOptions, begin: impl Fn(&str)) {
+    pub(crate) fn judge(&mut self, when: When, options: &VerifyOptions, begin: impl Fn(&str)) {
         let is_fixed = self.reference().graph().input != self.before.graph().input;
         if let Some(after) = &self.after {
             // A proof treats inputs with other declared extents as other inputs.
@@ -194,7 +194,7 @@ impl FuseReport {
 
     /// The model with which the result is compared: the original, after inlining of everything that
     /// engines can run.
-    pub fn reference(&self) -> &Model {
+    pub(crate) fn reference(&self) -> &Model {
         self.lowered.as_ref().unwrap_or(&self.before)
     }
 
@@ -204,12 +204,12 @@ impl FuseReport {
     }
 
     /// The numbers of sites and of folded sites.
-    pub fn summary(&self) -> Summary {
+    pub(crate) fn summary(&self) -> Summary {
         Summary::from_plan(&self.plan)
     }
 
     /// The sizes of the model before and after, if it changed.
-    pub fn sizes(&self) -> Option<Sizes> {
+    pub(crate) fn sizes(&self) -> Option<Sizes> {
         let written = self.written.as_ref().map(|saved| saved.bytes);
         self.after
             .as_ref()
@@ -225,7 +225,7 @@ impl FuseReport {
     }
 
     /// The warnings and errors, each with its kind.
-    pub fn complaints(&self, when: When) -> Vec<(&'static str, String)> {
+    pub(crate) fn complaints(&self, when: When) -> Vec<(&'static str, String)> {
         let left = self.written.iter().flat_map(|saved| &saved.left).map(|data| {
             let data = data.display();
             let reason = "unfold may not have written it, or another model may refer to it";
@@ -237,7 +237,7 @@ impl FuseReport {
     }
 
     /// The report as text.
-    pub fn text(&self, paint: Paint) -> String {
+    pub(crate) fn text(&self, paint: Paint) -> String {
         let mut text = self.done(paint);
         text += &self.written_line();
         if let Some(certificate) = &self.certificate {
@@ -261,7 +261,7 @@ impl FuseReport {
     }
 
     /// A line about the written file.
-    pub fn written_line(&self) -> String {
+    pub(crate) fn written_line(&self) -> String {
         let Some(saved) = &self.written else {
             return "nothing was written\n".to_owned();
         };
@@ -278,7 +278,7 @@ impl FuseReport {
     }
 
     /// The changes as text, without the path of the result.
-    pub fn done(&self, paint: Paint) -> String {
+    pub(crate) fn done(&self, paint: Paint) -> String {
         let mut text = self.table(paint) + &self.summary().line(paint) + "\n";
         text += &summary::tidied(&self.plan.tidy);
         text += &summary::stopped(self.plan.stopped);
@@ -323,7 +323,7 @@ impl FuseReport {
     }
 
     /// The report as JSON.
-    pub fn json(&self) -> impl Serialize {
+    pub(crate) fn json(&self) -> impl Serialize {
         FuseJson {
             model: self.before.path().map(JsonPath),
             changed: self.changes(),

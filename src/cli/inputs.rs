@@ -15,7 +15,7 @@ use unfold::run::{Dims, Input};
 use crate::cli::usage_errors::misused;
 
 /// The sizes of dimensions. Each must belong to an input of the model.
-pub fn sizes(given: &[Dims], model: &Model) -> Result<Dims> {
+pub(crate) fn sizes(given: &[Dims], model: &Model) -> Result<Dims> {
     let mut dims = Dims::default();
     dims.extend(given.iter().cloned());
     // If tract does not support the inputs at any size, verification reports it.
@@ -27,7 +27,7 @@ pub fn sizes(given: &[Dims], model: &Model) -> Result<Dims> {
 }
 
 /// Checks that each dimension with a given size belongs to an input of one of these models.
-pub fn known_to_some(given: &[Dims], models: &[&Model]) -> Result<()> {
+pub(crate) fn known_to_some(given: &[Dims], models: &[&Model]) -> Result<()> {
     let inputs = models.iter().flat_map(|model| &model.graph().input);
     let known: BTreeSet<String> = inputs
         .flat_map(Input::symbols)
@@ -55,7 +55,7 @@ pub fn known_to_some(given: &[Dims], models: &[&Model]) -> Result<()> {
 ///
 /// A `.npy` file holds the only input, and a `.npz` file holds each input under its name. The
 /// elements must have the type that the model declares.
-pub fn read_inputs(file: &Path, model: &Model, dims: &Dims) -> Result<(Vec<Tensor>, Dims)> {
+pub(crate) fn read_inputs(file: &Path, model: &Model, dims: &Dims) -> Result<(Vec<Tensor>, Dims)> {
     let declared = Input::from_model(model, dims).map_err(|failure| anyhow!(failure.reason))?;
     let (mut tensors, mut dims) = (vec![], dims.clone());
     let mut source = Source::open(file, &declared).with_context(|| file.display().to_string())?;

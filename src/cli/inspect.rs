@@ -37,7 +37,7 @@ Examples:
 /// For a folded model, also lists the folded sites and the original file. Writes no model.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct InspectArgs {
+pub(crate) struct InspectArgs {
     /// The model
     #[arg(value_parser = file())]
     model: PathBuf,
@@ -87,7 +87,7 @@ struct StreamsJson<'p> {
 }
 
 /// Runs the command.
-pub fn run(args: &InspectArgs) -> Result<End> {
+pub(crate) fn run(args: &InspectArgs) -> Result<End> {
     args.html.as_deref().map_or(Ok(()), page_target)?;
     let steps = Steps::new("inspect", args.quiet);
     steps.begin("load");
@@ -154,7 +154,7 @@ fn text(model: &Model, lowered: &Model, plan: &Plan) -> Result<String> {
 }
 
 /// Plans the folding, then writes a page about the model and its result.
-pub fn with_page(
+pub(crate) fn with_page(
     path: &Path,
     model: &Model,
     options: &FuseOptions,

@@ -14,12 +14,12 @@ static ENDS: AtomicBool = AtomicBool::new(false);
 
 /// Installs a handler for Ctrl-C, termination and hang-up that ends the program without leaving
 /// partial files.
-pub fn end_between_saves() -> Result<()> {
+pub(super) fn end_between_saves() -> Result<()> {
     ctrlc::set_handler(|| end()).context("cannot listen for interrupts")
 }
 
 /// Ends the program without leaving partial files or empty new folders.
-pub fn end() -> ! {
+pub(super) fn end() -> ! {
     ENDS.store(true, Ordering::SeqCst);
     let _halt = halt_saves();
     remove_empty();
@@ -28,7 +28,7 @@ pub fn end() -> ! {
 
 /// Waits forever if the program is about to end. An error that is caused by removed temporary
 /// folders is then not reported.
-pub fn give_way() {
+pub(super) fn give_way() {
     while ENDS.load(Ordering::SeqCst) {
         thread::park();
     }

@@ -14,7 +14,7 @@ use crate::cli::exit_code::End;
 
 /// A verdict that counts as success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Accepted {
+pub(super) enum Accepted {
     /// Equal up to the rounding of stored tensors
     Rounding,
     /// Equal but for casts to narrower types
@@ -22,7 +22,7 @@ pub enum Accepted {
 }
 
 /// The line about a proof.
-pub fn success(judgement: &Judgement, paint: Paint) -> Option<String> {
+pub(super) fn success(judgement: &Judgement, paint: Paint) -> Option<String> {
     match judgement {
         Judgement::Same { points, bound } => {
             let proved = paint.text(Tone::Good, "proved to be the same function");
@@ -104,14 +104,14 @@ fn described(tensor: &RoundedTensor) -> String {
 }
 
 /// The second model, the verdicts that the caller accepts, and the file for a witness.
-pub struct JudgedModel<'j> {
+pub(super) struct JudgedModel<'j> {
     pub path: &'j Path,
     pub accept: &'j [Accepted],
     pub witness: Option<&'j Path>,
 }
 
 /// The exit code, and the message about any verdict but a proof.
-pub fn end(judgement: &Judgement, model: &JudgedModel) -> Result<End> {
+pub(super) fn end(judgement: &Judgement, model: &JudgedModel) -> Result<End> {
     let other = model.path.display();
     let accepts = |verdict| model.accept.contains(&verdict);
     match judgement {

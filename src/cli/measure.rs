@@ -21,7 +21,7 @@ use crate::cli::usage_errors::misused;
 
 /// The options of a measurement.
 #[derive(Debug, clap::Args)]
-pub struct MeasureArgs {
+pub(crate) struct MeasureArgs {
     /// Sizes of the batch; each is measured separately
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = from_one)]
     pub batch: Vec<NonZeroUsize>,
@@ -46,7 +46,7 @@ pub struct MeasureArgs {
 
 impl MeasureArgs {
     /// Checks that each reference variant exists.
-    pub fn refer_to<'v>(&self, variants: impl IntoIterator<Item = &'v str>) -> Result<()> {
+    pub(crate) fn refer_to<'v>(&self, variants: impl IntoIterator<Item = &'v str>) -> Result<()> {
         let variants: Vec<&str> = variants.into_iter().collect();
         let unknown = self
             .references
@@ -62,13 +62,13 @@ impl MeasureArgs {
     }
 
     /// Checks that each dimension with a given size belongs to some variant.
-    pub fn size_what_is_there(&self, variants: &[Variant]) -> Result<()> {
+    pub(crate) fn size_what_is_there(&self, variants: &[Variant]) -> Result<()> {
         let models: Vec<_> = variants.iter().map(|variant| &variant.model).collect();
         known_to_some(&self.rounds.dims, &models)
     }
 
     /// Measures variants with each size of the batch, and compares the fused one with the exported one.
-    pub fn measure(
+    pub(crate) fn measure(
         &self,
         title: String,
         variants: &[Variant],

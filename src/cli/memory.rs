@@ -11,7 +11,7 @@ const PURGE_DELAY: mi_option_t = 15;
 /// Keeps the memory that one step frees for the next one, for this time or forever. If it were
 /// returned, the operating system would clear every page of it again, which takes up to a third of
 /// the time for a large graph.
-pub fn keep_freed(time: Option<Duration>) {
+pub(crate) fn keep_freed(time: Option<Duration>) {
     // SAFETY: sets an integer, which threads may read at any time.
     unsafe { mi_option_set(PURGE_DELAY, time.map_or(-1, |time| time.as_millis() as _)) };
 }
@@ -19,7 +19,7 @@ pub fn keep_freed(time: Option<Duration>) {
 /// Lets the allocator use large pages if the operating system provides them on request. By default
 /// mimalloc does not request them in a new thread. Small pages for the first gigabyte of a new
 /// thread would cost a graph of a million nodes a few percent of its time.
-pub fn take_large_pages() {
+pub(crate) fn take_large_pages() {
     // SAFETY: sets an integer, which threads may read at any time.
     unsafe { mi_option_set(mi_option_eager_commit_delay, 0) };
 }

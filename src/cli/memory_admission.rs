@@ -12,7 +12,7 @@ const TIMES: u64 = 4;
 const USUAL: u64 = 4 << 30;
 
 /// A budget of memory. A task that needs more than the whole budget runs alone.
-pub struct Room {
+pub(super) struct Room {
     bytes: u64,
     taken: Mutex<Taken>,
     returned: Condvar,
@@ -25,14 +25,14 @@ struct Taken {
 }
 
 /// A reserved part of the budget, which is returned when it is dropped.
-pub struct Seat<'r> {
+pub(super) struct Seat<'r> {
     room: &'r Room,
     bytes: u64,
 }
 
 impl Room {
     /// Half of the memory that is available now.
-    pub fn of_this_machine() -> Self {
+    pub(super) fn of_this_machine() -> Self {
         Self::new(available().unwrap_or(USUAL) / 2)
     }
 
@@ -45,7 +45,7 @@ impl Room {
     }
 
     /// Waits until there is room for a model whose files have `file_bytes` bytes.
-    pub fn take(&self, file_bytes: u64) -> Seat<'_> {
+    pub(super) fn take(&self, file_bytes: u64) -> Seat<'_> {
         let bytes = file_bytes.saturating_mul(TIMES).saturating_add(BESIDES);
         let full =
             |taken: &mut Taken| taken.places > 0 && taken.bytes.saturating_add(bytes) > self.bytes;

@@ -11,7 +11,7 @@ use unfold::report::{counted, plain};
 use super::command_line::quoted;
 
 /// A result, with the plan and the target that it was made for.
-pub struct FusedFile<'f> {
+pub(super) struct FusedFile<'f> {
     pub plan: &'f Plan,
     pub target: Target,
     /// The path of the original model.
@@ -21,7 +21,7 @@ pub struct FusedFile<'f> {
 
 impl FusedFile<'_> {
     /// A line for each option that lets more fold, and the command that measures the result.
-    pub fn next_steps(&self) -> String {
+    pub(super) fn next_steps(&self) -> String {
         let mut lines = self.option_lines().join("\n");
         if !lines.is_empty() {
             lines.push('\n');

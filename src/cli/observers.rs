@@ -11,7 +11,7 @@ use unfold::{PassResult, Pipeline};
 const PRINTED: usize = 16;
 
 /// Parses the name of a pass.
-pub fn pass_name(word: &str) -> Result<String, String> {
+pub(super) fn pass_name(word: &str) -> Result<String, String> {
     let mut passes = Pipeline::stages()
         .into_iter()
         .flat_map(|stage| stage.passes);
@@ -22,7 +22,7 @@ pub fn pass_name(word: &str) -> Result<String, String> {
 }
 
 /// The observers of each pass that changes the model.
-pub struct Observers {
+pub(super) struct Observers {
     /// Proves its result, with `--verify each`.
     pub prover: Option<PassProver>,
     /// Prints its result, if it is this pass.
@@ -31,12 +31,12 @@ pub struct Observers {
 
 impl Observers {
     /// Whether there is anything to observe.
-    pub fn is_wanted(&self) -> bool {
+    pub(super) fn is_wanted(&self) -> bool {
         self.prover.is_some() || self.printed.is_some()
     }
 
     /// Proves and prints the result of a pass.
-    pub fn observe(&self, result: &PassResult) {
+    pub(super) fn observe(&self, result: &PassResult) {
         if let Some(prover) = &self.prover {
             prover.observe(result);
         }
@@ -46,7 +46,7 @@ impl Observers {
     }
 
     /// The proofs of all changes so far.
-    pub fn proofs(&self) -> Vec<PassProof> {
+    pub(super) fn proofs(&self) -> Vec<PassProof> {
         self.prover.iter().flat_map(PassProver::proofs).collect()
     }
 }

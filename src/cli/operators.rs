@@ -13,11 +13,11 @@ use super::out::{self, Paint, Tone};
 /// The number of nodes of each operator, including those in bodies.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub struct Operators(BTreeMap<String, usize>);
+pub(crate) struct Operators(BTreeMap<String, usize>);
 
 impl Operators {
     /// Counts the nodes of a model.
-    pub fn from_model(model: &Model) -> Self {
+    pub(crate) fn from_model(model: &Model) -> Self {
         let mut operators = Self::default();
         operators.count(model.graph());
         operators
@@ -36,14 +36,14 @@ impl Operators {
     }
 
     /// The total number of nodes.
-    pub fn total(&self) -> usize {
+    pub(crate) fn total(&self) -> usize {
         self.0.values().sum()
     }
 }
 
 /// A table of the operators whose number changed, with one line for all others and one for the
 /// total.
-pub fn table(before: &Operators, after: &Operators, paint: Paint) -> String {
+pub(super) fn table(before: &Operators, after: &Operators, paint: Paint) -> String {
     let mut table = paint.table(&["operator", "before", "after", "change"]);
     let names: BTreeSet<&String> = before.0.keys().chain(after.0.keys()).collect();
     let (same, changed): (Vec<&String>, Vec<&String>) = names

@@ -12,7 +12,7 @@ const NARROW: u16 = 60;
 
 /// The tone of a piece of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tone {
+pub(crate) enum Tone {
     /// A good result.
     Good,
     /// A bad result.
@@ -23,22 +23,22 @@ pub enum Tone {
 
 /// Whether text is coloured: on a terminal, unless `NO_COLOR` is set.
 #[derive(Debug, Clone, Copy)]
-pub struct Paint(bool);
+pub(crate) struct Paint(bool);
 
 impl Paint {
     /// Colours the standard output if it is a terminal.
-    pub fn stdout() -> Self {
+    pub(crate) fn stdout() -> Self {
         Self(io::stdout().is_terminal() && wanted())
     }
 
     /// Never colours, for output that is not on a terminal.
     #[cfg(any(test, feature = "python"))]
-    pub fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Self(false)
     }
 
     /// The text in the colour of a tone.
-    pub fn text(self, tone: Tone, text: &str) -> String {
+    pub(crate) fn text(self, tone: Tone, text: &str) -> String {
         let code = match tone {
             Tone::Good => 32,
             Tone::Bad => 33,
@@ -52,7 +52,7 @@ impl Paint {
     }
 
     /// A table cell in the colour of a tone.
-    pub fn cell(self, tone: Tone, text: impl ToString) -> Cell {
+    pub(crate) fn cell(self, tone: Tone, text: impl ToString) -> Cell {
         let cell = cell(text);
         match tone {
             _ if !self.0 => cell,
@@ -63,7 +63,7 @@ impl Paint {
     }
 
     /// A table without lines, as wide as the terminal. Into a pipe each row is one line.
-    pub fn table(self, heads: &[&str]) -> Table {
+    pub(crate) fn table(self, heads: &[&str]) -> Table {
         let mut table = Table::new();
         table
             .load_style(presets::NOTHING)
@@ -80,12 +80,12 @@ impl Paint {
 }
 
 /// A table cell, in which names of the model are escaped.
-pub fn cell(text: impl ToString) -> Cell {
+pub(crate) fn cell(text: impl ToString) -> Cell {
     Cell::new(plain(&text.to_string()))
 }
 
 /// A table as lines: a line for each row, or a paragraph where the terminal is too narrow for the table.
-pub fn lines(table: &Table) -> String {
+pub(crate) fn lines(table: &Table) -> String {
     let is_too_wide = |width: u16| width < NARROW && width < natural_width(table);
     match table.width() {
         Some(width) if is_too_wide(width) => stacked(table),
@@ -133,7 +133,7 @@ fn width_asked_for() -> Option<u16> {
 }
 
 /// The width of lines on the standard output: what `COLUMNS` asks for, or that of the terminal. A pipe has none.
-pub fn width() -> Option<usize> {
+pub(crate) fn width() -> Option<usize> {
     let width = Paint(false).table(&[]).width();
     width.map(usize::from)
 }
@@ -144,7 +144,7 @@ fn wanted() -> bool {
 }
 
 /// Prints text. A closed pipe is not an error.
-pub fn print(text: &str) -> io::Result<()> {
+pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout
         .write_all(text.as_bytes())
@@ -156,12 +156,12 @@ pub fn print(text: &str) -> io::Result<()> {
 }
 
 /// A value as indented JSON.
-pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
+pub(crate) fn json(value: &impl Serialize) -> serde_json::Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
 /// Prints one line to the standard error stream, after its kind: `error` or `warning`.
-pub fn complain(what: &str, text: &str) {
+pub(crate) fn complain(what: &str, text: &str) {
     // There is no other place to report a failure.
     let _ = writeln!(io::stderr(), "{what}: {}", plain(&text.replace('\n', " ")));
 }

@@ -13,7 +13,7 @@ use crate::cli::usage_errors::misused;
 /// The error if the folder of an output file does not exist.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: there is no folder {}", path.display(), folder.display())]
-pub struct NoFolder {
+pub(crate) struct NoFolder {
     pub path: PathBuf,
     pub folder: PathBuf,
 }
@@ -23,7 +23,7 @@ pub struct NoFolder {
 /// An existing file is replaced if it is an ONNX model, as a compiler replaces its earlier output,
 /// or if it is empty, as temporary files are. Any other file, such as the weights of a model, is
 /// kept. The input is replaced only `in_place`.
-pub fn target(input: &Path, output: Option<&Path>) -> Result<PathBuf> {
+pub(crate) fn target(input: &Path, output: Option<&Path>) -> Result<PathBuf> {
     let Some(output) = output else {
         return in_folder(input);
     };
@@ -38,7 +38,7 @@ pub fn target(input: &Path, output: Option<&Path>) -> Result<PathBuf> {
 }
 
 /// The file that a new model without an input model replaces or creates.
-pub fn model_target(path: &Path) -> Result<PathBuf> {
+pub(crate) fn model_target(path: &Path) -> Result<PathBuf> {
     let (shown, file) = (path.display(), in_folder(path)?);
     if file.is_dir() {
         bail!("{shown} is a folder");
@@ -54,7 +54,7 @@ pub fn model_target(path: &Path) -> Result<PathBuf> {
 ///
 /// An existing file is replaced only if it is a certificate, so that neither the model nor its
 /// weights can be. The names of the result and of its weights are refused too.
-pub fn certificate_target(path: &Path, result: &Path) -> Result<PathBuf> {
+pub(crate) fn certificate_target(path: &Path, result: &Path) -> Result<PathBuf> {
     let shown = path.display();
     let file = in_folder(path)?;
     if let (Some(own), Some(result_name)) = (name_of(&file), name_of(result))
@@ -100,7 +100,7 @@ fn in_folder(path: &Path) -> Result<PathBuf> {
 }
 
 /// Checks that a page may be written to a path: it replaces only another page.
-pub fn page_target(path: &Path) -> Result<()> {
+pub(crate) fn page_target(path: &Path) -> Result<()> {
     const BEGIN: &[u8] = b"<!doctype html>";
     let file = in_folder(path)?;
     if file.is_dir() {

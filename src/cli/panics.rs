@@ -10,7 +10,7 @@ static LAST: Mutex<String> = Mutex::new(String::new());
 ///
 /// The engine that infers shapes panics on some models. Such a panic is caught immediately and not
 /// reported. Any other panic is a defect of unfold, and is reported in one line.
-pub fn kept() {
+pub(crate) fn kept() {
     panic::set_hook(Box::new(|info| {
         *LAST.lock().unwrap_or_else(PoisonError::into_inner) = describe(info)
     }));
@@ -20,7 +20,7 @@ pub fn kept() {
 ///
 /// # Errors
 /// The message of a panic.
-pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     panic::catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
         let last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
         format!("this is a fault of unfold itself: {last}")

@@ -21,14 +21,14 @@ Examples:
 /// names, which are listed as aliases.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct PassesArgs {
+pub(super) struct PassesArgs {
     /// Prints JSON
     #[arg(long)]
     json: bool,
 }
 
 /// Runs the command.
-pub fn run(args: &PassesArgs) -> Result<End> {
+pub(super) fn run(args: &PassesArgs) -> Result<End> {
     let stages = Pipeline::stages();
     if args.json {
         out::print(&out::json(&json!({ "stages": stages }))?)?;

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Serialize, Serializer};
 
 /// A path in JSON. Invalid UTF-8 is replaced as in the text output.
-pub struct JsonPath<'p>(pub &'p Path);
+pub(super) struct JsonPath<'p>(pub &'p Path);
 
 impl Serialize for JsonPath<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

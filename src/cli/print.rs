@@ -19,7 +19,7 @@ Examples:
 /// Prints a model in ONNX's textual syntax
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct PrintArgs {
+pub(super) struct PrintArgs {
     /// The model
     #[arg(value_name = "MODEL", value_parser = file())]
     model: PathBuf,
@@ -34,7 +34,7 @@ pub struct PrintArgs {
 }
 
 /// Prints the model.
-pub fn run(args: &PrintArgs) -> Result<End> {
+pub(super) fn run(args: &PrintArgs) -> Result<End> {
     let model = args.reach.open(&args.model)?;
     out::print(&model.to_text(args.elements)?)?;
     Ok(End::Done)

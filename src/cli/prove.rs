@@ -43,7 +43,7 @@ Examples:
 /// there is no proof, both models run on random inputs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
-pub struct ProveArgs {
+pub(crate) struct ProveArgs {
     /// The first model
     #[arg(value_parser = file())]
     original: PathBuf,
@@ -115,7 +115,7 @@ struct ProveJson<'j> {
 }
 
 /// Runs the command.
-pub fn run(args: &ProveArgs) -> Result<End> {
+pub(crate) fn run(args: &ProveArgs) -> Result<End> {
     let steps = Steps::new("prove", args.quiet);
     steps.begin("load");
     let (original, fused) = (
@@ -261,7 +261,7 @@ impl ProveOutcome {
 
 /// The claim to prove.
 #[derive(Default)]
-pub struct Claim {
+pub(crate) struct Claim {
     pub tensors: Vec<Stored>,
     /// The names of the sites.
     pub sites: Vec<String>,
@@ -269,7 +269,7 @@ pub struct Claim {
 
 impl Claim {
     /// The claim of a certificate for these two models.
-    pub fn certified(file: &Path, original: &Model, fused: &Model) -> Result<Self> {
+    pub(crate) fn certified(file: &Path, original: &Model, fused: &Model) -> Result<Self> {
         let certificate = Certificate::open(file)?;
         for (model, digests) in [
             (original, &certificate.original),
@@ -295,7 +295,7 @@ impl Claim {
     }
 
     /// The claim that results from folding the original again.
-    pub fn planned(original: &Model, fused: &Model) -> Result<Self> {
+    pub(crate) fn planned(original: &Model, fused: &Model) -> Result<Self> {
         let history = Provenance::from_model(fused);
         let from = original.sha256()?;
         let own = history

@@ -12,13 +12,13 @@ static STARTED_BY: OnceLock<Child> = OnceLock::new();
 
 /// Sets the command that starts this program, such as an interpreter.
 #[cfg(feature = "python")]
-pub fn started_by(child: Child) {
+pub(crate) fn started_by(child: Child) {
     // The first call wins; later calls pass the same command.
     let _ = STARTED_BY.set(child);
 }
 
 /// The command that starts this program to run one model.
-pub fn resident() -> Result<Child> {
+pub(super) fn resident() -> Result<Child> {
     #[cfg(feature = "python")]
     if let Some(child) = STARTED_BY.get() {
         return Ok(child.clone());

@@ -12,14 +12,14 @@ use crate::cli::exit_code::End;
 
 /// Runs a model once and prints the peak of the resident set.
 #[derive(Debug, clap::Args)]
-pub struct ResidentArgs {
+pub(super) struct ResidentArgs {
     model: PathBuf,
     threads: usize,
     dims: Vec<Dims>,
 }
 
 /// Runs the command.
-pub fn run(args: &ResidentArgs) -> Result<End> {
+pub(super) fn run(args: &ResidentArgs) -> Result<End> {
     let mut dims = Dims::default();
     dims.extend(args.dims.iter().cloned());
     let peak = measure_here(&Model::open(&args.model)?, &dims, args.threads)?;

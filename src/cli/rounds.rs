@@ -11,7 +11,7 @@ use super::values::{from_one, seconds, threads};
 
 /// The rounds, sizes and threads of a measurement.
 #[derive(Debug, clap::Args)]
-pub struct RoundArgs {
+pub(crate) struct RoundArgs {
     /// Size of a symbolic dimension. A dimension without a symbol is named by its input and its
     /// place, such as x:2 (may be repeated)
     #[arg(long = "dim", value_name = "NAME=SIZE")]
@@ -36,13 +36,13 @@ pub struct RoundArgs {
 
 impl RoundArgs {
     /// The maximum duration of the rounds.
-    pub fn time(&self) -> Result<Duration> {
+    pub(crate) fn time(&self) -> Result<Duration> {
         Duration::try_from_secs_f64(self.time)
             .map_err(|_| anyhow!("--time {} is not a duration", self.time))
     }
 
     /// The options for the library, with random inputs.
-    pub fn options(&self) -> Result<BenchOptions> {
+    pub(crate) fn options(&self) -> Result<BenchOptions> {
         let mut dims = Dims::default();
         dims.extend(self.dims.iter().cloned());
         Ok(BenchOptions {
@@ -56,7 +56,7 @@ impl RoundArgs {
 }
 
 /// The options with a label: the sizes, which distinguish a setting from others.
-pub fn labelled(options: BenchOptions) -> BenchOptions {
+pub(crate) fn labelled(options: BenchOptions) -> BenchOptions {
     let sizes: Vec<String> = options
         .dims
         .iter()

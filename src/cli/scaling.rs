@@ -15,7 +15,7 @@ use crate::cli::usage_errors::misused;
 
 /// The options for scaling residual streams.
 #[derive(Debug, clap::Args)]
-pub struct ScalingArgs {
+pub(super) struct ScalingArgs {
     /// Scales residual streams by 2^-K, so that they fit into float16. In float32 no bit of an
     /// output changes, except for subnormal numbers, and where SkipLayerNormalization is written
     /// out, which rounds otherwise. `auto` determines K from --input
@@ -58,7 +58,7 @@ fn asked(text: &str) -> Result<ScaleStream, String> {
 
 /// The chosen scale of residual streams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct ScalingChoice {
+pub(crate) struct ScalingChoice {
     /// The k of `2^-k`; `None` if the samples require no scale.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_stream: Option<u32>,
@@ -69,7 +69,7 @@ pub struct ScalingChoice {
 
 impl ScalingArgs {
     /// The requested power, or the power that the samples require.
-    pub fn choose(
+    pub(super) fn choose(
         &self,
         model: &Model,
         dims: &[Dims],
@@ -102,7 +102,7 @@ impl ScalingArgs {
 
 impl ScalingChoice {
     /// The scale in one line, or an empty text.
-    pub fn told(&self) -> String {
+    pub(crate) fn told(&self) -> String {
         let by = match self.scale_stream {
             Some(power) => format!("scaled by 2^-{power}"),
             None => "not scaled: float16 holds them".to_owned(),

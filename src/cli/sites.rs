@@ -28,7 +28,7 @@ const LONGEST: usize = 30;
 const NARROWEST: u16 = 20;
 
 /// A site in the table.
-pub struct Row<'p> {
+pub(crate) struct Row<'p> {
     /// The site.
     pub site: &'p SitePlan,
     /// The outcomes of its affines, in order of execution.
@@ -36,7 +36,7 @@ pub struct Row<'p> {
 }
 
 /// The outcome of one affine in words.
-pub struct AffineOutcome {
+pub(crate) struct AffineOutcome {
     /// Its place, if the site has several affines.
     pub place: &'static str,
     /// Whether it folds.
@@ -55,7 +55,10 @@ impl fmt::Display for AffineOutcome {
 }
 
 /// The rows of sites of a model.
-pub fn rows<'p>(model: &Model, sites: impl Iterator<Item = &'p SitePlan>) -> Result<Vec<Row<'p>>> {
+pub(crate) fn rows<'p>(
+    model: &Model,
+    sites: impl Iterator<Item = &'p SitePlan>,
+) -> Result<Vec<Row<'p>>> {
     let mut sites = sites.peekable();
     if sites.peek().is_none() {
         return Ok(vec![]);
@@ -179,7 +182,7 @@ fn listed(mut modules: Vec<(String, String)>) -> String {
 }
 
 /// The name of the reason, which the legend explains, and the name of the node.
-pub fn in_short(refusal: &Refusal) -> String {
+pub(crate) fn in_short(refusal: &Refusal) -> String {
     let Refusal { reason, at } = refusal;
     match at.rsplit_once('/') {
         _ if at.is_empty() => reason.name().to_owned(),
@@ -303,7 +306,7 @@ fn groups<'r, 'p>(rows: &'r [Row<'p>], verbose: bool) -> Vec<SiteGroup<'r, 'p>> 
 
 /// A table of the sites, and the meanings of the reasons. Unless `verbose`, sites that stay for
 /// equal reasons share a row.
-pub fn table(rows: &[Row], verbose: bool, paint: Paint) -> String {
+pub(crate) fn table(rows: &[Row], verbose: bool, paint: Paint) -> String {
     let groups = groups(rows, verbose);
     let (listed, others) = groups.split_at(groups.len().min(LISTED));
     let mut table = paint.table(&["site", "kind", "channels", "fold", "into, or why not"]);
@@ -356,14 +359,14 @@ fn add_rows(table: &mut Table, group: &SiteGroup, paint: Paint) {
 
 /// A site as JSON, with a flag whether all of it folds.
 #[derive(Debug, Serialize)]
-pub struct JsonSite<'p> {
+pub(crate) struct JsonSite<'p> {
     #[serde(flatten)]
     site: &'p SitePlan,
     folded: bool,
 }
 
 /// The sites as JSON.
-pub fn json(plan: &Plan) -> Vec<JsonSite<'_>> {
+pub(crate) fn json(plan: &Plan) -> Vec<JsonSite<'_>> {
     plan.sites
         .iter()
         .map(|site| JsonSite {

@@ -8,7 +8,7 @@ use super::operators::Operators;
 
 /// The growth by copies of shared weights.
 #[derive(Serialize)]
-pub struct Growth {
+pub(super) struct Growth {
     pub bytes: u64,
     /// In percent of all weights.
     pub percent: f64,
@@ -16,7 +16,7 @@ pub struct Growth {
 
 impl Growth {
     /// The growth in words.
-    pub fn line(self) -> String {
+    pub(super) fn line(self) -> String {
         let Self {
             bytes: added,
             percent,
@@ -30,7 +30,7 @@ impl Growth {
 
 /// The model before and after.
 #[derive(Serialize)]
-pub struct Sizes {
+pub(crate) struct Sizes {
     pub operators: BeforeAfter<Operators>,
     pub file_bytes: BeforeAfter<u64>,
     pub weight_bytes: BeforeAfter<u64>,
@@ -38,7 +38,7 @@ pub struct Sizes {
 
 impl Sizes {
     /// The sizes of two models, of which the second has so many bytes in its files if it is written.
-    pub fn new(before: &Model, after: &Model, written: Option<u64>) -> Self {
+    pub(crate) fn new(before: &Model, after: &Model, written: Option<u64>) -> Self {
         let file_bytes = BeforeAfter {
             before: before.read_bytes(),
             after: written.unwrap_or_else(|| after.file_bytes()),
@@ -58,14 +58,14 @@ impl Sizes {
 }
 
 #[derive(Serialize)]
-pub struct BeforeAfter<T> {
+pub(crate) struct BeforeAfter<T> {
     pub before: T,
     pub after: T,
 }
 
 impl BeforeAfter<u64> {
     /// For example `88.6 MB to 88.2 MB (-352.3 kB)`. Weights grow if shared ones were copied.
-    pub fn in_words(&self) -> String {
+    pub(crate) fn in_words(&self) -> String {
         let Self { before, after } = *self;
         let sign = if after < before { '-' } else { '+' };
         format!(

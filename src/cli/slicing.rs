@@ -16,7 +16,7 @@ const NAMED: usize = 3;
 
 /// The options of slicing.
 #[derive(Debug, clap::Args)]
-pub struct SlicingArgs {
+pub(super) struct SlicingArgs {
     /// Cuts each region around a large value into N parts that run one after another, so that
     /// activations take less memory: attention by its queries, heads or samples, and an MLP by its
     /// tokens. The result is the same function. `--skip slicing` leaves all regions unchanged
@@ -40,7 +40,7 @@ pub struct SlicingArgs {
 
 impl SlicingArgs {
     /// The requested slicing.
-    pub fn of(&self, model: &Model) -> Result<Slicing> {
+    pub(super) fn of(&self, model: &Model) -> Result<Slicing> {
         let expect = sizes(&self.expect, model)?
             .iter()
             .map(|(name, size)| (name.to_owned(), size))
@@ -54,7 +54,7 @@ impl SlicingArgs {
     }
 
     /// Returns an error if the goal is missed and `--require` was given.
-    pub fn check(&self, change: Option<&MemoryChange>) -> Result<()> {
+    pub(super) fn check(&self, change: Option<&MemoryChange>) -> Result<()> {
         match (change, self.memory) {
             // With the goal `min` any peak is accepted.
             (Some(change), Some(goal))
@@ -72,7 +72,7 @@ impl SlicingArgs {
 }
 
 /// Reports the peak before and after, the cut regions, and the obstacle if the goal is missed.
-pub fn told(change: Option<&MemoryChange>) -> String {
+pub(super) fn told(change: Option<&MemoryChange>) -> String {
     let Some(change) = change else {
         return String::new();
     };

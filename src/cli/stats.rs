@@ -10,7 +10,7 @@ use unfold::report::plain;
 use super::out::{self, Paint, Tone};
 
 /// A row for each pass that ran.
-pub fn table(passes: &[PassStats], paint: Paint) -> String {
+pub(super) fn table(passes: &[PassStats], paint: Paint) -> String {
     let mut table = paint.table(&["pass", "runs", "changes", "operators", "seconds"]);
     for pass in passes {
         table.add_row([
@@ -35,7 +35,7 @@ fn operators(pass: &PassStats) -> String {
 }
 
 /// A line for all proved changes, and a line for each other one.
-pub fn proofs(proofs: &[PassProof], paint: Paint) -> String {
+pub(super) fn proofs(proofs: &[PassProof], paint: Paint) -> String {
     if proofs.is_empty() {
         return String::new();
     }

@@ -13,14 +13,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The progress of a command, as a bar on the standard error stream. It appears only on a terminal
 /// and after a second, and disappears at the end.
-pub struct Steps {
+pub(super) struct Steps {
     bar: ProgressBar,
     done: Arc<AtomicBool>,
 }
 
 impl Steps {
     /// The progress of a command; hidden if `quiet`.
-    pub fn new(command: &str, quiet: bool) -> Self {
+    pub(super) fn new(command: &str, quiet: bool) -> Self {
         let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::hidden());
         // The template is a constant that indicatif can parse. If it could not, its default style
         // would be used.
@@ -43,12 +43,12 @@ impl Steps {
     }
 
     /// Begins a step of unknown progress.
-    pub fn begin(&self, step: &str) {
+    pub(super) fn begin(&self, step: &str) {
         self.progress()(step, 0, 1);
     }
 
     /// The progress callback for the library.
-    pub fn progress(&self) -> impl Fn(&str, usize, usize) {
+    pub(super) fn progress(&self) -> impl Fn(&str, usize, usize) {
         |step, done, of| {
             self.bar.set_message(plain(step));
             self.bar.set_length(of.max(1) as u64);

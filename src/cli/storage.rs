@@ -11,7 +11,7 @@ use super::values::folder;
 
 /// The folders in which the weights of a model may be.
 #[derive(Debug, Default, clap::Args)]
-pub struct ReachArgs {
+pub(crate) struct ReachArgs {
     /// Lets the model have external data below this folder too, and not only below its own (may be
     /// repeated)
     #[arg(long, value_name = "FOLDER", value_parser = folder())]
@@ -21,14 +21,14 @@ pub struct ReachArgs {
 impl ReachArgs {
     /// Reads a model, and checks that its external data exist. Without them it would have no
     /// constants, and nothing would fold.
-    pub fn open(&self, path: &Path) -> Result<Model> {
+    pub(crate) fn open(&self, path: &Path) -> Result<Model> {
         let model = Model::open_reaching(path, self.allow_external.clone())?;
         model.find_data()?;
         Ok(model)
     }
 
     /// The options as words of a command line.
-    pub fn words(&self) -> Vec<OsString> {
+    pub(crate) fn words(&self) -> Vec<OsString> {
         self.allow_external
             .iter()
             .flat_map(|folder| ["--allow-external".into(), folder.clone().into()])
@@ -38,7 +38,7 @@ impl ReachArgs {
 
 /// Whether the weights of a result are written into a data file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum External {
+pub(crate) enum External {
     /// In a data file if the model's weights are, or if the model would exceed 2 GB
     Auto,
     /// In a data file
@@ -49,7 +49,7 @@ pub enum External {
 
 /// The place of a result's weights.
 #[derive(Debug, clap::Args)]
-pub struct StorageArgs {
+pub(crate) struct StorageArgs {
     /// Whether weights are written into a data file next to the result
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = External::Auto)]
     pub external_data: External,
@@ -63,7 +63,7 @@ pub struct StorageArgs {
 
 impl StorageArgs {
     /// The options for the library.
-    pub fn options(&self) -> SaveOptions {
+    pub(crate) fn options(&self) -> SaveOptions {
         let place = match self.external_data {
             External::Auto => DataPlace::Auto,
             External::Always => DataPlace::Beside,

@@ -13,7 +13,7 @@ use super::sites;
 const RMS_NORM: &str = "  (engines run the operators of an RMSNorm, Pow to Div, as one)\n";
 
 /// A table of the streams.
-pub fn table(plan: &Plan, paint: Paint) -> String {
+pub(super) fn table(plan: &Plan, paint: Paint) -> String {
     if plan.streams.is_empty() {
         return "no residual stream was found\n".to_owned();
     }
@@ -57,7 +57,7 @@ pub fn table(plan: &Plan, paint: Paint) -> String {
 
 /// Reports the changes of streams: a line for each requested change, and one for changes by
 /// folding. Streams that are not centred are listed only on request.
-pub fn told(plan: &Plan, centre: bool) -> String {
+pub(super) fn told(plan: &Plan, centre: bool) -> String {
     let mut lines = String::new();
     let bases: Vec<Basis> = plan.sites.iter().filter_map(|site| site.basis).collect();
     if let Some(Basis { least, most }) = Basis::around(bases.iter().copied()) {

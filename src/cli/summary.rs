@@ -10,7 +10,7 @@ use super::out::{Paint, Tone};
 
 /// The numbers of sites and of folded sites of a family.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Count {
+pub(super) struct Count {
     sites: usize,
     folded: usize,
     /// The number of sites with an affine that folds and another one that stays.
@@ -42,7 +42,7 @@ impl Count {
 
 /// The counts of each family.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Summary {
+pub(crate) struct Summary {
     offline: Count,
     pointwise: Count,
     online: Count,
@@ -52,7 +52,7 @@ pub struct Summary {
 
 impl Summary {
     /// Counts the sites of a plan.
-    pub fn from_plan(plan: &Plan) -> Self {
+    pub(crate) fn from_plan(plan: &Plan) -> Self {
         let mut summary = Self::default();
         for site in &plan.sites {
             let count = match site.kind.family {
@@ -73,7 +73,7 @@ impl Summary {
     }
 
     /// The total numbers of folded sites and of sites.
-    pub fn total(&self) -> (usize, usize) {
+    pub(crate) fn total(&self) -> (usize, usize) {
         let families = [
             self.offline,
             self.pointwise,
@@ -87,7 +87,7 @@ impl Summary {
     }
 
     /// The summary in one line, such as `25 of 25 offline sites fold`.
-    pub fn line(&self, paint: Paint) -> String {
+    pub(crate) fn line(&self, paint: Paint) -> String {
         let families = [
             (self.offline, "offline site"),
             (self.pointwise, "pointwise site"),
@@ -108,7 +108,7 @@ impl Summary {
 }
 
 /// The changes outside of sites, with a line for each kind; empty without changes.
-pub fn tidied(
+pub(super) fn tidied(
     Tidy {
         raised,
         constants,
@@ -165,7 +165,7 @@ pub fn tidied(
 }
 
 /// A line about the bound that stopped the run; empty if none did.
-pub fn stopped(stopped: StopReason) -> String {
+pub(super) fn stopped(stopped: StopReason) -> String {
     match stopped {
         StopReason::Fixpoint => String::new(),
         StopReason::Bound { at, pass } => {

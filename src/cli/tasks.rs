@@ -11,7 +11,7 @@ use crate::cli::temporary_folders::make;
 use crate::cli::usage_errors::misused;
 
 /// A model, and the path of its result.
-pub struct Task {
+pub(super) struct Task {
     pub model: PathBuf,
     /// Nowhere else than the model itself, if it goes anywhere.
     pub output: Option<PathBuf>,
@@ -19,7 +19,7 @@ pub struct Task {
 
 impl FuseArgs {
     /// The folder that results go into, if it is one.
-    pub fn folder(&self) -> Option<&Path> {
+    pub(super) fn folder(&self) -> Option<&Path> {
         let is_several = self.models.len() > 1 || self.models.iter().any(|model| model.is_dir());
         self.output
             .as_deref()
@@ -27,7 +27,7 @@ impl FuseArgs {
     }
 
     /// The tasks; creates the folder for their results.
-    pub fn tasks(&self) -> Result<Vec<Task>> {
+    pub(super) fn tasks(&self) -> Result<Vec<Task>> {
         if self.output.is_none() && !self.dry_run && !self.in_place {
             return Err(misused(
                 "-o OUT says where to write the result; --in-place overwrites the model, and --dry-run only prints the plan",

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 static MADE: Mutex<Vec<PathBuf>> = Mutex::new(vec![]);
 
 /// Removes the folders that were created during its lifetime and are empty.
-pub struct MadeFolders;
+pub(super) struct MadeFolders;
 
 impl Drop for MadeFolders {
     fn drop(&mut self) {
@@ -19,7 +19,7 @@ impl Drop for MadeFolders {
 }
 
 /// Creates a folder and its missing parents.
-pub fn make(folder: &Path) -> Result<()> {
+pub(super) fn make(folder: &Path) -> Result<()> {
     let new: Vec<PathBuf> = folder
         .ancestors()
         .take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists())
@@ -32,7 +32,7 @@ pub fn make(folder: &Path) -> Result<()> {
 }
 
 /// Removes the created folders that are empty.
-pub fn remove_empty() {
+pub(super) fn remove_empty() {
     for folder in MADE
         .lock()
         .unwrap_or_else(PoisonError::into_inner)

@@ -44,7 +44,7 @@ Examples:
 /// preferred if it is within 1 % of the fastest. The result is verified as by `fuse`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
-pub struct TuneArgs {
+pub(crate) struct TuneArgs {
     /// The model
     #[arg(value_name = "MODEL", value_parser = file())]
     model: PathBuf,
@@ -75,7 +75,7 @@ pub struct TuneArgs {
 
 /// The property to minimize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum GoalName {
+pub(crate) enum GoalName {
     /// The time of a run
     Latency,
     /// The peak of the heap in a run, among candidates that are fast enough (see --max-slowdown)
@@ -84,7 +84,7 @@ pub enum GoalName {
 
 impl GoalName {
     /// The goal, with a maximum slowdown relative to the fastest candidate in percent.
-    pub fn with_slowdown(self, percent: f64) -> TuneGoal {
+    pub(crate) fn with_slowdown(self, percent: f64) -> TuneGoal {
         match self {
             GoalName::Latency => TuneGoal::Latency,
             GoalName::Memory => TuneGoal::Memory {
@@ -95,7 +95,7 @@ impl GoalName {
 }
 
 /// Runs the command.
-pub fn run(args: &TuneArgs) -> Result<End> {
+pub(crate) fn run(args: &TuneArgs) -> Result<End> {
     // Fails before anything is measured if the result cannot be written.
     let task = args.task(&args.fuse_words(vec![]))?;
     target(&task.model, task.output.as_deref())?;
@@ -166,7 +166,7 @@ impl TuneArgs {
 }
 
 /// The options with a size for every open dimension; the default for a batch is 1.
-pub fn sized(mut options: BenchOptions, model: &Model) -> Result<BenchOptions> {
+pub(crate) fn sized(mut options: BenchOptions, model: &Model) -> Result<BenchOptions> {
     known_to_some(&[options.dims.clone()], &[model])?;
     for symbol in Input::batch_symbols(model) {
         if options.dims.get(&symbol).is_none() {

@@ -12,7 +12,7 @@ use super::out::{self, Paint, Tone};
 
 /// The measurement of candidates, and the choice.
 #[derive(Serialize)]
-pub struct Tuned {
+pub(crate) struct Tuned {
     engine: &'static str,
     /// The sizes of the open dimensions.
     sizes: String,
@@ -56,14 +56,14 @@ fn as_name<S: serde::Serializer>(options: &CandidateOptions, to: S) -> Result<S:
 
 /// The times of a candidate, one for each round, and its peak of memory; or the reason why it did
 /// not run.
-pub type Times = Result<(Vec<f64>, Option<u64>), String>;
+pub(crate) type Times = Result<(Vec<f64>, Option<u64>), String>;
 
 impl Tuned {
     /// Measures candidates against each other in tract, and chooses the best one.
     ///
     /// # Errors
     /// If no candidate ran.
-    pub fn in_tract(
+    pub(crate) fn in_tract(
         candidates: &[Candidate],
         options: &BenchOptions,
         goal: TuneGoal,
@@ -80,7 +80,7 @@ impl Tuned {
     ///
     /// # Errors
     /// If no candidate ran.
-    pub fn new(
+    pub(crate) fn new(
         engine: &'static str,
         candidates: &[Candidate],
         times: Vec<Times>,
@@ -127,13 +127,13 @@ impl Tuned {
     }
 
     /// The options of the chosen candidate.
-    pub fn chosen(&self) -> CandidateOptions {
+    pub(crate) fn chosen(&self) -> CandidateOptions {
         self.chosen
     }
 
     /// A table of the candidates that ran, a line for each of the others, and a line about the
     /// choice.
-    pub fn text(&self, paint: Paint) -> String {
+    pub(crate) fn text(&self, paint: Paint) -> String {
         let heads = ["options", "time", "95 % interval", "median", "peak", "file"];
         let mut table = paint.table(&heads);
         for candidate in self.candidates.iter().filter(|it| it.failed.is_none()) {

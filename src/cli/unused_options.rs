@@ -7,7 +7,7 @@ use unfold::plan::Plan;
 
 /// An option without effect on a model, which may be misspelled or meant for other models.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Idle {
+pub(crate) struct Idle {
     /// Its name in Python.
     option: &'static str,
     /// The value without effect, if the option has several.
@@ -18,7 +18,7 @@ pub struct Idle {
 
 impl Idle {
     /// The options of a plan without effect.
-    pub fn all(options: &FuseOptions, model: &Model, plan: &Plan) -> Vec<Self> {
+    pub(crate) fn all(options: &FuseOptions, model: &Model, plan: &Plan) -> Vec<Self> {
         let skips = options
             .idle_skips(model, plan)
             .into_iter()
@@ -42,7 +42,7 @@ impl Idle {
     }
 
     /// A line about it for users of the command.
-    pub fn on_command_line(&self) -> String {
+    pub(crate) fn on_command_line(&self) -> String {
         let value = self
             .value
             .as_ref()
@@ -56,7 +56,7 @@ impl Idle {
 
     /// A line about it for callers from Python.
     #[cfg(feature = "python")]
-    pub fn in_python(&self) -> String {
+    pub(crate) fn in_python(&self) -> String {
         let value = self
             .value
             .as_ref()

@@ -3,16 +3,16 @@
 use unfold::error::Error;
 
 /// The exit code of all usage errors.
-pub const CODE: u8 = 2;
+pub(crate) const CODE: u8 = 2;
 
 /// A usage error: the invalid word and the alternatives.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Misused(pub String);
+pub(crate) struct Misused(pub String);
 
 /// Whether an error is a usage error. Some are found by the library, which knows the names in a
 /// model.
-pub fn is_misuse(error: &anyhow::Error) -> bool {
+pub(crate) fn is_misuse(error: &anyhow::Error) -> bool {
     error.is::<Misused>()
         || matches!(
             error.downcast_ref(),
@@ -21,6 +21,6 @@ pub fn is_misuse(error: &anyhow::Error) -> bool {
 }
 
 /// A usage error as the error of a command.
-pub fn misused(line: impl Into<String>) -> anyhow::Error {
+pub(crate) fn misused(line: impl Into<String>) -> anyhow::Error {
     Misused(line.into()).into()
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 
 /// Parses a nonnegative number.
-pub fn from_zero(text: &str) -> Result<f64, String> {
+pub(super) fn from_zero(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
         _ => Err("not a number from 0 on".to_owned()),
@@ -15,7 +15,7 @@ pub fn from_zero(text: &str) -> Result<f64, String> {
 }
 
 /// Parses a positive count.
-pub fn from_one(text: &str) -> Result<NonZeroUsize, String> {
+pub(super) fn from_one(text: &str) -> Result<NonZeroUsize, String> {
     let count: usize = text
         .parse()
         .map_err(|_| "not a whole number from 1 on".to_owned())?;
@@ -26,7 +26,7 @@ pub fn from_one(text: &str) -> Result<NonZeroUsize, String> {
 const THREADS: usize = 1024;
 
 /// Parses a number of threads.
-pub fn threads(text: &str) -> Result<NonZeroUsize, String> {
+pub(super) fn threads(text: &str) -> Result<NonZeroUsize, String> {
     match from_one(text)? {
         count if count.get() > THREADS => Err(format!("{count} are too many: at most {THREADS}")),
         count => Ok(count),
@@ -34,14 +34,14 @@ pub fn threads(text: &str) -> Result<NonZeroUsize, String> {
 }
 
 /// Parses a positive duration in seconds.
-pub fn seconds(text: &str) -> Result<f64, String> {
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
     let given = text.parse().ok().filter(|&seconds| seconds > 0.0);
     let possible = given.filter(|&seconds| Duration::try_from_secs_f64(seconds).is_ok());
     possible.ok_or_else(|| "not a number of seconds above 0".to_owned())
 }
 
 /// Refuses `-` as the name of a file.
-pub fn named(text: &str) -> Result<String, String> {
+pub(super) fn named(text: &str) -> Result<String, String> {
     match text {
         "-" => Err("standard streams are neither read nor written; name a file".to_owned()),
         name => Ok(name.to_owned()),
@@ -49,7 +49,7 @@ pub fn named(text: &str) -> Result<String, String> {
 }
 
 /// A parser for the name of a file.
-pub fn file() -> impl TypedValueParser<Value = PathBuf> {
+pub(super) fn file() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| match path.to_str().map(named) {
         Some(Err(reason)) => Err(reason),
         _ => Ok(path),
@@ -57,7 +57,7 @@ pub fn file() -> impl TypedValueParser<Value = PathBuf> {
 }
 
 /// A parser for an existing folder.
-pub fn folder() -> impl TypedValueParser<Value = PathBuf> {
+pub(super) fn folder() -> impl TypedValueParser<Value = PathBuf> {
     file().try_map(|path| {
         if path.is_dir() {
             Ok(path)

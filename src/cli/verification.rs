@@ -14,7 +14,7 @@ use crate::cli::out::{Paint, Tone};
 
 /// The method of verification of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum When {
+pub(crate) enum When {
     /// Runs both models. If tract cannot run one of them, or if they differ, proves that they are
     /// equal. If neither is possible, there is a warning, and the result is written
     Auto,
@@ -34,7 +34,7 @@ pub enum When {
 
 /// The outcome of verification.
 #[derive(Debug, Default)]
-pub struct Judged {
+pub(crate) struct Judged {
     /// The outcome of running both models, if it was tried.
     pub run: Option<Verdict>,
     /// The outcome of the proof, if it was tried.
@@ -49,7 +49,7 @@ pub struct Judged {
 impl Judged {
     /// Runs and proves as requested. If engines cannot run the original directly, they run it after
     /// inlining.
-    pub fn new(
+    pub(crate) fn new(
         when: When,
         [original, runs]: [&Model; 2],
         fused: &Model,
@@ -97,18 +97,18 @@ impl Judged {
     }
 
     /// Whether any verification was requested.
-    pub fn was_tried(&self) -> bool {
+    pub(crate) fn was_tried(&self) -> bool {
         self.run.is_some() || self.proof.is_some()
     }
 
     /// Whether the result is known to compute the same function as the original.
-    pub fn is_verified(&self) -> bool {
+    pub(crate) fn is_verified(&self) -> bool {
         let has_passed = self.run.as_ref().is_some_and(Verdict::passed);
         self.wrong_pass().is_none() && (self.is_proved() || has_passed)
     }
 
     /// The exit code.
-    pub fn end(&self, when: When) -> End {
+    pub(crate) fn end(&self, when: When) -> End {
         match (&self.run, &self.proof) {
             _ if self.wrong_pass().is_some() => End::Differs,
             _ if self.is_verified() || !self.was_tried() => End::Done,
@@ -120,7 +120,7 @@ impl Judged {
     }
 
     /// The outcome in one word.
-    pub fn word(&self) -> &'static str {
+    pub(crate) fn word(&self) -> &'static str {
         match (&self.run, &self.proof) {
             _ if self.wrong_pass().is_some() => "differs",
             _ if self.is_proved() => "proved",
@@ -132,7 +132,7 @@ impl Judged {
     }
 
     /// The outcome as text, without errors, which are printed to the standard error stream.
-    pub fn text(&self, paint: Paint) -> String {
+    pub(crate) fn text(&self, paint: Paint) -> String {
         let mut text = String::new();
         if let Some(Verdict::Compared(comparison)) = &self.run {
             text += &(compared(comparison, paint) + "\n");
@@ -164,7 +164,7 @@ impl Judged {
     }
 
     /// The warning or error, with its kind.
-    pub fn complaint(&self, when: When) -> Option<(&'static str, String)> {
+    pub(crate) fn complaint(&self, when: When) -> Option<(&'static str, String)> {
         let end = self.end(when);
         let fate = if end == End::Done {
             ""
@@ -233,7 +233,7 @@ fn compared(comparison: &Comparison, paint: Paint) -> String {
 }
 
 /// The proof as text, if it succeeded.
-pub fn proved(proof: &Proof, paint: Paint) -> Option<String> {
+pub(crate) fn proved(proof: &Proof, paint: Paint) -> Option<String> {
     let Proof::Proved {
         points,
         bound,

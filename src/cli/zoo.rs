@@ -24,7 +24,7 @@ Examples:
 /// The topologies were written by PyTorch's exporter. `unfold bench` without a model measures them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct ZooArgs {
+pub(super) struct ZooArgs {
     /// The network; `list` shows all networks
     #[arg(value_name = "NETWORK")]
     network: String,
@@ -43,7 +43,7 @@ pub struct ZooArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &ZooArgs) -> Result<End> {
+pub(super) fn run(args: &ZooArgs) -> Result<End> {
     if args.network == "list" {
         out::print(&list())?;
         return Ok(End::Done);

@@ -38,7 +38,7 @@ impl Settings<'_> {
     ///
     /// # Errors
     /// The edits that cannot be applied, or that add too much.
-    pub fn apply(
+    pub(super) fn apply(
         &self,
         changes: (&[Edit], &[Removal]),
         analysis: &Analysis,
@@ -62,7 +62,7 @@ impl Settings<'_> {
     ///
     /// # Errors
     /// The edits that cannot be applied, or that add too much.
-    pub fn edited(
+    pub(super) fn edited(
         &self,
         edits: &[Edit],
         analysis: &Analysis,
@@ -90,7 +90,7 @@ impl Context<'_, '_> {
     ///
     /// # Errors
     /// An edit cannot be applied.
-    pub fn rewritten(
+    pub(super) fn rewritten(
         &self,
         edits: &[Edit],
         neighbours: Neighbours,
@@ -107,7 +107,7 @@ impl Context<'_, '_> {
     }
 
     /// Records an edited model in the log.
-    pub fn noted(&self, edited: EditedModel, log: &mut PlanLog) -> Model {
+    pub(super) fn noted(&self, edited: EditedModel, log: &mut PlanLog) -> Model {
         let has_fewer = edited.model.graph().node.len() < self.model().graph().node.len();
         log.rewritten(edited.stored, edited.growth, has_fewer);
         edited.model

@@ -15,7 +15,7 @@ pub(super) struct FirstConstants<'m> {
 }
 
 impl<'m> FirstConstants<'m> {
-    pub fn new(model: &'m Model) -> Self {
+    pub(super) fn new(model: &'m Model) -> Self {
         FirstConstants {
             model,
             analysis: OnceCell::new(),
@@ -26,7 +26,7 @@ impl<'m> FirstConstants<'m> {
     ///
     /// # Errors
     /// The model has no constant with this name, or its elements cannot be read.
-    pub fn read(&self, name: &str) -> Result<ArrayD<f64>, Refusal> {
+    pub(super) fn read(&self, name: &str) -> Result<ArrayD<f64>, Refusal> {
         let unknown = || Refusal::new(Reason::NotConstant, name);
         let analysis = self.analysis.get_or_init(|| Analysis::new(self.model).ok());
         let analysis = analysis.as_ref().ok_or_else(unknown)?;

@@ -16,7 +16,7 @@ const SMALL: i64 = 1 << 10;
 
 /// Whether both models have equal operators on equal values. Large constants are equal if they have
 /// one name.
-pub fn is_unchanged(before: &Model, after: &Model) -> bool {
+pub(super) fn is_unchanged(before: &Model, after: &Model) -> bool {
     let [one, other] = [before, after].map(|model| signature(model.graph(), model.externals()));
     one.is_some() && one == other
 }

@@ -13,7 +13,7 @@ pub(crate) struct GrowthBudget {
 
 impl GrowthBudget {
     /// The limit for a model whose weights may grow by `percent` percent.
-    pub fn new(model: &Model, percent: f64) -> Self {
+    pub(super) fn new(model: &Model, percent: f64) -> Self {
         let there = model.weight_bytes();
         // The growth of earlier runs, according to the metadata. It is limited to a plausible
         // value, because any program can write metadata.

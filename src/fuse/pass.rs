@@ -84,12 +84,12 @@ pub(crate) enum Effect {
 
 impl Effect {
     /// The effect of a pass that may have changed the model.
-    pub fn from_model(made: Option<Model>) -> Self {
+    pub(super) fn from_model(made: Option<Model>) -> Self {
         made.map_or(Effect::Nothing, Effect::made)
     }
 
     /// The effect of a pass that changed the model.
-    pub fn made(model: Model) -> Self {
+    pub(super) fn made(model: Model) -> Self {
         Effect::Model(Box::new(model))
     }
 }
@@ -127,7 +127,7 @@ pub(crate) struct Bases<'m> {
 
 impl Settings<'_> {
     /// Whether `--skip` names a pass, or another one runs alone.
-    pub fn skips(&self, pass: &dyn Pass) -> bool {
+    pub(super) fn skips(&self, pass: &dyn Pass) -> bool {
         let is_left_out = self.only.is_some_and(|only| only != pass.name());
         is_left_out || self.skip.skips(pass.name(), pass.aliases())
     }
@@ -135,14 +135,14 @@ impl Settings<'_> {
 
 impl<'m> Bases<'m> {
     /// The model after inlining.
-    pub fn inlined(&self) -> &'m Model {
+    pub(super) fn inlined(&self) -> &'m Model {
         self.inlined
             .get()
             .map_or(self.model, |inlined| &inlined.model)
     }
 
     /// The model after inlining and flattening. Formulas of new tensors read its constants.
-    pub fn first(&self) -> &Model {
+    pub(super) fn first(&self) -> &Model {
         self.flat
             .get()
             .map_or_else(|| self.inlined(), |flat| &flat.model)
@@ -166,7 +166,7 @@ pub(crate) struct Context<'c, 'm> {
 }
 
 impl<'c, 'm> Context<'c, 'm> {
-    pub fn new(
+    pub(super) fn new(
         settings: &'c Settings<'c>,
         bases: &'c Bases<'m>,
         result: Option<&'c Model>,
@@ -185,22 +185,22 @@ impl<'c, 'm> Context<'c, 'm> {
     }
 
     /// The model whose constants the formulas of new tensors read.
-    pub fn first(&self) -> &'c Model {
+    pub(super) fn first(&self) -> &'c Model {
         self.bases.first()
     }
 
     /// The model.
-    pub fn model(&self) -> &'c Model {
+    pub(super) fn model(&self) -> &'c Model {
         self.result.unwrap_or_else(|| self.first())
     }
 
     /// The result so far, if it differs from the first model.
-    pub fn result(&self) -> Option<&'c Model> {
+    pub(super) fn result(&self) -> Option<&'c Model> {
         self.result
     }
 
     /// The result so far, or the inlined model with its bodies if nothing has changed yet.
-    pub fn result_or_inlined(&self) -> &'c Model {
+    pub(super) fn result_or_inlined(&self) -> &'c Model {
         self.result.unwrap_or_else(|| self.bases.inlined())
     }
 
@@ -208,7 +208,7 @@ impl<'c, 'm> Context<'c, 'm> {
     ///
     /// # Errors
     /// The graph is invalid, or its inputs or outputs differ from those of the first model.
-    pub fn analysis(&self) -> Result<&Analysis<'c>> {
+    pub(super) fn analysis(&self) -> Result<&Analysis<'c>> {
         if let Some(analysis) = self.analysis.get() {
             return Ok(analysis);
         }
@@ -224,12 +224,12 @@ impl<'c, 'm> Context<'c, 'm> {
 
     /// Takes the time of the analysis. `None` if there was no analysis, or its time was taken
     /// before.
-    pub fn take_analysis_time(&self) -> Option<Duration> {
+    pub(super) fn take_analysis_time(&self) -> Option<Duration> {
         self.analysis_time.take()
     }
 
     /// Whether the bodies of the model are flattened into its main graph.
-    pub fn is_flat(&self) -> bool {
+    pub(super) fn is_flat(&self) -> bool {
         self.bases.flat.get().is_some() && !self.bases.is_restored.get()
     }
 
@@ -237,13 +237,13 @@ impl<'c, 'm> Context<'c, 'm> {
     ///
     /// # Errors
     /// The errors of [`Context::analysis`].
-    pub fn take_sites(&self) -> Result<Vec<Site>> {
+    pub(super) fn take_sites(&self) -> Result<Vec<Site>> {
         let kept = self.sites.take();
         kept.map_or_else(|| self.find_sites(), Ok)
     }
 
     /// Keeps the sites for the next pass, which saves it the search.
-    pub fn keep_sites(&self, sites: Vec<Site>) {
+    pub(super) fn keep_sites(&self, sites: Vec<Site>) {
         self.sites.replace(Some(sites));
     }
 
@@ -251,7 +251,7 @@ impl<'c, 'm> Context<'c, 'm> {
     ///
     /// # Errors
     /// The errors of [`Context::analysis`].
-    pub fn find_sites(&self) -> Result<Vec<Site>> {
+    pub(super) fn find_sites(&self) -> Result<Vec<Site>> {
         Ok(recognize::find(&View::new(self.analysis()?)))
     }
 
@@ -259,7 +259,7 @@ impl<'c, 'm> Context<'c, 'm> {
     ///
     /// # Errors
     /// The errors of [`Context::analysis`].
-    pub fn skipped_nodes(&self) -> Result<HashSet<NodeId>> {
+    pub(super) fn skipped_nodes(&self) -> Result<HashSet<NodeId>> {
         let skip = &self.settings.skip;
         if skip.is_empty() {
             return Ok(HashSet::default());
@@ -276,7 +276,7 @@ impl<'c, 'm> Context<'c, 'm> {
     }
 
     /// The reason why the meaning of operators is unknown, if it is.
-    pub fn unknown_operators(&self) -> Option<&Refusal> {
+    pub(super) fn unknown_operators(&self) -> Option<&Refusal> {
         self.unknown
             .get_or_init(|| unknown_operators(self.model()))
             .as_ref()

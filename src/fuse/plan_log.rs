@@ -21,7 +21,7 @@ const EXACT: f64 = 1e-12;
 
 /// The sites of all passes so far.
 #[derive(Default)]
-pub struct PlanLog {
+pub(crate) struct PlanLog {
     /// The plan of the first pass, with the outcomes of its sites in later passes, and the sites
     /// that later passes added.
     pub plan: Plan,
@@ -46,7 +46,7 @@ pub struct PlanLog {
 }
 
 /// A site as one pass sees it.
-pub struct SiteRecord {
+pub(crate) struct SiteRecord {
     /// The index of the site in the merged plan, unless it is new.
     known: Option<usize>,
     /// Other sites whose values this site outputs.
@@ -57,24 +57,24 @@ pub struct SiteRecord {
 
 impl SiteRecord {
     /// Records a value that the site will output.
-    pub fn makes(&mut self, value: &str) {
+    pub(crate) fn makes(&mut self, value: &str) {
         self.values.push(value.to_owned());
     }
 }
 
 impl PlanLog {
     /// Begins to collect the tensors of the next pass for [`PlanLog::latest`].
-    pub fn begin_pass(&mut self) {
+    pub(crate) fn begin_pass(&mut self) {
         self.latest = Some(vec![]);
     }
 
     /// The tensors of the last pass, as formulas over the model before it, if they are collected.
-    pub fn latest(&self) -> &[Stored] {
+    pub(crate) fn latest(&self) -> &[Stored] {
         self.latest.as_deref().unwrap_or_default()
     }
 
     /// Adds tensors that are computed from those of the model before sites are known.
-    pub fn begin(&mut self, formulas: &[NewConstant]) {
+    pub(crate) fn begin(&mut self, formulas: &[NewConstant]) {
         let stored: Vec<Stored> = formulas.iter().filter_map(Stored::from_constant).collect();
         if let Some(latest) = &mut self.latest {
             latest.extend(stored.iter().cloned());
@@ -83,7 +83,7 @@ impl PlanLog {
     }
 
     /// Finds which of the sites are known from earlier repetitions.
-    pub fn recognise(&self, graph: &Graph, sites: &[Site]) -> Vec<SiteRecord> {
+    pub(crate) fn recognise(&self, graph: &Graph, sites: &[Site]) -> Vec<SiteRecord> {
         let sites = sites.iter();
         sites.map(|site| self.record(graph, site)).collect()
     }
@@ -112,13 +112,13 @@ impl PlanLog {
     }
 
     /// The refusal of a site by an earlier repetition.
-    pub fn refusal(&self, seen: &SiteRecord) -> Option<Refusal> {
+    pub(crate) fn refusal(&self, seen: &SiteRecord) -> Option<Refusal> {
         self.refused.get(&seen.known?).cloned()
     }
 
     /// The refusal of a site whose constants are 1 and 0 only because they were rounded when they
     /// were stored. As formulas over constants of the first model, they only come near 1 and 0.
-    pub fn rounded(&self, graph: &Graph, site: &Site, read: Read) -> Option<Refusal> {
+    pub(crate) fn rounded(&self, graph: &Graph, site: &Site, read: Read) -> Option<Refusal> {
         let parts = [&site.pre, &site.post]
             .into_iter()
             .flatten()
@@ -150,7 +150,7 @@ impl PlanLog {
 
     /// Records the plan of a pass for the sites that it saw, the sites that it refused, and the new
     /// names of values.
-    pub fn note(
+    pub(crate) fn note(
         &mut self,
         mut plan: Plan,
         seen: Vec<SiteRecord>,
@@ -239,7 +239,7 @@ impl PlanLog {
     }
 
     /// Records the streams that changed their basis, their new tensors, and the streams that stay.
-    pub fn rebased(&mut self, streams: Vec<StreamPlan>, stored: Vec<Stored>) {
+    pub(crate) fn rebased(&mut self, streams: Vec<StreamPlan>, stored: Vec<Stored>) {
         let is_first = self.plan.streams.is_empty();
         for stream in streams {
             // A changed stream is found again, possibly under another name.
@@ -263,7 +263,7 @@ impl PlanLog {
     }
 
     /// Records changes other than folds of sites.
-    pub fn tidied(&mut self, tidied: &Tidied) {
+    pub(crate) fn tidied(&mut self, tidied: &Tidied) {
         self.plan.tidy.constants += tidied.constants;
         self.plan.tidy.duplicates += tidied.duplicates;
         self.plan.tidy.kept.clone_from(&tidied.kept);
@@ -276,7 +276,7 @@ impl PlanLog {
 
     /// Drops refusals for growth, because a part of a shared weight may be a weight of its own now.
     /// `false` if there were none.
-    pub fn reconsider(&mut self) -> bool {
+    pub(crate) fn reconsider(&mut self) -> bool {
         let before = self.refused.len();
         if std::mem::take(&mut self.has_other_weights) {
             self.refused
@@ -287,7 +287,7 @@ impl PlanLog {
 
     /// Records the tensors of operators that were written in another form, and whether operators
     /// were saved.
-    pub fn rewritten(&mut self, stored: Vec<Stored>, grown: u64, has_fewer: bool) {
+    pub(crate) fn rewritten(&mut self, stored: Vec<Stored>, grown: u64, has_fewer: bool) {
         self.plan.is_tidied = true;
         self.has_fewer |= has_fewer;
         self.plan.growth += grown;
@@ -296,19 +296,19 @@ impl PlanLog {
 
     /// Whether all changes may have been undone: layers were moved from rows to all axes, and no
     /// site or stream has changed.
-    pub fn may_be_unchanged(&self) -> bool {
+    pub(crate) fn may_be_unchanged(&self) -> bool {
         self.is_lifted && self.plan.is_tidied_alone()
     }
 
     /// Records that the result is the model itself.
-    pub fn is_unchanged(&mut self) {
+    pub(crate) fn is_unchanged(&mut self) {
         self.plan.is_tidied = false;
         self.plan.growth = 0;
         self.plan.tidy = Tidy::default();
     }
 
     /// The recipes of stored tensors, over constants of the first model.
-    pub fn recipes(&self) -> HashMap<&str, &Recipe> {
+    pub(crate) fn recipes(&self) -> HashMap<&str, &Recipe> {
         self.tensors
             .iter()
             .map(|tensor| (tensor.name.as_str(), &tensor.recipe))
@@ -334,7 +334,7 @@ impl PlanLog {
     }
 
     /// Drops the tensors that are not in the result.
-    pub fn keep_tensors_of(&mut self, result: &Model) {
+    pub(crate) fn keep_tensors_of(&mut self, result: &Model) {
         let graph = result.graph();
         let nodes = graph.node.iter();
         let constants = nodes.filter(|node| node.op_type() == "Constant");
@@ -347,7 +347,7 @@ impl PlanLog {
 
     /// The plan of all passes, with the reason why the run stopped, and the statistics of each
     /// pass.
-    pub fn finish(mut self, stopped: StopReason, passes: Vec<PassStats>) -> Plan {
+    pub(crate) fn finish(mut self, stopped: StopReason, passes: Vec<PassStats>) -> Plan {
         self.plan.placed.append(&mut self.unplaced);
         Plan {
             tensors: self.tensors,

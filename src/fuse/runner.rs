@@ -29,7 +29,11 @@ impl PipelineRun<'_> {
     ///
     /// # Errors
     /// The graph is invalid, or a pass has a defect.
-    pub fn run(&self, model: &Model, inlined: &OnceCell<Lowered>) -> Result<(Option<Model>, Plan)> {
+    pub(super) fn run(
+        &self,
+        model: &Model,
+        inlined: &OnceCell<Lowered>,
+    ) -> Result<(Option<Model>, Plan)> {
         for may_flatten in [true, false] {
             let bases = Bases {
                 model,

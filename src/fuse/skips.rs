@@ -28,7 +28,7 @@ impl SkipSet {
     ///
     /// # Errors
     /// There are too many patterns to search for them together.
-    pub fn new(skip: &[String]) -> Result<Self> {
+    pub(super) fn new(skip: &[String]) -> Result<Self> {
         let mut set = GlobSetBuilder::new();
         for pattern in skip.iter().filter_map(|pattern| Glob::new(pattern).ok()) {
             set.add(pattern);
@@ -40,23 +40,23 @@ impl SkipSet {
         })
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.exact.is_empty()
     }
 
     /// Whether a name is skipped. Exact names come first, because the star of `PN*` and the
     /// brackets of `layers[0]` are parts of names.
-    pub fn is_match(&self, name: &str) -> bool {
+    pub(super) fn is_match(&self, name: &str) -> bool {
         self.exact.contains(name) || self.patterns.is_match(name)
     }
 
     /// Whether a pass is skipped, by its name or by one of its older words, which a pattern may
     /// match.
-    pub fn skips(&self, name: &str, aliases: &[&str]) -> bool {
+    pub(super) fn skips(&self, name: &str, aliases: &[&str]) -> bool {
         self.exact.contains(name) || aliases.iter().any(|alias| self.is_match(alias))
     }
 
-    pub fn has(&self, name: &str, kind: &Kind) -> bool {
+    pub(super) fn has(&self, name: &str, kind: &Kind) -> bool {
         self.is_match(name) || self.is_match(kind.name)
     }
 }

@@ -27,7 +27,10 @@ pub(crate) enum Repeats {
 
 impl PipelineStage {
     /// A stage that runs each pass once.
-    pub const fn once(name: &'static str, groups: &'static [&'static [&'static dyn Pass]]) -> Self {
+    pub(super) const fn once(
+        name: &'static str,
+        groups: &'static [&'static [&'static dyn Pass]],
+    ) -> Self {
         PipelineStage {
             name,
             groups,
@@ -38,7 +41,7 @@ impl PipelineStage {
 
     /// A stage that runs its passes until none of them finds anything to do, or until they have
     /// changed the model `bound` times.
-    pub const fn fixpoint(
+    pub(super) const fn fixpoint(
         name: &'static str,
         bound: usize,
         groups: &'static [&'static [&'static dyn Pass]],
@@ -52,7 +55,7 @@ impl PipelineStage {
     }
 
     /// The stage with the condition that this pass has changed the model.
-    pub const fn after(self, pass: &'static str) -> Self {
+    pub(super) const fn after(self, pass: &'static str) -> Self {
         PipelineStage {
             after: Some(pass),
             ..self
@@ -60,7 +63,7 @@ impl PipelineStage {
     }
 
     /// The passes, in order.
-    pub fn passes(&self) -> impl Iterator<Item = &'static dyn Pass> {
+    pub(super) fn passes(&self) -> impl Iterator<Item = &'static dyn Pass> {
         self.groups.iter().flat_map(|group| group.iter().copied())
     }
 }

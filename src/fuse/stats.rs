@@ -16,7 +16,7 @@ pub(super) struct Stats {
 }
 
 impl Stats {
-    pub fn new(stages: &[PipelineStage]) -> Self {
+    pub(super) fn new(stages: &[PipelineStage]) -> Self {
         let mut rows = vec![row(ANALYSIS)];
         for pass in stages.iter().flat_map(PipelineStage::passes) {
             if rows.iter().all(|row| row.name != pass.name()) {
@@ -27,7 +27,7 @@ impl Stats {
     }
 
     /// Records a run of a pass. The time of an analysis during the run does not count for the pass.
-    pub fn ran(&mut self, pass: &dyn Pass, time: Duration, context: &Context) {
+    pub(super) fn ran(&mut self, pass: &dyn Pass, time: Duration, context: &Context) {
         let analysed = context.take_analysis_time();
         if let Some(time) = analysed {
             let row = self.row(ANALYSIS);
@@ -41,7 +41,7 @@ impl Stats {
     }
 
     /// Records the effect of the last run.
-    pub fn changed(&mut self, pass: &dyn Pass, context: &Context, effect: &Effect) {
+    pub(super) fn changed(&mut self, pass: &dyn Pass, context: &Context, effect: &Effect) {
         let row = self.row(pass.name());
         row.changes += 1;
         if let Effect::Model(model) = effect {
@@ -50,7 +50,7 @@ impl Stats {
     }
 
     /// The rows of the passes that ran.
-    pub fn finish(self) -> Vec<PassStats> {
+    pub(super) fn finish(self) -> Vec<PassStats> {
         let ran = self.rows.into_iter().filter(|row| row.runs > 0);
         ran.collect()
     }

@@ -14,7 +14,7 @@ const LONGEST: usize = 48;
 const SHORTEST: usize = 8;
 
 /// The data that determine the block of a row.
-pub struct Lead {
+pub(super) struct Lead {
     /// The steps of its path; empty if the path is unknown.
     pub path: Vec<String>,
     /// Whether the row is a sum, after which a section may end.
@@ -22,7 +22,7 @@ pub struct Lead {
 }
 
 /// Splits a module path into steps. A number belongs to the step before it: `blocks.0`, `attn`.
-pub fn steps(path: &str) -> Vec<String> {
+pub(super) fn steps(path: &str) -> Vec<String> {
     let mut steps: Vec<String> = vec![];
     for step in path.split(['.', '/']).filter(|step| !step.is_empty()) {
         let is_full = steps.len() == DEEPEST;
@@ -41,7 +41,7 @@ pub fn steps(path: &str) -> Vec<String> {
 ///
 /// A row without a path is put into the innermost block that contains both the previous and the
 /// next row with a path.
-pub fn blocks(leads: &[Lead]) -> Vec<OutlineBlock> {
+pub(super) fn blocks(leads: &[Lead]) -> Vec<OutlineBlock> {
     let mut behind: Vec<Option<&[String]>> = vec![None; leads.len()];
     let mut next = None;
     for (at, lead) in leads.iter().enumerate().rev() {

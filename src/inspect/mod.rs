@@ -96,7 +96,7 @@ fn centred(stream: &StreamPlan) -> Option<String> {
 }
 
 /// The new tensors of a plan, each with its formula.
-pub fn tensors(plan: &Plan) -> Vec<ReportedTensor> {
+pub(crate) fn tensors(plan: &Plan) -> Vec<ReportedTensor> {
     let mut tensors = vec![];
     for tensor in &plan.tensors {
         let inputs = tensor.recipe.constants().into_iter();

@@ -9,7 +9,7 @@ use crate::ir::NodeId;
 use crate::report::{OutlineBlock, OutlineRow, RowChange};
 
 /// The operators before and after in a common order, and their blocks.
-pub fn rows(sides: &[GraphSide; 2], plan: &Plan) -> (Vec<OutlineRow>, Vec<OutlineBlock>) {
+pub(super) fn rows(sides: &[GraphSide; 2], plan: &Plan) -> (Vec<OutlineRow>, Vec<OutlineBlock>) {
     let [before, after] = sides;
     let old_by_new = pairs(before, after);
     let new_by_old: HashMap<NodeId, NodeId> =

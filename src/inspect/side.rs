@@ -17,7 +17,7 @@ use crate::shape::facts::Facts;
 const LONGEST: usize = 16;
 
 /// A graph with facts about its values.
-pub struct GraphSide<'m> {
+pub(super) struct GraphSide<'m> {
     pub graph: Graph<'m>,
     facts: Facts,
     /// The operators in the order of execution. A Constant counts as a constant, and not as an
@@ -30,7 +30,7 @@ impl<'m> GraphSide<'m> {
     ///
     /// # Errors
     /// If the graph is invalid.
-    pub fn new(model: &'m Model) -> Result<Self> {
+    pub(super) fn new(model: &'m Model) -> Result<Self> {
         let graph = Graph::new(model)?;
         let facts = Facts::infer(&graph);
         let nodes = graph
@@ -47,7 +47,7 @@ impl<'m> GraphSide<'m> {
     }
 
     /// Whether a value is a constant of the model.
-    pub fn is_stored(&self, value: ValueId) -> bool {
+    pub(super) fn is_stored(&self, value: ValueId) -> bool {
         let producer = self.graph.producer(value);
         self.graph.initializer(value).is_some()
             || producer.is_some_and(|(node, _)| self.graph.is(node, "Constant"))
@@ -55,7 +55,7 @@ impl<'m> GraphSide<'m> {
 
     /// The steps of the module path of a node, from the outermost module, or else of the region
     /// path of its body; empty if neither is known.
-    pub fn path(&self, node: NodeId) -> Vec<String> {
+    pub(super) fn path(&self, node: NodeId) -> Vec<String> {
         let path = scope(&self.graph, node).path;
         super::blocks::steps(if path.is_empty() {
             way(self.graph.node(node))
@@ -65,13 +65,13 @@ impl<'m> GraphSide<'m> {
     }
 
     /// Whether a node adds two values that vary, as at the end of a residual branch.
-    pub fn is_sum(&self, node: NodeId) -> bool {
+    pub(super) fn is_sum(&self, node: NodeId) -> bool {
         let mut inputs = self.graph.inputs(node).iter();
         self.graph.is(node, "Add")
             && inputs.all(|input| input.is_some_and(|value| !self.is_stored(value)))
     }
 
-    pub fn class(&self, node: NodeId) -> Class {
+    pub(super) fn class(&self, node: NodeId) -> Class {
         match self.graph.category(node) {
             Some(Category::MatrixProduct | Category::Layer) => Class::Product,
             Some(Category::Normalizer) => Class::Normalizer,
@@ -81,7 +81,7 @@ impl<'m> GraphSide<'m> {
     }
 
     /// A node in the form of the outline.
-    pub fn outlined(&self, node: NodeId) -> OutlineNode {
+    pub(super) fn outlined(&self, node: NodeId) -> OutlineNode {
         let proto = self.graph.node(node);
         let operator = match proto.domain() {
             BEGIN => format!("{} begins", proto.op_type()),
@@ -102,7 +102,7 @@ impl<'m> GraphSide<'m> {
     }
 
     /// The facts about all inputs and outputs of the operators.
-    pub fn values(&self) -> BTreeMap<String, OutlineValue> {
+    pub(super) fn values(&self) -> BTreeMap<String, OutlineValue> {
         let mut values = BTreeMap::new();
         for &node in &self.nodes {
             let (inputs, outputs) = (self.graph.inputs(node), self.graph.outputs(node));

@@ -6,7 +6,7 @@ use crate::refusal::Reason;
 ///
 /// # Errors
 /// [`Reason::Attribute`] if it is out of range.
-pub fn axis(axis: i64, rank: usize) -> Result<usize, Reason> {
+pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, Reason> {
     let counted = if axis < 0 { axis + rank as i64 } else { axis };
     usize::try_from(counted)
         .ok()
@@ -18,7 +18,7 @@ pub fn axis(axis: i64, rank: usize) -> Result<usize, Reason> {
 ///
 /// # Errors
 /// The errors of [`axis`].
-pub fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, Reason> {
+pub(crate) fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, Reason> {
     list.iter().map(|&one| axis(one, rank)).collect()
 }
 
@@ -27,7 +27,7 @@ pub fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, Reason> {
 ///
 /// # Errors
 /// [`Reason::Attribute`] if it does not name every axis once.
-pub fn permutation(perm: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, Reason> {
+pub(crate) fn permutation(perm: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, Reason> {
     let perm = match perm {
         Some(perm) => axes(perm, rank)?,
         None => (0..rank).rev().collect(),

@@ -10,7 +10,7 @@ use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 
 /// An integer attribute.
-pub fn int(name: &str, i: i64) -> AttributeProto {
+pub(crate) fn int(name: &str, i: i64) -> AttributeProto {
     AttributeProto {
         i: Some(i),
         ..attribute(name, AttributeType::Int)
@@ -18,7 +18,7 @@ pub fn int(name: &str, i: i64) -> AttributeProto {
 }
 
 /// An attribute that is a list of integers.
-pub fn ints(name: &str, ints: &[i64]) -> AttributeProto {
+pub(crate) fn ints(name: &str, ints: &[i64]) -> AttributeProto {
     AttributeProto {
         ints: ints.to_vec(),
         ..attribute(name, AttributeType::Ints)
@@ -26,7 +26,7 @@ pub fn ints(name: &str, ints: &[i64]) -> AttributeProto {
 }
 
 /// An attribute that is a list of strings.
-pub fn strings(name: &str, strings: &[String]) -> AttributeProto {
+pub(crate) fn strings(name: &str, strings: &[String]) -> AttributeProto {
     let strings = strings
         .iter()
         .map(|string| string.clone().into_bytes().into())
@@ -38,7 +38,7 @@ pub fn strings(name: &str, strings: &[String]) -> AttributeProto {
 }
 
 /// A float attribute.
-pub fn float(name: &str, f: f32) -> AttributeProto {
+pub(crate) fn float(name: &str, f: f32) -> AttributeProto {
     AttributeProto {
         f: Some(f),
         ..attribute(name, AttributeType::Float)
@@ -46,7 +46,13 @@ pub fn float(name: &str, f: f32) -> AttributeProto {
 }
 
 /// A node with one output, and with the metadata of the node `like`.
-pub fn node(like: &NodeProto, op: &str, name: &str, inputs: &[&str], output: &str) -> NodeProto {
+pub(crate) fn node(
+    like: &NodeProto,
+    op: &str,
+    name: &str,
+    inputs: &[&str],
+    output: &str,
+) -> NodeProto {
     NodeProto {
         op_type: Some(op.into()),
         name: Some(name.into()),
@@ -67,7 +73,7 @@ fn attribute(name: &str, kind: AttributeType) -> AttributeProto {
 
 /// A constant for new nodes.
 #[derive(Debug, Clone)]
-pub enum NewConstant {
+pub(crate) enum NewConstant {
     /// A list of integers, for shapes and axes.
     Integers {
         /// Its name.
@@ -101,7 +107,7 @@ pub enum NewConstant {
 
 impl NewConstant {
     /// The name of the constant.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         match self {
             NewConstant::Integers { name, .. }
             | NewConstant::Floats { name, .. }
@@ -113,7 +119,7 @@ impl NewConstant {
 /// Builds nodes that replace others, and the constants that they read.
 ///
 /// The nodes get the metadata of the node `like`, and their names begin with its name.
-pub struct Maker<'m> {
+pub(crate) struct Maker<'m> {
     graph: &'m Graph<'m>,
     like: &'m NodeProto,
     names: HashSet<String>,
@@ -123,7 +129,7 @@ pub struct Maker<'m> {
 
 impl<'m> Maker<'m> {
     /// Starts empty. New nodes take the stem of their names, and their metadata, from `like`.
-    pub fn new(graph: &'m Graph<'m>, like: NodeId) -> Self {
+    pub(crate) fn new(graph: &'m Graph<'m>, like: NodeId) -> Self {
         Maker {
             graph,
             like: graph.node(like),
@@ -134,24 +140,24 @@ impl<'m> Maker<'m> {
     }
 
     /// The version of ONNX's operator set that the model imports.
-    pub fn opset(&self) -> i64 {
+    pub(crate) fn opset(&self) -> i64 {
         self.graph.model().own_opset()
     }
 
     /// Returns the nodes, the last of which computes `output`, and their constants.
-    pub fn finish(mut self, output: &str) -> (Vec<NodeProto>, Vec<NewConstant>) {
+    pub(crate) fn finish(mut self, output: &str) -> (Vec<NodeProto>, Vec<NewConstant>) {
         self.makes(output);
         self.done()
     }
 
     /// Returns the nodes and their constants, if [`Maker::makes`] has named all outputs that the
     /// graph reads.
-    pub fn done(self) -> (Vec<NodeProto>, Vec<NewConstant>) {
+    pub(crate) fn done(self) -> (Vec<NodeProto>, Vec<NewConstant>) {
         (self.nodes, self.constants)
     }
 
     /// Lets the last node compute this value of the graph.
-    pub fn makes(&mut self, output: &str) {
+    pub(crate) fn makes(&mut self, output: &str) {
         if let Some(last) = self.nodes.last_mut() {
             last.output = vec![output.to_owned()];
         }
@@ -172,7 +178,12 @@ impl<'m> Maker<'m> {
     }
 
     /// Adds a node with one output, and returns the name of the output.
-    pub fn op(&mut self, op: &str, inputs: &[&str], attribute: Vec<AttributeProto>) -> String {
+    pub(crate) fn op(
+        &mut self,
+        op: &str,
+        inputs: &[&str],
+        attribute: Vec<AttributeProto>,
+    ) -> String {
         let output = self.name(&op.to_lowercase());
         self.nodes.push(NodeProto {
             attribute,
@@ -182,7 +193,7 @@ impl<'m> Maker<'m> {
     }
 
     /// Like [`Maker::op`], but the node gets the name of the node `like`, which it replaces.
-    pub fn op_in_place(
+    pub(crate) fn op_in_place(
         &mut self,
         op: &str,
         inputs: &[&str],
@@ -199,7 +210,7 @@ impl<'m> Maker<'m> {
 
     /// Adds a copy of the node `like` with a new name for its output in `slot`, and returns this
     /// name.
-    pub fn repeat_like(&mut self, slot: usize) -> String {
+    pub(crate) fn repeat_like(&mut self, slot: usize) -> String {
         let name = self.name("whole");
         let mut node = self.like.clone();
         if let Some(output) = node.output.get_mut(slot) {
@@ -211,7 +222,7 @@ impl<'m> Maker<'m> {
 
     /// Adds a copy of a node of the graph with other inputs, and returns the names of its outputs.
     /// The name of an output that is left out stays empty.
-    pub fn repeat(&mut self, node: NodeId, inputs: &[String]) -> Vec<String> {
+    pub(crate) fn repeat(&mut self, node: NodeId, inputs: &[String]) -> Vec<String> {
         let mut again = self.graph.node(node).clone();
         again.input = inputs.to_vec();
         again.name = Some(self.fresh(self.graph.name(node), "selected"));
@@ -224,7 +235,7 @@ impl<'m> Maker<'m> {
     }
 
     /// Adds a floating-point constant, and returns its name.
-    pub fn floats(&mut self, data_type: DataType, recipe: &Recipe) -> String {
+    pub(crate) fn floats(&mut self, data_type: DataType, recipe: &Recipe) -> String {
         let (name, recipe) = (self.name("constant"), recipe.clone());
         self.constants.push(NewConstant::Floats {
             name: name.clone(),
@@ -236,7 +247,7 @@ impl<'m> Maker<'m> {
 
     /// Adds a weight that replaces another one, and returns its name. Its products are summed over
     /// the axes `contracted`.
-    pub fn weight(
+    pub(crate) fn weight(
         &mut self,
         data_type: DataType,
         recipe: &Recipe,
@@ -255,7 +266,7 @@ impl<'m> Maker<'m> {
     }
 
     /// Adds a constant of integers, for shapes and axes, and returns its name.
-    pub fn ints(&mut self, values: &[i64]) -> String {
+    pub(crate) fn ints(&mut self, values: &[i64]) -> String {
         let name = self.name("constant");
         self.constants.push(NewConstant::Integers {
             name: name.clone(),
@@ -265,7 +276,7 @@ impl<'m> Maker<'m> {
     }
 
     /// Adds a node that computes the mean over axes.
-    pub fn mean(&mut self, value: &str, axes: &[i64], keep: bool) -> String {
+    pub(crate) fn mean(&mut self, value: &str, axes: &[i64], keep: bool) -> String {
         self.listed(
             "ReduceMean",
             value,
@@ -291,35 +302,35 @@ impl<'m> Maker<'m> {
     }
 
     /// Adds a Cast of the value.
-    pub fn cast(&mut self, value: &str, to: DataType) -> String {
+    pub(crate) fn cast(&mut self, value: &str, to: DataType) -> String {
         self.op("Cast", &[value], vec![int("to", to as i64)])
     }
 
     /// Adds a Reshape of the value.
-    pub fn reshape(&mut self, value: &str, shape: &[i64]) -> String {
+    pub(crate) fn reshape(&mut self, value: &str, shape: &[i64]) -> String {
         let shape = self.ints(shape);
         self.op("Reshape", &[value, &shape], vec![])
     }
 
     /// Adds a Transpose of the value.
-    pub fn transpose(&mut self, value: &str, perm: &[i64]) -> String {
+    pub(crate) fn transpose(&mut self, value: &str, perm: &[i64]) -> String {
         self.op("Transpose", &[value], vec![ints("perm", perm)])
     }
 
     /// Adds an Expand of the value.
-    pub fn expand(&mut self, value: &str, shape: &[i64]) -> String {
+    pub(crate) fn expand(&mut self, value: &str, shape: &[i64]) -> String {
         let shape = self.ints(shape);
         self.op("Expand", &[value, &shape], vec![])
     }
 
     /// Adds a Slice of a range of places along an axis.
-    pub fn slice(&mut self, value: &str, run: &Range<usize>, axis: i64) -> String {
+    pub(crate) fn slice(&mut self, value: &str, run: &Range<usize>, axis: i64) -> String {
         self.slice_between(value, [run.start as i64, run.end as i64], axis)
     }
 
     /// Adds a Slice from a start to an end along an axis. Negative bounds count from the end of the
     /// axis.
-    pub fn slice_between(&mut self, value: &str, bounds: [i64; 2], axis: i64) -> String {
+    pub(crate) fn slice_between(&mut self, value: &str, bounds: [i64; 2], axis: i64) -> String {
         let [start, end] = bounds;
         if input_at("Slice", "starts", self.opset()).is_none() {
             let lists = [("starts", start), ("ends", end), ("axes", axis)];
@@ -331,7 +342,7 @@ impl<'m> Maker<'m> {
     }
 
     /// Adds a Split of the value into parts of these extents along an axis.
-    pub fn split(&mut self, value: &str, axis: i64, extents: &[i64]) -> Vec<String> {
+    pub(crate) fn split(&mut self, value: &str, axis: i64, extents: &[i64]) -> Vec<String> {
         let mut parts =
             vec![self.listed("Split", value, vec![int("axis", axis)], ("split", extents))];
         parts.extend((1..extents.len()).map(|_| self.name("split")));
@@ -342,11 +353,11 @@ impl<'m> Maker<'m> {
     }
 
     /// Adds a Squeeze of one axis.
-    pub fn squeeze(&mut self, value: &str, axis: i64) -> String {
+    pub(crate) fn squeeze(&mut self, value: &str, axis: i64) -> String {
         self.listed("Squeeze", value, vec![], ("axes", &[axis]))
     }
     /// Adds an Unsqueeze; `axes` are places in the result.
-    pub fn unsqueeze(&mut self, value: &str, axes: &[i64]) -> String {
+    pub(crate) fn unsqueeze(&mut self, value: &str, axes: &[i64]) -> String {
         self.listed("Unsqueeze", value, vec![], ("axes", axes))
     }
 }

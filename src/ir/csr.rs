@@ -2,7 +2,7 @@
 
 /// Short lists in one block, by index (compressed sparse rows). A graph has millions of them, and
 /// each would otherwise be its own allocation.
-pub struct Csr<T> {
+pub(super) struct Csr<T> {
     items: Vec<T>,
     /// The end of each list.
     ends: Vec<usize>,
@@ -10,7 +10,7 @@ pub struct Csr<T> {
 
 impl<T> Csr<T> {
     /// No lists, with room for `count`.
-    pub fn with_capacity(count: usize) -> Self {
+    pub(super) fn with_capacity(count: usize) -> Self {
         Csr {
             items: Vec::with_capacity(count),
             ends: Vec::with_capacity(count),
@@ -18,13 +18,13 @@ impl<T> Csr<T> {
     }
 
     /// Appends a list.
-    pub fn push(&mut self, list: impl IntoIterator<Item = T>) {
+    pub(super) fn push(&mut self, list: impl IntoIterator<Item = T>) {
         self.items.extend(list);
         self.ends.push(self.items.len());
     }
 
     /// The list with an index.
-    pub fn row(&self, number: usize) -> &[T] {
+    pub(super) fn row(&self, number: usize) -> &[T] {
         let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.items[start..self.ends[number]]
     }
@@ -33,7 +33,7 @@ impl<T> Csr<T> {
 impl<T: Copy> Csr<T> {
     /// Builds `count` lists from pairs of a list's index and an item. The items of a list keep
     /// their order.
-    pub fn grouped(count: usize, items: &[(usize, T)]) -> Self {
+    pub(super) fn grouped(count: usize, items: &[(usize, T)]) -> Self {
         let mut ends = vec![0; count];
         items.iter().for_each(|(number, _)| ends[*number] += 1);
         let mut end = 0;

@@ -10,7 +10,7 @@ use crate::onnx::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, T
 ///
 /// The readers of a removed value read another value instead. An output of the model keeps its
 /// name. Unchanged nodes are copied only at the end, since most of a million nodes may be removed.
-pub struct Editor<'m> {
+pub(crate) struct Editor<'m> {
     before: &'m Graph<'m>,
     names: Names<'m>,
     /// The changed nodes of the original graph, by their index; `None` for unchanged ones.
@@ -55,7 +55,7 @@ impl ReadMarks<'_> {
 }
 
 /// An edited graph, with the parts of the original graph that simplification needs.
-pub struct Edited<'m> {
+pub(crate) struct Edited<'m> {
     /// The graph.
     pub graph: GraphProto,
     /// The original graph.
@@ -66,7 +66,7 @@ pub struct Edited<'m> {
 
 impl<'m> Editor<'m> {
     /// Begins with the main graph of a model. Weights are shared and not copied.
-    pub fn new(before: &'m Graph<'m>) -> Self {
+    pub(crate) fn new(before: &'m Graph<'m>) -> Self {
         let (model, graph) = (before.model(), before.proto());
         let captured = captured(graph);
         let mut outputs = graph.output.iter().map(|info| info.name()).collect();
@@ -107,12 +107,12 @@ impl<'m> Editor<'m> {
     }
 
     /// Returns a name that does not exist yet.
-    pub fn fresh(&mut self, wish: &str) -> String {
+    pub(crate) fn fresh(&mut self, wish: &str) -> String {
         self.names.fresh(wish)
     }
 
     /// The present name of a value of the original graph.
-    pub fn current(&mut self, name: &str) -> String {
+    pub(crate) fn current(&mut self, name: &str) -> String {
         let mut now = name.to_owned();
         let mut passed = vec![];
         while let Some(next) = self.renamed.get(&now) {
@@ -127,7 +127,7 @@ impl<'m> Editor<'m> {
     }
 
     /// Lets input `slot` of a node read another value. Missing inputs before it become empty names.
-    pub fn set_input(&mut self, node: NodeId, slot: usize, name: &str) {
+    pub(crate) fn set_input(&mut self, node: NodeId, slot: usize, name: &str) {
         let inputs = &mut self.node_mut(node).input;
         if inputs.len() <= slot {
             inputs.resize(slot + 1, String::new());
@@ -136,7 +136,7 @@ impl<'m> Editor<'m> {
     }
 
     /// Removes an optional input.
-    pub fn clear_input(&mut self, node: NodeId, slot: usize) {
+    pub(crate) fn clear_input(&mut self, node: NodeId, slot: usize) {
         let inputs = &mut self.node_mut(node).input;
         if slot < inputs.len() {
             inputs[slot].clear();
@@ -147,12 +147,12 @@ impl<'m> Editor<'m> {
     }
 
     /// The present name of an output of a node.
-    pub fn output(&self, node: NodeId, slot: usize) -> &str {
+    pub(crate) fn output(&self, node: NodeId, slot: usize) -> &str {
         &self.node(node).output[slot]
     }
 
     /// Sets a float attribute.
-    pub fn set_float(&mut self, node: NodeId, name: &str, value: f32) {
+    pub(crate) fn set_float(&mut self, node: NodeId, name: &str, value: f32) {
         self.clear_attribute(node, name);
         self.node_mut(node)
             .attribute
@@ -160,14 +160,14 @@ impl<'m> Editor<'m> {
     }
 
     /// Removes an attribute, so that its default applies.
-    pub fn clear_attribute(&mut self, node: NodeId, name: &str) {
+    pub(crate) fn clear_attribute(&mut self, node: NodeId, name: &str) {
         self.node_mut(node)
             .attribute
             .retain(|attribute| attribute.name() != name);
     }
 
     /// Adds a constant under a new name, and returns this name.
-    pub fn add_constant(&mut self, wish: &str, mut tensor: TensorProto) -> String {
+    pub(crate) fn add_constant(&mut self, wish: &str, mut tensor: TensorProto) -> String {
         let name = self.fresh(wish);
         tensor.name = Some(name.clone());
         if self.constants_as_nodes {
@@ -180,12 +180,12 @@ impl<'m> Editor<'m> {
 
     /// Reserves room for `constants` additional constants. The room takes no memory before they are
     /// added.
-    pub fn reserve(&mut self, constants: usize) {
+    pub(crate) fn reserve(&mut self, constants: usize) {
         self.constants.reserve(constants);
     }
 
     /// Replaces a node by tensors with the names of its outputs.
-    pub fn store(&mut self, node: NodeId, tensors: Vec<TensorProto>) {
+    pub(crate) fn store(&mut self, node: NodeId, tensors: Vec<TensorProto>) {
         self.is_removed[node] = true;
         for tensor in tensors {
             if self.constants_as_nodes {
@@ -197,13 +197,13 @@ impl<'m> Editor<'m> {
     }
 
     /// Inserts a node directly after a node of the original graph.
-    pub fn insert_behind(&mut self, node: NodeId, made: NodeProto) {
+    pub(crate) fn insert_behind(&mut self, node: NodeId, made: NodeProto) {
         self.note_outputs(&made);
         self.behind.push((node, Box::new(made)));
     }
 
     /// Inserts a node before all nodes of the original graph.
-    pub fn insert_first(&mut self, made: NodeProto) {
+    pub(crate) fn insert_first(&mut self, made: NodeProto) {
         self.note_outputs(&made);
         self.made_first.push(made);
     }
@@ -215,7 +215,12 @@ impl<'m> Editor<'m> {
 
     /// Gives an output of a node a new name, so that another node can compute the value under the
     /// old one. Returns the new and the old name.
-    pub fn rename_output(&mut self, node: NodeId, slot: usize, what: &str) -> (String, String) {
+    pub(crate) fn rename_output(
+        &mut self,
+        node: NodeId,
+        slot: usize,
+        what: &str,
+    ) -> (String, String) {
         let outer = self.output(node, slot).to_owned();
         let inner = self.fresh(&format!("{outer}_{what}"));
         self.node_mut(node).output[slot] = inner.clone();
@@ -227,7 +232,7 @@ impl<'m> Editor<'m> {
 
     /// Removes nodes. The readers of `output` read `source` instead. If the name `output` must
     /// stay, the value of `source` gets it.
-    pub fn remove(&mut self, nodes: &[NodeId], output: &str, source: &str) {
+    pub(crate) fn remove(&mut self, nodes: &[NodeId], output: &str, source: &str) {
         self.drop_nodes(nodes);
         let (output, source) = (self.current(output), self.current(source));
         if output == source {
@@ -250,7 +255,7 @@ impl<'m> Editor<'m> {
     }
 
     /// Removes nodes whose outputs other nodes now compute.
-    pub fn drop_nodes(&mut self, nodes: &[NodeId]) {
+    pub(crate) fn drop_nodes(&mut self, nodes: &[NodeId]) {
         nodes.iter().for_each(|&node| self.is_removed[node] = true);
     }
 
@@ -273,12 +278,12 @@ impl<'m> Editor<'m> {
     }
 
     /// Returns the edited graph.
-    pub fn finish(self) -> GraphProto {
+    pub(crate) fn finish(self) -> GraphProto {
         self.edited().graph
     }
 
     /// Returns the edited graph, with the original graph and the names that must stay.
-    pub fn edited(mut self) -> Edited<'m> {
+    pub(crate) fn edited(mut self) -> Edited<'m> {
         let initializer = self.stored();
         let node = self.placed();
         let graph = GraphProto {
@@ -397,7 +402,7 @@ impl<'m> Editor<'m> {
     }
 
     /// Maps the replacements of renamed values to the original names.
-    pub fn origins(&self) -> HashMap<String, String> {
+    pub(crate) fn origins(&self) -> HashMap<String, String> {
         self.renamed
             .iter()
             .map(|(old, new)| (new.clone(), old.clone()))
@@ -431,7 +436,7 @@ fn name_shards(node: &mut NodeProto, before: &NodeProto) {
 }
 
 /// All names in the bodies of a graph's nodes.
-pub fn captured(graph: &GraphProto) -> HashSet<&str> {
+pub(crate) fn captured(graph: &GraphProto) -> HashSet<&str> {
     let mut names = HashSet::default();
     for node in &graph.node {
         bodies(node).for_each(|body| collect_names(body, &mut names));
@@ -466,7 +471,7 @@ pub(crate) fn collect_names<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m s
 }
 
 /// The names of all values that the graph or its bodies read, and of its outputs.
-pub fn reads(graph: &GraphProto) -> HashSet<&str> {
+pub(crate) fn reads(graph: &GraphProto) -> HashSet<&str> {
     let mut names = set_of(graph.node.len() + graph.initializer.len());
     names.extend(graph.output.iter().map(|output| output.name()));
     for node in &graph.node {

@@ -2,7 +2,7 @@
 
 /// The letters of the operands and of the result.
 #[derive(Debug, PartialEq)]
-pub struct Equation {
+pub(crate) struct Equation {
     /// The letters of each operand.
     pub operands: Vec<Vec<char>>,
     /// The letters of the result.
@@ -15,7 +15,7 @@ impl Equation {
     ///
     /// `None` if the text is not an equation for these operands, or if an ellipsis stands for an
     /// unknown number of axes.
-    pub fn read(text: &str, ranks: &[Option<usize>]) -> Option<Self> {
+    pub(crate) fn read(text: &str, ranks: &[Option<usize>]) -> Option<Self> {
         let text: String = text
             .chars()
             .filter(|letter| !letter.is_whitespace())
@@ -38,7 +38,7 @@ impl Equation {
 
 /// The implied result of an Einsum: the ellipsis and the letters that occur once, in alphabetical
 /// order.
-pub fn implied(equation: &str) -> String {
+pub(crate) fn implied(equation: &str) -> String {
     let mut letters: Vec<char> = equation
         .chars()
         .filter(|c| c.is_alphabetic())
@@ -52,7 +52,7 @@ pub fn implied(equation: &str) -> String {
 }
 
 /// Whether no letter occurs twice.
-pub fn is_once(letters: &[char]) -> bool {
+pub(crate) fn is_once(letters: &[char]) -> bool {
     letters
         .iter()
         .enumerate()

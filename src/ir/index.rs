@@ -192,7 +192,7 @@ pub(super) fn operators(nodes: &[NodeProto]) -> Vec<(&str, &str)> {
 
 /// A topological order of nodes, by Kahn's algorithm. A pair `(a, b)` puts `a` before `b`; ties are
 /// resolved by index. Nodes in or after a cycle are left out.
-pub fn order(count: usize, pairs: &[(NodeId, NodeId)]) -> Vec<NodeId> {
+pub(crate) fn order(count: usize, pairs: &[(NodeId, NodeId)]) -> Vec<NodeId> {
     let mut waits = vec![0usize; count];
     pairs.iter().for_each(|&(_, node)| waits[node] += 1);
     let after = Csr::grouped(count, pairs);

@@ -1,15 +1,15 @@
 //! A read-only index of the main graph: producers, readers, and facts about its values.
 
-pub mod axes;
-pub mod builder;
+pub(crate) mod axes;
+pub(crate) mod builder;
 mod csr;
-pub mod editor;
-pub mod equation;
+pub(crate) mod editor;
+pub(crate) mod equation;
 mod index;
-pub mod names;
-pub mod node_set;
-pub mod regions;
-pub mod scope;
+pub(crate) mod names;
+pub(crate) mod node_set;
+pub(crate) mod regions;
+pub(crate) mod scope;
 
 use crate::ir::csr::Csr;
 use prost::Message;
@@ -20,25 +20,25 @@ use crate::onnx::Model;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor;
-pub use index::order;
+pub(crate) use index::order;
 
 /// A node, by its index in the graph's list.
-pub type NodeId = usize;
+pub(crate) type NodeId = usize;
 
 /// A value, by its index in [`Graph`]'s table of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ValueId(pub u32);
+pub(crate) struct ValueId(pub u32);
 
 impl ValueId {
     /// The index.
-    pub fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }
 
 /// One reader of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Reader {
+pub(crate) enum Reader {
     /// Input `input` of node `node`.
     Node {
         /// The reading node.
@@ -56,7 +56,7 @@ pub enum Reader {
 }
 
 /// An index over the main graph of a model.
-pub struct Graph<'m> {
+pub(crate) struct Graph<'m> {
     model: &'m Model,
     proto: &'m GraphProto,
     names: Vec<&'m str>,
@@ -82,7 +82,7 @@ impl<'m> Graph<'m> {
     ///
     /// # Errors
     /// If the graph is invalid: a value with two producers or none, or a cycle.
-    pub fn new(model: &'m Model) -> Result<Self> {
+    pub(crate) fn new(model: &'m Model) -> Result<Self> {
         let proto = model.graph();
         let nodes = proto.node.len();
         let made = proto
@@ -116,94 +116,94 @@ impl<'m> Graph<'m> {
     }
 
     /// The model whose graph is indexed.
-    pub fn model(&self) -> &'m Model {
+    pub(crate) fn model(&self) -> &'m Model {
         self.model
     }
 
     /// The main graph's message.
-    pub fn proto(&self) -> &'m GraphProto {
+    pub(crate) fn proto(&self) -> &'m GraphProto {
         self.proto
     }
 
     /// A node's message.
-    pub fn node(&self, node: NodeId) -> &'m NodeProto {
+    pub(crate) fn node(&self, node: NodeId) -> &'m NodeProto {
         &self.proto.node[node]
     }
 
     /// The operator of a node, if it is one of ONNX's own or a known one of a runtime.
-    pub fn op(&self, node: NodeId) -> Option<&'m str> {
+    pub(crate) fn op(&self, node: NodeId) -> Option<&'m str> {
         let (domain, op) = self.domain_op(node);
         (domain.is_empty() || self.category(node).is_some()).then_some(op)
     }
 
     /// Whether a node is the operator `op`.
-    pub fn is(&self, node: NodeId, op: &str) -> bool {
+    pub(crate) fn is(&self, node: NodeId, op: &str) -> bool {
         self.op(node) == Some(op)
     }
 
     /// The category of a node's operator; `None` if it is unknown.
-    pub fn category(&self, node: NodeId) -> Option<Category> {
+    pub(crate) fn category(&self, node: NodeId) -> Option<Category> {
         self.categories[node]
     }
 
     /// Whether a node only moves elements.
-    pub fn is_movement(&self, node: NodeId) -> bool {
+    pub(crate) fn is_movement(&self, node: NodeId) -> bool {
         self.category(node) == Some(Category::Movement)
     }
 
     /// The domain and the operator of a node; ONNX's own domain is `""`.
-    pub fn domain_op(&self, node: NodeId) -> (&'m str, &'m str) {
+    pub(crate) fn domain_op(&self, node: NodeId) -> (&'m str, &'m str) {
         self.operators[node]
     }
 
     /// The name of the node, or of its first output if the node has none.
-    pub fn name(&self, node: NodeId) -> &'m str {
+    pub(crate) fn name(&self, node: NodeId) -> &'m str {
         node_name(self.node(node))
     }
 
     /// The name of a value.
-    pub fn value_name(&self, value: ValueId) -> &'m str {
+    pub(crate) fn value_name(&self, value: ValueId) -> &'m str {
         self.names[value.index()]
     }
 
     /// The value with a name.
-    pub fn value(&self, name: &str) -> Option<ValueId> {
+    pub(crate) fn value(&self, name: &str) -> Option<ValueId> {
         self.ids.get(name).copied()
     }
 
     /// Whether a value, or a name inside a body, is `name`.
-    pub fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.value(name).is_some() || self.inner.contains(name)
     }
 
     /// Whether a value with this name has a reader or is an output.
-    pub fn reads(&self, name: &str) -> bool {
+    pub(crate) fn reads(&self, name: &str) -> bool {
         self.value(name)
             .is_some_and(|value| !self.readers(value).is_empty())
     }
 
     /// The number of values.
-    pub fn value_count(&self) -> usize {
+    pub(crate) fn value_count(&self) -> usize {
         self.names.len()
     }
 
     /// The node that computes a value, and the index of its output.
-    pub fn producer(&self, value: ValueId) -> Option<(NodeId, usize)> {
+    pub(crate) fn producer(&self, value: ValueId) -> Option<(NodeId, usize)> {
         self.producers[value.index()]
     }
 
     /// All readers of a value, with one entry for each input that it feeds.
-    pub fn readers(&self, value: ValueId) -> &[Reader] {
+    pub(crate) fn readers(&self, value: ValueId) -> &[Reader] {
         self.readers.row(value.index())
     }
 
     /// The initializer of a value.
-    pub fn initializer(&self, value: ValueId) -> Option<&'m TensorProto> {
+    pub(crate) fn initializer(&self, value: ValueId) -> Option<&'m TensorProto> {
         self.initializers[value.index()]
     }
 
     /// The values that training writes.
-    pub fn trained(&self) -> impl Iterator<Item = ValueId> {
+    pub(crate) fn trained(&self) -> impl Iterator<Item = ValueId> {
         let training = self.model.proto.training_info.iter();
         let bindings = training.flat_map(|training| {
             training
@@ -236,59 +236,59 @@ impl<'m> Graph<'m> {
     }
 
     /// Whether the value is an input of the model.
-    pub fn is_input(&self, value: ValueId) -> bool {
+    pub(crate) fn is_input(&self, value: ValueId) -> bool {
         self.is_input[value.index()]
     }
 
     /// Whether the value is an output of the model, annotated, or read by the training information.
-    pub fn is_output(&self, value: ValueId) -> bool {
+    pub(crate) fn is_output(&self, value: ValueId) -> bool {
         // The output is listed last among the readers, of which a value may have a million.
         self.readers(value).last() == Some(&Reader::Output)
     }
 
     /// The inputs of a node; `None` for an optional input that is left out.
-    pub fn inputs(&self, node: NodeId) -> &[Option<ValueId>] {
+    pub(crate) fn inputs(&self, node: NodeId) -> &[Option<ValueId>] {
         self.inputs.row(node)
     }
 
     /// One input of a node, if it is present.
-    pub fn input(&self, node: NodeId, slot: usize) -> Option<ValueId> {
+    pub(crate) fn input(&self, node: NodeId, slot: usize) -> Option<ValueId> {
         self.inputs.row(node).get(slot).copied().flatten()
     }
 
     /// Whether a node reads the elements of an input, and not only its shape or element type.
-    pub fn reads_elements(&self, node: NodeId, slot: usize) -> bool {
+    pub(crate) fn reads_elements(&self, node: NodeId, slot: usize) -> bool {
         let only_shape = self.category(node).is_some_and(Category::reads_only_shape);
         !(only_shape || (slot == 1 && self.is(node, "CastLike")))
     }
 
     /// The outputs of a node; `None` for an optional output that is left out.
-    pub fn outputs(&self, node: NodeId) -> &[Option<ValueId>] {
+    pub(crate) fn outputs(&self, node: NodeId) -> &[Option<ValueId>] {
         self.outputs.row(node)
     }
 
     /// One output of a node, if it is present.
-    pub fn output(&self, node: NodeId, slot: usize) -> Option<ValueId> {
+    pub(crate) fn output(&self, node: NodeId, slot: usize) -> Option<ValueId> {
         self.outputs.row(node).get(slot).copied().flatten()
     }
 
     /// The values of this graph that the bodies inside a node read.
-    pub fn captures(&self, node: NodeId) -> &[ValueId] {
+    pub(crate) fn captures(&self, node: NodeId) -> &[ValueId] {
         self.captures.row(node)
     }
 
     /// The nodes in topological order.
-    pub fn order(&self) -> &[NodeId] {
+    pub(crate) fn order(&self) -> &[NodeId] {
         &self.order
     }
 
     /// The index of the node in [`Graph::order`].
-    pub fn place(&self, node: NodeId) -> usize {
+    pub(crate) fn place(&self, node: NodeId) -> usize {
         self.places[node]
     }
 
     /// The node that is the only reader of a value, with the index of its input.
-    pub fn only_reader(&self, value: ValueId) -> Option<(NodeId, usize)> {
+    pub(crate) fn only_reader(&self, value: ValueId) -> Option<(NodeId, usize)> {
         match *self.readers(value) {
             [Reader::Node { node, input }] => Some((node, input)),
             _ => None,
@@ -296,7 +296,7 @@ impl<'m> Graph<'m> {
     }
 
     /// The only output of a node that may have readers.
-    pub fn only_output(&self, node: NodeId) -> Option<ValueId> {
+    pub(crate) fn only_output(&self, node: NodeId) -> Option<ValueId> {
         match self.outputs(node) {
             [Some(only)] => Some(*only),
             [Some(first), rest @ ..] if rest.iter().all(|o| self.is_unread(*o)) => Some(*first),
@@ -310,7 +310,7 @@ impl<'m> Graph<'m> {
 }
 
 /// The name of the node, or of its first output if the node has none.
-pub fn node_name(node: &NodeProto) -> &str {
+pub(crate) fn node_name(node: &NodeProto) -> &str {
     match node.name() {
         "" => node
             .output

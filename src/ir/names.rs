@@ -10,7 +10,7 @@ use crate::onnx::proto::GraphProto;
 ///
 /// A new name differs from every name in the model: a body could read it, and a declaration or
 /// annotation of a value that does not exist would apply to it.
-pub struct Names<'m> {
+pub(crate) struct Names<'m> {
     /// The graph whose value names are taken.
     beside: Option<&'m Graph<'m>>,
     /// The other taken names of the model.
@@ -25,7 +25,7 @@ pub struct Names<'m> {
 impl<'m> Names<'m> {
     /// Takes all names of a model: those of its main graph, of the bodies in it, and of its
     /// training information.
-    pub fn new(model: &'m Model) -> Self {
+    pub(crate) fn new(model: &'m Model) -> Self {
         let graph = model.graph();
         let mut taken = set_of(2 * graph.node.len() + graph.initializer.len());
         collect(graph, &mut taken);
@@ -34,7 +34,7 @@ impl<'m> Names<'m> {
 
     /// Like [`Names::new`] for the model of `graph`, whose value names are looked up in `graph` and
     /// not collected again.
-    pub fn beside(graph: &'m Graph<'m>) -> Self {
+    pub(crate) fn beside(graph: &'m Graph<'m>) -> Self {
         let mut taken = set_of(graph.proto().node.len());
         collect_others(graph.proto(), &mut taken);
         Names::with(Some(graph), taken, graph.model())
@@ -52,7 +52,7 @@ impl<'m> Names<'m> {
 
     /// Returns a name that does not exist yet, and takes it: `wish` itself, or `wish` with a
     /// number.
-    pub fn fresh(&mut self, wish: &str) -> String {
+    pub(crate) fn fresh(&mut self, wish: &str) -> String {
         let mut name = wish.to_owned();
         if self.is_taken(wish) {
             let mut count = self.counts.get(wish).copied().unwrap_or(0);

@@ -4,21 +4,21 @@ use crate::ir::NodeId;
 
 /// A set of nodes of one graph, as one flag per node, because passes over large graphs query it for
 /// all nodes many times. It also serves as a set of values, by their indices.
-pub struct NodeSet(Vec<bool>);
+pub(crate) struct NodeSet(Vec<bool>);
 
 impl NodeSet {
     /// An empty set of `count` possible nodes.
-    pub fn none_of(count: usize) -> Self {
+    pub(crate) fn none_of(count: usize) -> Self {
         NodeSet(vec![false; count])
     }
 
     /// Whether the set contains a node.
-    pub fn contains(&self, node: NodeId) -> bool {
+    pub(crate) fn contains(&self, node: NodeId) -> bool {
         self.0[node]
     }
 
     /// Adds a node.
-    pub fn insert(&mut self, node: NodeId) {
+    pub(crate) fn insert(&mut self, node: NodeId) {
         self.0[node] = true;
     }
 }

@@ -6,7 +6,7 @@ use crate::onnx::proto::NodeProto;
 
 /// The module path of a node, outermost first, and the classes of its modules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Scope {
+pub(crate) struct Scope {
     /// The path in the model, such as `blocks.0.norm1`, prefixed by the region path of the node's
     /// body.
     pub path: String,
@@ -16,7 +16,7 @@ pub struct Scope {
 
 /// Reads the scope of a node from the metadata of torch's dynamo exporter. Without them, reads it
 /// from the slashes in the node's name, as torch's legacy exporter and tf2onnx write it.
-pub fn scope(graph: &Graph, node: NodeId) -> Scope {
+pub(crate) fn scope(graph: &Graph, node: NodeId) -> Scope {
     let proto = graph.node(node);
     let way = way(proto);
     let mut scope = written(proto, way);

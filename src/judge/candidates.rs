@@ -32,7 +32,7 @@ pub struct RoundedTensor {
 
 /// A formula for a tensor, whose numbers agree.
 #[derive(Debug)]
-pub struct Matched {
+pub(super) struct Matched {
     /// The tensor and its formula.
     pub stored: Stored,
     error: ErrorBound,
@@ -42,7 +42,7 @@ pub struct Matched {
 
 impl Matched {
     /// The tensor, if the formula rounds.
-    pub fn rounded(&self) -> Option<RoundedTensor> {
+    pub(super) fn rounded(&self) -> Option<RoundedTensor> {
         (!self.error.is_exact()).then(|| RoundedTensor {
             name: self.stored.name.clone(),
             formula: self.stored.recipe.to_string(),
@@ -101,7 +101,7 @@ type FormulaCandidates = HashMap<(DataType, usize), Vec<FormulaCandidate>>;
 ///
 /// Formulas are the values that the first model computes of its tensors, and the tensors that folding it makes. A tensor
 /// whose elements the first model stores at other places needs no formula: its images in the field are theirs.
-pub fn matched(first: &Model, second: &Model, names: &[String]) -> Vec<Matched> {
+pub(super) fn matched(first: &Model, second: &Model, names: &[String]) -> Vec<Matched> {
     let mut open: Vec<Foreign> = names
         .iter()
         .filter_map(|name| foreign(second, name))

@@ -20,7 +20,7 @@ pub struct NarrowingCast {
 }
 
 /// The narrowing casts of two models beyond those that both have: of each pair of types one has as many as the other.
-pub fn unpaired(first: &Model, second: &Model) -> Vec<NarrowingCast> {
+pub(super) fn unpaired(first: &Model, second: &Model) -> Vec<NarrowingCast> {
     let [of_first, of_second] = [first, second].map(narrowing);
     let mut unpaired = vec![];
     for (own, others, is_of_first) in [

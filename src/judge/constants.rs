@@ -38,14 +38,14 @@ const WEIGHT_ROUNDINGS: usize = 8;
 const STEEPNESS: usize = 2;
 
 /// The constants of floats of a graph.
-pub struct ComputedConstants<'c> {
+pub(super) struct ComputedConstants<'c> {
     analysis: &'c Analysis<'c>,
     errors: HashMap<ValueId, ErrorBound>,
 }
 
 impl<'c> ComputedConstants<'c> {
     /// Bounds the errors of all constants of which something is known.
-    pub fn new(analysis: &'c Analysis<'c>) -> Self {
+    pub(super) fn new(analysis: &'c Analysis<'c>) -> Self {
         let mut constants = Self {
             analysis,
             errors: HashMap::new(),
@@ -61,7 +61,7 @@ impl<'c> ComputedConstants<'c> {
     }
 
     /// The constants that nodes compute by more than moving elements, as formulas, with their types.
-    pub fn computed(&self) -> Vec<(Recipe, DataType)> {
+    pub(super) fn computed(&self) -> Vec<(Recipe, DataType)> {
         let (graph, facts) = (&self.analysis.graph, &self.analysis.facts);
         let mut values: Vec<ValueId> = self.errors.keys().copied().collect();
         values.sort_unstable();
@@ -76,7 +76,7 @@ impl<'c> ComputedConstants<'c> {
 
     /// The constants of one element, stored or computed, as formulas with their types. Of those with
     /// one number the first stands for all.
-    pub fn scalars(&self) -> Vec<(Recipe, DataType)> {
+    pub(super) fn scalars(&self) -> Vec<(Recipe, DataType)> {
         let graph = &self.analysis.graph;
         let mut numbers = HashSet::new();
         let mut scalars = vec![];
@@ -113,12 +113,12 @@ impl<'c> ComputedConstants<'c> {
     }
 
     /// A constant, by its name.
-    pub fn read(&self, name: &str) -> Option<Rounded> {
+    pub(super) fn read(&self, name: &str) -> Option<Rounded> {
         self.rounded(self.analysis.graph.value(name)?)
     }
 
     /// A constant with its bound.
-    pub fn rounded(&self, value: ValueId) -> Option<Rounded> {
+    pub(super) fn rounded(&self, value: ValueId) -> Option<Rounded> {
         let error = self.error(value)?;
         let values = self.analysis.constants.read(value).ok()?;
         Some(Rounded { values, error })

@@ -11,11 +11,11 @@ const BITS: usize = 1 << 27;
 
 /// A set of numbers that may have more than were added: numbers share bits. A tensor of which one element is missed costs a
 /// search for a formula, or saves one that the proof asks for then.
-pub struct ElementSet(Vec<u64>);
+pub(super) struct ElementSet(Vec<u64>);
 
 impl ElementSet {
     /// The elements of all tensors of floats outside of bodies, and 0 and 1.
-    pub fn new(model: &Model) -> Self {
+    pub(super) fn new(model: &Model) -> Self {
         let mut set = Self(vec![0; BITS / 64]);
         for (_, tensor) in stored_outside(model) {
             let numbers =
@@ -34,7 +34,7 @@ impl ElementSet {
     }
 
     /// Whether the set has all elements of an array.
-    pub fn has_all(&self, numbers: &ArrayD<f64>) -> bool {
+    pub(super) fn has_all(&self, numbers: &ArrayD<f64>) -> bool {
         numbers.iter().all(|&number| {
             let (word, bit) = place(number);
             self.0[word] & bit != 0

@@ -11,7 +11,7 @@ use crate::onnx::tensor::DataType;
 use crate::recipe::{Op, Recipe, computed};
 
 /// The value of a recipe for operations in a type; `None` where a constant cannot be read or an operation has no bound.
-pub fn value(
+pub(super) fn value(
     recipe: &Recipe,
     data_type: DataType,
     read: &dyn Fn(&str) -> Option<Rounded>,

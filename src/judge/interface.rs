@@ -13,7 +13,7 @@ use crate::onnx::proto::{Dim, Dimension, GraphProto, NodeProto, TypeProto, Value
 ///
 /// # Errors
 /// The first difference that no renaming explains.
-pub fn aligned(first: &Model, second: &Model) -> Result<[Model; 2], String> {
+pub(super) fn aligned(first: &Model, second: &Model) -> Result<[Model; 2], String> {
     let [mut first, mut second] = [first, second].map(Model::clone);
     let [mine, its] = [&first, &second].map(|model| constant_inputs(model.graph()));
     let shared: HashSet<&String> = mine.intersection(&its).collect();

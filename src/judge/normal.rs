@@ -14,7 +14,7 @@ use crate::ops::definitions::{FUSED, counts, written_out};
 use crate::prove::{read_past, stored_outside};
 
 /// Both models without attributes that have their defaults, and with operators that only one of them has fused written out.
-pub fn normalised(models: [Model; 2]) -> [Model; 2] {
+pub(super) fn normalised(models: [Model; 2]) -> [Model; 2] {
     let [a, b] = [&models[0], &models[1]].map(|model| counts(model, FUSED));
     let are_fused_alike = a == b;
     models.map(|mut model| {

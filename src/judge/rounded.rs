@@ -44,7 +44,7 @@ impl FloatRounding {
 
 /// A bound of the errors of all elements of an array: each is off by at most the smaller of both.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ErrorBound {
+pub(super) struct ErrorBound {
     /// In parts of the element.
     pub relative: f64,
     /// As a number.
@@ -53,24 +53,24 @@ pub struct ErrorBound {
 
 impl ErrorBound {
     /// No error at all.
-    pub const EXACT: Self = Self {
+    pub(super) const EXACT: Self = Self {
         relative: 0.0,
         absolute: 0.0,
     };
 
     /// Whether the elements are exact.
-    pub fn is_exact(self) -> bool {
+    pub(super) fn is_exact(self) -> bool {
         self == Self::EXACT
     }
 
     /// The bound at an element.
-    pub fn at(self, element: f64) -> f64 {
+    pub(super) fn at(self, element: f64) -> f64 {
         // `min` takes the other number where one is NaN: 0 times infinity.
         (self.relative * element.abs()).min(self.absolute)
     }
 
     /// A bound that covers both.
-    pub fn or(self, other: Self) -> Self {
+    pub(super) fn or(self, other: Self) -> Self {
         Self {
             relative: self.relative.max(other.relative),
             absolute: self.absolute.max(other.absolute),
@@ -93,14 +93,14 @@ impl ErrorBound {
 
 /// An array with a bound of its errors.
 #[derive(Debug, Clone)]
-pub struct Rounded {
+pub(super) struct Rounded {
     pub values: ArrayD<f64>,
     pub error: ErrorBound,
 }
 
 /// A function of two numbers in a type of floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Binary {
+pub(super) enum Binary {
     Add,
     Sub,
     Mul,
@@ -110,7 +110,7 @@ pub enum Binary {
 
 /// A function of one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unary {
+pub(super) enum Unary {
     Neg,
     Abs,
     Sqrt,
@@ -221,7 +221,7 @@ impl Unary {
 }
 
 /// The error of an element-wise result of two operands; `None` where their shapes do not broadcast.
-pub fn of_binary(
+pub(super) fn of_binary(
     function: Binary,
     a: &Rounded,
     b: &Rounded,
@@ -248,7 +248,7 @@ pub fn of_binary(
 }
 
 /// The error of an element-wise result of one operand.
-pub fn of_unary(
+pub(super) fn of_unary(
     function: Unary,
     a: &Rounded,
     result: &ArrayD<f64>,
@@ -266,7 +266,7 @@ pub fn of_unary(
 
 /// The error of sums of `terms` products of the elements of two arrays. `magnitudes` are the sums of the products of
 /// magnitudes.
-pub fn of_products(
+pub(super) fn of_products(
     [a, b]: [ErrorBound; 2],
     terms: usize,
     result: &ArrayD<f64>,
@@ -281,7 +281,7 @@ pub fn of_products(
 }
 
 /// The error of a result that is rounded to a type.
-pub fn of_rounding(a: ErrorBound, values: &ArrayD<f64>, to: DataType) -> Option<ErrorBound> {
+pub(super) fn of_rounding(a: ErrorBound, values: &ArrayD<f64>, to: DataType) -> Option<ErrorBound> {
     let unit = FloatRounding::new(to)?.unit;
     let errors = values.mapv(|value| a.at(value) + unit * value.abs());
     Some(ErrorBound::covering(values.iter().zip(&errors)))

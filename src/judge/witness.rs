@@ -34,7 +34,7 @@ pub struct Witness {
 }
 
 /// The first witness among some inputs; `None` where there is none, or one of the models does not run.
-pub fn search(first: &Model, second: &Model, dims: &Dims) -> Option<Witness> {
+pub(super) fn search(first: &Model, second: &Model, dims: &Dims) -> Option<Witness> {
     if doubt(first, second, dims).is_some() {
         return None;
     }

@@ -92,7 +92,7 @@ impl FileDraft {
     ///
     /// # Errors
     /// If the path is a cycle of links or not a regular file, or if its folder is not writable.
-    pub fn new(path: &Path) -> io::Result<Self> {
+    pub(super) fn new(path: &Path) -> io::Result<Self> {
         let path = destination(path)?;
         let replaced = path.metadata().ok();
         if replaced
@@ -121,12 +121,12 @@ impl FileDraft {
     }
 
     /// The final path of the model.
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
     /// The folder of the model and its data.
-    pub fn folder(&self) -> &Path {
+    pub(super) fn folder(&self) -> &Path {
         folder_of(&self.path)
     }
 
@@ -134,7 +134,7 @@ impl FileDraft {
     ///
     /// # Errors
     /// If it cannot be created.
-    pub fn model(&self) -> io::Result<File> {
+    pub(super) fn model(&self) -> io::Result<File> {
         self.create(MODEL)
     }
 
@@ -142,7 +142,7 @@ impl FileDraft {
     ///
     /// # Errors
     /// If it cannot be created.
-    pub fn data(&self) -> io::Result<File> {
+    pub(super) fn data(&self) -> io::Result<File> {
         self.create(DATA)
     }
 
@@ -158,7 +158,7 @@ impl FileDraft {
     }
 
     /// The names of this model's data files in the folder, in the order of their numbers.
-    pub fn data_names(&self) -> Vec<String> {
+    pub(super) fn data_names(&self) -> Vec<String> {
         let Ok(model) = self.name() else {
             return Vec::new();
         };
@@ -176,7 +176,7 @@ impl FileDraft {
     ///
     /// # Errors
     /// If the name of the model is not UTF-8, or if the folder is not writable.
-    pub fn reserve_name(&self) -> io::Result<String> {
+    pub(super) fn reserve_name(&self) -> io::Result<String> {
         let model = self.name()?;
         let _lock = self.lock_folder();
         let there = self
@@ -193,7 +193,7 @@ impl FileDraft {
     }
 
     /// Waits until no other draft renames files in the folder.
-    pub fn lock_folder(&self) -> FolderLock {
+    pub(super) fn lock_folder(&self) -> FolderLock {
         FolderLock::new(self.folder())
     }
 
@@ -203,7 +203,7 @@ impl FileDraft {
     ///
     /// # Errors
     /// If the name of the data file is no longer free, or if the system refuses to rename a file.
-    pub fn commit(
+    pub(super) fn commit(
         &mut self,
         _lock: FolderLock,
         data: Option<&str>,
@@ -230,7 +230,7 @@ impl FileDraft {
     }
 
     /// Whether a data file still exists to which the model does not refer.
-    pub fn is_left(&self, data: &str) -> bool {
+    pub(super) fn is_left(&self, data: &str) -> bool {
         self.folder().join(data).is_file()
             && holds(&self.path, data.as_bytes()).is_ok_and(|holds| !holds)
     }

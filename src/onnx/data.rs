@@ -87,7 +87,7 @@ pub(crate) enum Data {
 
 impl Data {
     /// The number of bytes.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Data::Here(bytes) => bytes.len(),
             Data::There(_, range) => (range.end - range.start) as usize,
@@ -99,7 +99,7 @@ impl Data {
     ///
     /// # Errors
     /// If they cannot be read.
-    pub fn all(&self) -> Found<Bytes> {
+    pub(crate) fn all(&self) -> Found<Bytes> {
         self.read(0..self.len())
     }
 
@@ -107,7 +107,7 @@ impl Data {
     ///
     /// # Errors
     /// If they cannot be read.
-    pub fn read(&self, range: Range<usize>) -> Found<Bytes> {
+    pub(crate) fn read(&self, range: Range<usize>) -> Found<Bytes> {
         if let Some(bytes) = self.lent(&range) {
             return bytes;
         }
@@ -149,7 +149,7 @@ impl Data {
     ///
     /// # Errors
     /// If they cannot be read.
-    pub fn read_into(&self, at: usize, into: &mut [u8]) -> Found<()> {
+    pub(crate) fn read_into(&self, at: usize, into: &mut [u8]) -> Found<()> {
         match self {
             Data::Here(bytes) => into.copy_from_slice(&bytes[at..at + into.len()]),
             Data::There(file, within) => file.read_into(within.start + at as u64, into)?,
@@ -162,7 +162,7 @@ impl Data {
     ///
     /// # Errors
     /// If they cannot be read.
-    pub fn same(&self, others: &Data) -> Found<bool> {
+    pub(crate) fn same(&self, others: &Data) -> Found<bool> {
         if self.len() != others.len() {
             return Ok(false);
         }

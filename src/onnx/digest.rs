@@ -39,7 +39,7 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    pub fn new(data: Data, whole: bool) -> Self {
+    pub(super) fn new(data: Data, whole: bool) -> Self {
         Self {
             data,
             whole,
@@ -63,7 +63,7 @@ pub(super) struct Pending {
 impl Pending {
     /// The offset of the entry's value in the encoded message, if the entry exists and still has
     /// its zeros.
-    pub fn place(&self, message: &ModelProto) -> Option<u64> {
+    pub(super) fn place(&self, message: &ModelProto) -> Option<u64> {
         let entries = &message.metadata_props;
         let at = entries.iter().position(|entry| self.is(entry))?;
         // The fields are written in the order of their numbers.
@@ -81,7 +81,7 @@ impl Pending {
     ///
     /// # Errors
     /// If the digested bytes can no longer be read.
-    pub fn digest(&self) -> io::Result<&str> {
+    pub(super) fn digest(&self) -> io::Result<&str> {
         self.of
             .sha256()
             .as_deref()

@@ -56,7 +56,7 @@ pub(crate) struct Span {
 
 impl Span {
     /// The entries of a tensor that refers to the span.
-    pub fn entries(&self) -> Vec<StringStringEntryProto> {
+    pub(crate) fn entries(&self) -> Vec<StringStringEntryProto> {
         vec![
             StringStringEntryProto::new("location", &self.location),
             StringStringEntryProto::new("offset", &self.offset.to_string()),

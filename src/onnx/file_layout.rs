@@ -59,7 +59,7 @@ impl Layout {
     /// # Errors
     /// If the data of a tensor do not exist, or if it has an unknown entry of external data, so
     /// that its reference cannot be rewritten.
-    pub fn new(model: &Model, storage: Storage) -> Result<Self> {
+    pub(super) fn new(model: &Model, storage: Storage) -> Result<Self> {
         let mut message = model.proto.clone();
         let (mut longest, mut count) = (0, 0);
         walk::parts(&mut message, &mut |part| {
@@ -97,22 +97,22 @@ impl Layout {
     }
 
     /// The length of the message in bytes.
-    pub fn message_bytes(&self) -> usize {
+    pub(super) fn message_bytes(&self) -> usize {
         self.message.encoded_len()
     }
 
     /// The length of the data file in bytes.
-    pub fn weight_bytes(&self) -> u64 {
+    pub(super) fn weight_bytes(&self) -> u64 {
         self.end
     }
 
     /// Whether the data file has any contents.
-    pub fn has_weights(&self) -> bool {
+    pub(super) fn has_weights(&self) -> bool {
         !self.weights.is_empty()
     }
 
     /// The contents of the data file: offsets and data, in order.
-    pub fn weights(&self) -> impl Iterator<Item = (u64, Data)> {
+    pub(super) fn weights(&self) -> impl Iterator<Item = (u64, Data)> {
         self.weights.iter().cloned()
     }
 
@@ -121,7 +121,7 @@ impl Layout {
     ///
     /// # Errors
     /// If elements cannot be read, or the file cannot be written.
-    pub fn write_file<'f>(&self, file: &'f File) -> io::Result<Vec<Transfer<'f>>> {
+    pub(super) fn write_file<'f>(&self, file: &'f File) -> io::Result<Vec<Transfer<'f>>> {
         sink::write_file(&self.message, &self.gaps, file)
     }
 
@@ -129,7 +129,7 @@ impl Layout {
     ///
     /// # Errors
     /// If it cannot be computed, or the file cannot be written.
-    pub fn write_digest(&self, file: &File) -> io::Result<()> {
+    pub(super) fn write_digest(&self, file: &File) -> io::Result<()> {
         let Some(pending) = &self.pending else {
             return Ok(());
         };
@@ -143,7 +143,7 @@ impl Layout {
     ///
     /// # Errors
     /// If elements cannot be read, or the writer fails.
-    pub fn write_message(&mut self, out: &mut impl Write) -> io::Result<()> {
+    pub(super) fn write_message(&mut self, out: &mut impl Write) -> io::Result<()> {
         self.settle()?;
         sink::write_message(&self.message, &self.gaps, out)
     }
@@ -152,7 +152,7 @@ impl Layout {
     ///
     /// # Errors
     /// If elements cannot be read, or if the buffer has another length.
-    pub fn fill_message(&mut self, room: &mut [MaybeUninit<u8>]) -> io::Result<()> {
+    pub(super) fn fill_message(&mut self, room: &mut [MaybeUninit<u8>]) -> io::Result<()> {
         self.settle()?;
         sink::fill(&self.message, &self.gaps, room)
     }
@@ -166,7 +166,7 @@ impl Layout {
 
     /// Splits the message into parts, whose initializers have about `room` bytes each. The metadata
     /// are in the last part, since their digest is known by then.
-    pub fn parts(self, room: usize) -> impl Iterator<Item = MessagePart> {
+    pub(super) fn parts(self, room: usize) -> impl Iterator<Item = MessagePart> {
         let Self {
             mut message,
             gaps,
@@ -211,7 +211,7 @@ impl Layout {
     ///
     /// # Errors
     /// If elements cannot be read, or the writer fails.
-    pub fn write_weights(&self, out: &mut impl Write) -> io::Result<()> {
+    pub(super) fn write_weights(&self, out: &mut impl Write) -> io::Result<()> {
         let mut position = 0;
         for (offset, data) in &self.weights {
             out.write_all(&vec![0; (offset - position) as usize])?;

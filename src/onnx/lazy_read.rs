@@ -152,7 +152,7 @@ impl Encoded for Skim<'_> {
 
 impl Skimmed {
     /// The beginning of the file.
-    pub fn head(&self) -> &[u8] {
+    pub(super) fn head(&self) -> &[u8] {
         self.pieces.first().map_or(&[], |piece| piece)
     }
 
@@ -160,7 +160,7 @@ impl Skimmed {
     ///
     /// # Errors
     /// If the bytes are not valid protobuf.
-    pub fn decode(&self) -> std::result::Result<ModelProto, DecodeError> {
+    pub(super) fn decode(&self) -> std::result::Result<ModelProto, DecodeError> {
         let gaps = self.gaps.iter().map(|gap| gap.length).sum::<u64>() as usize;
         let remaining = self.pieces.iter().map(Bytes::len).sum::<usize>() + gaps;
         decode(
@@ -179,7 +179,7 @@ impl Skimmed {
     ///
     /// # Errors
     /// If the elements have to be in the message, but cannot be read.
-    pub fn settle(
+    pub(super) fn settle(
         &self,
         tensor: &mut TensorProto,
         file: &Arc<DataFile>,

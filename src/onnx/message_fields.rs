@@ -13,7 +13,7 @@ pub(super) struct MessageFields {
 
 impl MessageFields {
     /// The index of a field in `messages`.
-    pub fn place(&self, number: u32) -> Option<usize> {
+    pub(super) fn place(&self, number: u32) -> Option<usize> {
         let mut numbers = self.messages.iter().map(|(number, ..)| *number);
         numbers.position(|other| other == number)
     }

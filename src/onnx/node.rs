@@ -7,7 +7,7 @@ use super::proto::{
 use crate::error::{Error, Result};
 
 /// The canonical name of an operator set: `ai.onnx` is another name of `""`.
-pub fn canonical_domain(domain: &str) -> &str {
+pub(crate) fn canonical_domain(domain: &str) -> &str {
     if domain == "ai.onnx" { "" } else { domain }
 }
 
@@ -205,14 +205,14 @@ impl NodeProto {
 }
 
 /// The bodies of a node.
-pub fn bodies(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
+pub(crate) fn bodies(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
     node.attribute
         .iter()
         .flat_map(|attribute| attribute.g.iter().map(|g| &**g).chain(&attribute.graphs))
 }
 
 /// The bodies of a node, mutable.
-pub fn bodies_mut(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto> {
+pub(crate) fn bodies_mut(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto> {
     let attributes = node.attribute.iter_mut();
     attributes.flat_map(|attribute| {
         attribute
@@ -224,7 +224,7 @@ pub fn bodies_mut(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto>
 }
 
 /// The number of states of a Loop, or of a Scan since operator set 9, that has `reads` inputs.
-pub fn states(node: &NodeProto, reads: usize) -> Option<usize> {
+pub(crate) fn states(node: &NodeProto, reads: usize) -> Option<usize> {
     match node.op_type() {
         "Loop" => reads.checked_sub(2),
         _ => reads.checked_sub(usize::try_from(node.attr_i("num_scan_inputs").ok()??).ok()?),
@@ -232,7 +232,7 @@ pub fn states(node: &NodeProto, reads: usize) -> Option<usize> {
 }
 
 /// The tensor that a Constant node holds, whichever attribute holds it.
-pub fn constant_tensor(node: &NodeProto) -> Option<TensorProto> {
+pub(crate) fn constant_tensor(node: &NodeProto) -> Option<TensorProto> {
     let attribute = node.attribute.first()?;
     match attribute.name() {
         "value" => attribute.t.as_deref().cloned(),

@@ -7,7 +7,7 @@ use super::proto::NodeProto;
 
 /// The way in which an operator treats the elements of its inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Category {
+pub(crate) enum Category {
     /// Returns each element once, perhaps at another place or in another shape.
     Movement,
     /// Selects or repeats elements unchanged.
@@ -36,7 +36,7 @@ pub enum Category {
 
 impl Category {
     /// The category of an operator; `None` if the table does not list it.
-    pub fn from_operator(domain: &str, op: &str) -> Option<Category> {
+    pub(crate) fn from_operator(domain: &str, op: &str) -> Option<Category> {
         match canonical_domain(domain) {
             "" => own(op),
             "com.microsoft" => of_runtime(op),
@@ -45,12 +45,12 @@ impl Category {
     }
 
     /// Whether the result differs between runs.
-    pub fn is_random(self) -> bool {
+    pub(crate) fn is_random(self) -> bool {
         matches!(self, Category::Random | Category::RandomLike)
     }
 
     /// Whether the operator reads only the shape and the type of its input.
-    pub fn reads_only_shape(self) -> bool {
+    pub(crate) fn reads_only_shape(self) -> bool {
         matches!(
             self,
             Category::Shape | Category::Like | Category::RandomLike
@@ -58,12 +58,12 @@ impl Category {
     }
 
     /// Whether each element of the result depends only on the operands' elements at its place.
-    pub fn is_elementwise(self) -> bool {
+    pub(crate) fn is_elementwise(self) -> bool {
         matches!(self, Category::Arithmetic | Category::Elementwise)
     }
 
     /// Whether the operator adds up products of its inputs.
-    pub fn is_product(self) -> bool {
+    pub(crate) fn is_product(self) -> bool {
         matches!(self, Category::MatrixProduct | Category::Layer)
     }
 }
@@ -133,12 +133,12 @@ fn of_runtime(op: &str) -> Option<Category> {
 
 /// Whether an operator of ONNX computes constants by more than arithmetic. If its inputs were
 /// rounded before, the result differs by more than the rounding.
-pub fn is_more_than_arithmetic(op: &str) -> bool {
+pub(crate) fn is_more_than_arithmetic(op: &str) -> bool {
     matches!(op, "Exp" | "ReduceMax" | "Sigmoid" | "Softmax")
 }
 
 /// Whether an operator reads quantized elements, quantizes, or dequantizes.
-pub fn is_quantized(domain: &str, op: &str) -> bool {
+pub(crate) fn is_quantized(domain: &str, op: &str) -> bool {
     match canonical_domain(domain) {
         "" => matches!(
             op,
@@ -162,7 +162,7 @@ pub fn is_quantized(domain: &str, op: &str) -> bool {
 
 /// The names of the attributes that an operator has in any operator set since 7; `None` if the
 /// operator is not listed.
-pub fn attributes(op: &str) -> Option<&'static [&'static str]> {
+pub(crate) fn attributes(op: &str) -> Option<&'static [&'static str]> {
     Some(match op {
         "Abs" | "Add" | "And" | "Expand" | "GlobalMaxPool" | "Identity" | "OptionalGetElement"
         | "PRelu" | "Relu" | "Tile" | "Where" => &[],
@@ -194,7 +194,7 @@ pub fn attributes(op: &str) -> Option<&'static [&'static str]> {
 }
 
 /// The attributes of Conv.
-pub const CONV: &[&str] = &[
+pub(crate) const CONV: &[&str] = &[
     "auto_pad",
     "dilations",
     "group",
@@ -204,7 +204,7 @@ pub const CONV: &[&str] = &[
 ];
 
 /// The attributes of AveragePool.
-pub const AVERAGE_POOL: &[&str] = &[
+pub(crate) const AVERAGE_POOL: &[&str] = &[
     "auto_pad",
     "ceil_mode",
     "count_include_pad",
@@ -215,7 +215,7 @@ pub const AVERAGE_POOL: &[&str] = &[
 ];
 
 /// The attributes of MaxPool.
-pub const MAX_POOL: &[&str] = &[
+pub(crate) const MAX_POOL: &[&str] = &[
     "auto_pad",
     "ceil_mode",
     "dilations",
@@ -238,17 +238,17 @@ const RESIZE: &[&str] = &[
 ];
 
 /// The attributes that name an element type.
-pub const TYPES: [&str; 3] = ["to", "dtype", "output_dtype"];
+pub(crate) const TYPES: [&str; 3] = ["to", "dtype", "output_dtype"];
 
 /// The operator set that introduced LayerNormalization.
-pub const LAYER_NORMALIZATION: i64 = 17;
+pub(crate) const LAYER_NORMALIZATION: i64 = 17;
 
 /// The operator set since which a Resize has an input for sizes, and its factors are the input
 /// after the region.
-pub const RESIZE_TO_SIZES: i64 = 11;
+pub(crate) const RESIZE_TO_SIZES: i64 = 11;
 
 /// The index of the input of a Resize or an Upsample that holds its factors.
-pub fn factors_at(op: &str, opset: i64) -> usize {
+pub(crate) fn factors_at(op: &str, opset: i64) -> usize {
     if op == "Resize" && opset >= RESIZE_TO_SIZES {
         2
     } else {
@@ -258,12 +258,12 @@ pub fn factors_at(op: &str, opset: i64) -> usize {
 
 /// The default axis of a Softmax, and whether it normalizes along this axis only. Before operator
 /// set 13 it normalizes over this axis and all later ones together.
-pub fn softmax_axis(opset: i64) -> (i64, bool) {
+pub(crate) fn softmax_axis(opset: i64) -> (i64, bool) {
     if opset >= 13 { (-1, true) } else { (1, false) }
 }
 
 /// The input that replaced an attribute, and the operator set that introduced it.
-pub fn input_for(op: &str, attribute: &str) -> Option<(usize, i64)> {
+pub(crate) fn input_for(op: &str, attribute: &str) -> Option<(usize, i64)> {
     Some(match (op, attribute) {
         ("ReduceSum" | "Squeeze" | "Unsqueeze", "axes") | ("Split", "split") => (1, 13),
         (_, "axes") if own(op) == Some(Category::Reduction) => (1, 18),
@@ -284,7 +284,7 @@ pub fn input_for(op: &str, attribute: &str) -> Option<(usize, i64)> {
 
 /// The input that replaces an attribute in a model of this operator set; `None` if it still is an
 /// attribute.
-pub fn input_at(op: &str, attribute: &str, opset: i64) -> Option<usize> {
+pub(crate) fn input_at(op: &str, attribute: &str, opset: i64) -> Option<usize> {
     input_for(op, attribute)
         .filter(|&(_, since)| opset >= since)
         .map(|(slot, _)| slot)

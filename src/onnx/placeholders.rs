@@ -17,7 +17,7 @@ pub(crate) struct Gaps {
 }
 
 impl Gaps {
-    pub fn new(longest: usize, count: usize) -> Self {
+    pub(super) fn new(longest: usize, count: usize) -> Self {
         let room = longest + count;
         // Mapped, since an allocator may write the zeros into memory that it recycles.
         let zeros =
@@ -29,11 +29,11 @@ impl Gaps {
     }
 
     #[cfg(test)]
-    pub fn none() -> Self {
+    pub(super) fn none() -> Self {
         Self::new(0, 0)
     }
 
-    pub fn fill(&mut self, tensor: &mut TensorProto, data: Data) {
+    pub(super) fn fill(&mut self, tensor: &mut TensorProto, data: Data) {
         let number = self.data.len();
         tensor.raw_data = Some(self.zeros.slice(number..number + data.len()));
         self.data.push(data);
@@ -41,7 +41,7 @@ impl Gaps {
 
     /// The data of the gap whose zeros these bytes of a message are; `None` if they are other
     /// bytes.
-    pub fn behind(&self, bytes: &[u8]) -> Option<&Data> {
+    pub(super) fn behind(&self, bytes: &[u8]) -> Option<&Data> {
         let number = (bytes.as_ptr() as usize).checked_sub(self.zeros.as_ptr() as usize)?;
         self.data
             .get(number)

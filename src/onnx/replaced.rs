@@ -18,7 +18,7 @@ pub(super) struct Replaced {
 
 impl Replaced {
     /// Finds the data files of the model that a draft replaces; `None` if it has none.
-    pub fn find(draft: &FileDraft) -> Option<Self> {
+    pub(super) fn find(draft: &FileDraft) -> Option<Self> {
         let names = draft.data_names();
         // Without such names in the folder, there is no need to read the model.
         names.first()?;

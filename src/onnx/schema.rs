@@ -12,7 +12,7 @@ use super::tensor::DataType;
 
 /// The values that an input or an output may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sort {
+pub(crate) enum Sort {
     /// A tensor whose element type is a type variable, given by its index among the operator's
     /// variables.
     Variable(usize),
@@ -24,18 +24,18 @@ pub enum Sort {
 
 /// A set of element types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Types(u64);
+pub(crate) struct Types(u64);
 
 impl Types {
     /// Whether the set contains a type.
-    pub fn contains(self, data_type: DataType) -> bool {
+    pub(crate) fn contains(self, data_type: DataType) -> bool {
         self.0 >> data_type.code() & 1 == 1
     }
 }
 
 /// How many times an input or an output may occur.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arity {
+pub(crate) enum Arity {
     /// Exactly once.
     Once,
     /// At most once.
@@ -48,7 +48,7 @@ pub enum Arity {
 
 /// An input or an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Formal {
+pub(crate) struct Formal {
     /// The values that it may be.
     pub sort: Sort,
     /// How many times it may occur.
@@ -57,7 +57,7 @@ pub struct Formal {
 
 /// An attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AttributeSchema {
+pub(crate) struct AttributeSchema {
     /// Its name.
     pub name: &'static str,
     /// The code of its type in `AttributeProto`; `None` for types that are not checked.
@@ -70,7 +70,7 @@ pub struct AttributeSchema {
 
 impl AttributeSchema {
     /// Whether an attribute of this name has the value that it would have if the node did not have it.
-    pub fn is_default(&self, attribute: &AttributeProto) -> bool {
+    pub(crate) fn is_default(&self, attribute: &AttributeProto) -> bool {
         let Some(default) = self.default else {
             return false;
         };
@@ -89,7 +89,7 @@ impl AttributeSchema {
 
 /// The schema of an operator, valid since one operator set.
 #[derive(Debug)]
-pub struct OperatorSchema {
+pub(crate) struct OperatorSchema {
     since: i64,
     /// Whether the operator is deprecated.
     pub is_deprecated: bool,
@@ -106,7 +106,7 @@ pub struct OperatorSchema {
 
 /// The definition of an operator in an operator set.
 #[derive(Debug, Clone, Copy)]
-pub enum OperatorDefinition {
+pub(crate) enum OperatorDefinition {
     /// The schema of the operator.
     Is(&'static OperatorSchema),
     /// Only a later operator set has the operator.
@@ -116,7 +116,7 @@ pub enum OperatorDefinition {
 }
 
 /// The definition of an operator of ONNX's own domain in operator set `opset`.
-pub fn definition(op: &str, opset: i64) -> OperatorDefinition {
+pub(crate) fn definition(op: &str, opset: i64) -> OperatorDefinition {
     static TABLE: LazyLock<HashMap<&'static str, Vec<OperatorSchema>>> = LazyLock::new(|| {
         let mut table: HashMap<&str, Vec<OperatorSchema>> = HashMap::new();
         for (name, schema) in include_str!("schema/operators.txt")

@@ -10,7 +10,7 @@ use crate::onnx::node::bodies;
 use crate::onnx::proto::GraphProto;
 
 /// The name of a constant of a body that also is the name of a value around it, if there is one.
-pub fn hidden(graph: &GraphProto) -> Option<&str> {
+pub(crate) fn hidden(graph: &GraphProto) -> Option<&str> {
     inside(graph, &mut vec![])
 }
 

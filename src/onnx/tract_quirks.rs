@@ -11,12 +11,12 @@ use crate::onnx::tensor::DataType;
 
 /// Whether tract implements operators of a domain. It looks only at operator names, so it would
 /// mistake an operator of another domain for one of its own.
-pub fn is_read(domain: &str) -> bool {
+pub(crate) fn is_read(domain: &str) -> bool {
     ["", "ai.onnx.ml", "com.microsoft"].contains(&domain)
 }
 
 /// The inputs of an operator from which tract reads a scalar without checking that there is one.
-pub fn read_as_one(op: &str) -> &'static [usize] {
+pub(crate) fn read_as_one(op: &str) -> &'static [usize] {
     match op {
         "If" => &[0],
         "OneHot" => &[1],
@@ -27,7 +27,7 @@ pub fn read_as_one(op: &str) -> &'static [usize] {
 
 /// The way in which tract misreads a node in a version of ONNX's operator set; `None` if no
 /// deviation is known.
-pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
+pub(crate) fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
     let ("", op) = node.op() else { return None };
     match op {
         "BatchNormalization" if batch_norm_trains(node, opset).unwrap_or(true) => Some(
@@ -132,7 +132,7 @@ fn has_float_statistics(node: &NodeProto) -> bool {
 }
 
 /// Whether even the shape that tract infers for a node is wrong.
-pub fn misreads_shape(node: &NodeProto, opset: i64) -> bool {
+pub(crate) fn misreads_shape(node: &NodeProto, opset: i64) -> bool {
     match node.op() {
         ("", "Einsum" | "AveragePool" | "MaxPool" | "LpPool") => misread(node, opset).is_some(),
         ("", "ConvTranspose") => {
@@ -204,7 +204,7 @@ const COMPUTED: &[&str] = &[
 /// Whether tract evaluates a node on constants as ONNX defines it.
 ///
 /// For large inputs, tract returns infinity for a ReduceLogSumExp whose result is finite.
-pub fn is_computed(node: &NodeProto, opset: i64) -> bool {
+pub(crate) fn is_computed(node: &NodeProto, opset: i64) -> bool {
     let (domain, op) = node.op();
     let is_known = match op {
         // tract does not implement a BitShift by the bit width or more.
@@ -235,7 +235,7 @@ pub fn is_computed(node: &NodeProto, opset: i64) -> bool {
 ///
 /// # Errors
 /// If the attribute is not an integer.
-pub fn batch_norm_trains(node: &NodeProto, opset: i64) -> Result<bool> {
+pub(crate) fn batch_norm_trains(node: &NodeProto, opset: i64) -> Result<bool> {
     Ok(match opset {
         14.. => node.attr_i("training_mode")?.unwrap_or(0) != 0,
         7..=13 => node.output.len() > 1,

@@ -15,18 +15,18 @@ pub(crate) struct ValueRange {
 
 impl ValueRange {
     /// The range of an empty set.
-    pub const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         least: u64::MAX,
         largest: 0,
     };
 
     /// The range of a slice of numbers.
-    pub fn from_numbers(numbers: &[f64]) -> Self {
+    pub(crate) fn from_numbers(numbers: &[f64]) -> Self {
         look(numbers)
     }
 
     /// The range of the union.
-    pub fn and(self, other: Self) -> Self {
+    pub(crate) fn and(self, other: Self) -> Self {
         Self {
             least: self.least.min(other.least),
             largest: self.largest.max(other.largest),
@@ -34,7 +34,7 @@ impl ValueRange {
     }
 
     /// The smallest magnitude except 0; infinite if all numbers are 0.
-    pub fn least(self) -> f64 {
+    pub(crate) fn least(self) -> f64 {
         if self.least == u64::MAX {
             f64::INFINITY
         } else {
@@ -43,18 +43,18 @@ impl ValueRange {
     }
 
     /// The largest magnitude; NaN if any number is NaN.
-    pub fn largest(self) -> f64 {
+    pub(crate) fn largest(self) -> f64 {
         f64::from_bits(self.largest)
     }
 
     /// Whether all numbers are finite.
-    pub fn are_finite(self) -> bool {
+    pub(crate) fn are_finite(self) -> bool {
         self.largest().is_finite()
     }
 
     /// The range of the rounded products of a number of each. `None` if a product could lose
     /// digits, or is not finite.
-    pub fn times(self, other: Self) -> Option<Self> {
+    pub(crate) fn times(self, other: Self) -> Option<Self> {
         Self::between(
             self.least() * other.least(),
             self.largest() * other.largest(),
@@ -62,7 +62,7 @@ impl ValueRange {
     }
 
     /// The range of the rounded quotients; no divisor is 0. `None` as for [`ValueRange::times`].
-    pub fn over(self, other: Self) -> Option<Self> {
+    pub(crate) fn over(self, other: Self) -> Option<Self> {
         Self::between(
             self.least() / other.largest(),
             self.largest() / other.least(),

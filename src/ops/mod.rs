@@ -1,5 +1,5 @@
 //! Properties of operators, each defined in one place.
 
-pub mod axes;
+pub(crate) mod axes;
 #[cfg(feature = "tract")]
 pub(crate) mod definitions;

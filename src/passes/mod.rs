@@ -12,12 +12,12 @@
 //! | [`mod@slice`] | splits independent regions into parts, which bounds the memory of activations |
 //! | [`legalize`] | writes the forms that engines fuse |
 
-pub mod canonicalize;
-pub mod demand;
-pub mod inline;
-pub mod legalize;
-pub mod movement;
-pub mod placement;
-pub mod simplify;
-pub mod slice;
-pub mod upgrade_opset;
+pub(crate) mod canonicalize;
+pub(crate) mod demand;
+pub(crate) mod inline;
+pub(crate) mod legalize;
+pub(crate) mod movement;
+pub(crate) mod placement;
+pub(crate) mod simplify;
+pub(crate) mod slice;
+pub(crate) mod upgrade_opset;

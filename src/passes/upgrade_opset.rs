@@ -21,7 +21,7 @@ use crate::onnx::tensor::make_i64;
 const UPGRADED: RangeInclusive<i64> = 11..=hard_swish::SINCE;
 
 /// The operator sets that [`means_the_same`] knows.
-pub const KNOWN: RangeInclusive<i64> = 11..=23;
+pub(crate) const KNOWN: RangeInclusive<i64> = 11..=23;
 
 /// The first IR version in which a caller may replace an initializer that is an input.
 const REPLACEABLE: i64 = 4;
@@ -33,7 +33,7 @@ const IR_VERSION: i64 = 7;
 /// once its attributes are written in the newer form.
 ///
 /// Most changes add element types, or an attribute whose default is the former meaning.
-pub fn means_the_same(node: &NodeProto, from: i64, to: i64) -> bool {
+pub(crate) fn means_the_same(node: &NodeProto, from: i64, to: i64) -> bool {
     let ("", op) = node.op() else {
         return true;
     };
@@ -72,7 +72,7 @@ pub fn means_the_same(node: &NodeProto, from: i64, to: i64) -> bool {
 
 /// The model in the newer operator set. `None` if it writes out no such operator, or if another
 /// operator would change its meaning.
-pub fn raised(
+pub(crate) fn raised(
     analysis: &Analysis,
     is_skipped: &dyn Fn(&str) -> bool,
 ) -> Option<(Model, OpsetUpgrade)> {

@@ -63,7 +63,7 @@ struct Activations<'a> {
 }
 
 /// Whether any activation directly follows another one, so that one of them may suffice.
-pub fn has_pairs(graph: &GraphProto) -> bool {
+pub(super) fn has_pairs(graph: &GraphProto) -> bool {
     let activations = graph.node.iter().filter(|node| is_activation(node));
     let made: HashSet<&str> = activations
         .clone()
@@ -85,7 +85,7 @@ fn is_activation(node: &NodeProto) -> bool {
 ///
 /// `unknown` are the names of tensors that recipes compute, so that their elements must not be used
 /// here.
-pub fn read_past(
+pub(crate) fn read_past(
     graph: &mut GraphProto,
     opset: i64,
     externals: &Externals,

@@ -15,7 +15,7 @@ const SURROUNDINGS: usize = 1 << 12;
 /// elements, back to the earliest nodes whose inputs are all equal to the original's. A node is
 /// skipped, if possible, if later values agree with the original again: a stream with another scale
 /// differs correctly, and agrees again after its readers.
-pub fn first(
+pub(super) fn first(
     graph: &Graph,
     digests: &[Option<Digest>],
     original: &HashMap<String, Digest>,
@@ -108,7 +108,11 @@ fn readers(graph: &Graph, value: ValueId) -> impl Iterator<Item = NodeId> {
 }
 
 /// A value for which `is_such` holds and on which an output depends, or the output itself.
-pub fn behind(graph: &Graph, output: ValueId, is_such: &dyn Fn(&str) -> bool) -> Option<ValueId> {
+pub(super) fn behind(
+    graph: &Graph,
+    output: ValueId,
+    is_such: &dyn Fn(&str) -> bool,
+) -> Option<ValueId> {
     let (mut seen, mut open) = (HashSet::from([output]), vec![output]);
     while let Some(value) = open.pop() {
         if is_such(graph.value_name(value)) {
@@ -129,12 +133,12 @@ pub fn behind(graph: &Graph, output: ValueId, is_such: &dyn Fn(&str) -> bool) ->
 }
 
 /// The site of the new tensor that is nearest to the producer of a value.
-pub fn site(graph: &Graph, value: ValueId, tensors: &[Stored]) -> Option<usize> {
+pub(super) fn site(graph: &Graph, value: ValueId, tensors: &[Stored]) -> Option<usize> {
     around(graph, graph.producer(value)?.0, tensors)
 }
 
 /// The site of the new tensor that is nearest to a node.
-pub fn around(graph: &Graph, first: NodeId, tensors: &[Stored]) -> Option<usize> {
+pub(super) fn around(graph: &Graph, first: NodeId, tensors: &[Stored]) -> Option<usize> {
     let sites: HashMap<&str, usize> = tensors
         .iter()
         .filter_map(|tensor| Some((tensor.name.as_str(), *tensor.sites.first()?)))

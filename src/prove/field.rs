@@ -7,18 +7,18 @@ use rayon::prelude::*;
 /// The prime. It is 3 modulo 4, for the roots. All numbers up to 46 are squares, so that the root
 /// of the square of a number with only such factors is that number. `(P − 1)/2` is a prime too, so
 /// that no two powers of 2 in the range of floats are equal. `docs/proof.md` explains it.
-pub const P: u64 = (1 << 31) - 819_129;
+pub(super) const P: u64 = (1 << 31) - 819_129;
 
 /// The number of elements whose inverses are computed together.
 const TOGETHER: usize = 1 << 12;
 
 /// The element for a number.
-pub fn reduce(number: u64) -> u32 {
+pub(super) fn reduce(number: u64) -> u32 {
     (number % P) as u32
 }
 
 /// `a + b`
-pub fn add(a: u32, b: u32) -> u32 {
+pub(super) fn add(a: u32, b: u32) -> u32 {
     let sum = a + b;
     if u64::from(sum) >= P {
         sum - P as u32
@@ -28,22 +28,22 @@ pub fn add(a: u32, b: u32) -> u32 {
 }
 
 /// `−a`
-pub fn neg(a: u32) -> u32 {
+pub(super) fn neg(a: u32) -> u32 {
     if a == 0 { 0 } else { P as u32 - a }
 }
 
 /// `a − b`
-pub fn sub(a: u32, b: u32) -> u32 {
+pub(super) fn sub(a: u32, b: u32) -> u32 {
     add(a, neg(b))
 }
 
 /// `a · b`
-pub fn mul(a: u32, b: u32) -> u32 {
+pub(super) fn mul(a: u32, b: u32) -> u32 {
     reduce(u64::from(a) * u64::from(b))
 }
 
 /// `a` to the power of `exponent`
-pub fn pow(a: u32, mut exponent: u64) -> u32 {
+pub(super) fn pow(a: u32, mut exponent: u64) -> u32 {
     let (mut square, mut power) = (a, 1);
     while exponent > 0 {
         if exponent & 1 == 1 {
@@ -56,23 +56,23 @@ pub fn pow(a: u32, mut exponent: u64) -> u32 {
 }
 
 /// `1/a`; `None` for 0.
-pub fn inverse(a: u32) -> Option<u32> {
+pub(super) fn inverse(a: u32) -> Option<u32> {
     (a != 0).then(|| pow(a, P - 2))
 }
 
 /// `√a` or `√(−a)`, of which exactly one exists for a ≠ 0. The root of a product is the product of
 /// the roots.
-pub fn root(a: u32) -> u32 {
+pub(super) fn root(a: u32) -> u32 {
     pow(a, P.div_ceil(4))
 }
 
 /// `√a` or `−√(−a)`: like [`root`], except that the root of −1 is −1.
-pub fn odd_root(a: u32) -> u32 {
+pub(super) fn odd_root(a: u32) -> u32 {
     pow(a, (3 * P - 1) / 4)
 }
 
 /// Inverts all elements; `None` if one is 0.
-pub fn invert(elements: &mut [u32]) -> Option<()> {
+pub(super) fn invert(elements: &mut [u32]) -> Option<()> {
     elements.par_chunks_mut(TOGETHER).try_for_each(|part| {
         // One inverse of the product of all, which is split from the last element to the first.
         let before: Vec<u32> = part
@@ -93,7 +93,7 @@ pub fn invert(elements: &mut [u32]) -> Option<()> {
 }
 
 /// The image of an integer.
-pub fn of_int(number: i64) -> u32 {
+pub(super) fn of_int(number: i64) -> u32 {
     number.rem_euclid(P as i64) as u32
 }
 
@@ -101,7 +101,7 @@ pub fn of_int(number: i64) -> u32 {
 const LOWEST: i32 = -1074;
 
 /// The image of a float, which is an integer times a power of 2; `None` if it is not finite.
-pub fn of_float(number: f64) -> Option<u32> {
+pub(super) fn of_float(number: f64) -> Option<u32> {
     static POWERS: LazyLock<Vec<u32>> = LazyLock::new(|| {
         let first = pow((P as u32).div_ceil(2), LOWEST.unsigned_abs().into());
         std::iter::successors(Some(first), |&power| Some(add(power, power)))

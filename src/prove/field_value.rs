@@ -25,14 +25,14 @@ const OUTLYING: u64 = 8;
 const OUTLIERS: [i64; 6] = [-100, -2, -1, 511, 32_767, 1 << 20];
 
 /// A tensor of field elements in row-major order. Copies share the elements.
-pub type Elements = ArcArray<u32, IxDyn>;
+pub(super) type Elements = ArcArray<u32, IxDyn>;
 
 /// A tensor of integers and booleans in row-major order. Copies share the elements.
-pub type Integers = ArcArray<i64, IxDyn>;
+pub(super) type Integers = ArcArray<i64, IxDyn>;
 
 /// A value of a graph at one point.
 #[derive(Debug, Clone)]
-pub enum FieldValue {
+pub(super) enum FieldValue {
     /// Floats.
     Field(Elements),
     /// Known integers.
@@ -63,7 +63,7 @@ macro_rules! either {
 pub(crate) use either;
 
 /// The elements in row-major order.
-pub fn row_major<T: Clone>(array: ArrayD<T>) -> ArcArray<T, IxDyn> {
+pub(super) fn row_major<T: Clone>(array: ArrayD<T>) -> ArcArray<T, IxDyn> {
     if array.is_standard_layout() {
         array.into_shared()
     } else {
@@ -73,17 +73,17 @@ pub fn row_major<T: Clone>(array: ArrayD<T>) -> ArcArray<T, IxDyn> {
 
 impl FieldValue {
     /// Floats.
-    pub fn field(elements: ArrayD<u32>) -> Self {
+    pub(super) fn field(elements: ArrayD<u32>) -> Self {
         Self::Field(row_major(elements))
     }
 
     /// Integers.
-    pub fn int(integers: ArrayD<i64>) -> Self {
+    pub(super) fn int(integers: ArrayD<i64>) -> Self {
         Self::Int(row_major(integers))
     }
 
     /// Integers of unknown value. An empty tensor counts as known.
-    pub fn varying(elements: ArrayD<u32>) -> Self {
+    pub(super) fn varying(elements: ArrayD<u32>) -> Self {
         if elements.is_empty() {
             return Self::int(elements.mapv(i64::from));
         }
@@ -91,7 +91,7 @@ impl FieldValue {
     }
 
     /// A tensor with a random element at each place.
-    pub fn random(seed: Digest, shape: &[usize], is_integer: bool) -> Self {
+    pub(super) fn random(seed: Digest, shape: &[usize], is_integer: bool) -> Self {
         let unknown = Unknown::new(seed);
         let elements = (0..shape.iter().product::<usize>())
             .map(|place| unknown.value(place as u64))
@@ -105,7 +105,7 @@ impl FieldValue {
     }
 
     /// A tensor of random elements, or of random integers if the type is an integer type.
-    pub fn drawn(seed: Digest, shape: &[usize], data_type: DataType) -> Self {
+    pub(super) fn drawn(seed: Digest, shape: &[usize], data_type: DataType) -> Self {
         if !data_type.is_integer() {
             return Self::random(seed, shape, false);
         }
@@ -116,7 +116,7 @@ impl FieldValue {
     }
 
     /// The extents; `None` if they are unknown.
-    pub fn shape(&self) -> Option<&[usize]> {
+    pub(super) fn shape(&self) -> Option<&[usize]> {
         match self {
             Self::Field(elements) | Self::Varying(elements) => Some(elements.shape()),
             Self::Int(integers) => Some(integers.shape()),
@@ -125,12 +125,12 @@ impl FieldValue {
     }
 
     /// The number of elements; 0 if it is unknown.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.shape().map_or(0, |shape| shape.iter().product())
     }
 
     /// The image of each element.
-    pub fn images(&self) -> Option<Elements> {
+    pub(super) fn images(&self) -> Option<Elements> {
         match self {
             Self::Field(elements) | Self::Varying(elements) => Some(elements.clone()),
             Self::Int(integers) => Some(integers.mapv(field::of_int).into_shared()),
@@ -139,7 +139,7 @@ impl FieldValue {
     }
 
     /// Its digest.
-    pub fn digest(&self, key: u64) -> Digest {
+    pub(super) fn digest(&self, key: u64) -> Digest {
         let mut hash = Hash::new(key, "value");
         hash.number(match self {
             Self::Field(_) => 0,
@@ -179,13 +179,13 @@ fn below(unknown: Unknown, place: u64, end: u64) -> i64 {
 }
 
 /// The elements in row-major order.
-pub fn slice<T>(array: &ArcArray<T, IxDyn>) -> &[T] {
+pub(super) fn slice<T>(array: &ArcArray<T, IxDyn>) -> &[T] {
     array.as_slice().expect("in row-major order")
 }
 
 /// The image of a tensor of floats. If an element is not finite, all elements become random ones
 /// that depend on their bits.
-pub fn of_floats(floats: ArrayD<f64>, key: u64) -> FieldValue {
+pub(super) fn of_floats(floats: ArrayD<f64>, key: u64) -> FieldValue {
     if floats.iter().all(|number| number.is_finite()) {
         return FieldValue::field(
             floats.mapv(|number| field::of_float(number).unwrap_or_default()),
@@ -196,7 +196,7 @@ pub fn of_floats(floats: ArrayD<f64>, key: u64) -> FieldValue {
 }
 
 /// The element that represents −∞.
-pub fn lowest(key: u64) -> u32 {
+pub(super) fn lowest(key: u64) -> u32 {
     of_bits(key).value(f64::NEG_INFINITY.to_bits())
 }
 
@@ -206,7 +206,7 @@ fn of_bits(key: u64) -> Unknown {
 }
 
 /// The image of constants that were computed by more than arithmetic.
-pub fn of_numbers(numbers: &ArrayD<f64>, key: u64) -> FieldValue {
+pub(super) fn of_numbers(numbers: &ArrayD<f64>, key: u64) -> FieldValue {
     of_floats(
         numbers.mapv(|number| if number.abs() < DECIDED { 0.0 } else { number }),
         key,
@@ -215,7 +215,7 @@ pub fn of_numbers(numbers: &ArrayD<f64>, key: u64) -> FieldValue {
 
 /// The image of a Softmax along these axes. If all elements of a lane are equal, each is the
 /// inverse of their number.
-pub fn of_shares(numbers: &ArrayD<f64>, along: Range<usize>, key: u64) -> FieldValue {
+pub(super) fn of_shares(numbers: &ArrayD<f64>, along: Range<usize>, key: u64) -> FieldValue {
     let (value, shape) = (of_numbers(numbers, key), numbers.shape());
     let lane: usize = shape[along.clone()].iter().product();
     let inner: usize = shape[along.end..].iter().product();
@@ -257,7 +257,7 @@ fn of_stored(floats: &Floats, key: u64) -> Option<FieldValue> {
 }
 
 /// The value of a stored tensor.
-pub fn of_tensor(tensor: &TensorProto, externals: &Externals, key: u64) -> FieldValue {
+pub(super) fn of_tensor(tensor: &TensorProto, externals: &Externals, key: u64) -> FieldValue {
     if let Some(floats) = Floats::new(tensor, externals)
         .ok()
         .and_then(|floats| of_stored(&floats, key))
@@ -271,7 +271,7 @@ pub fn of_tensor(tensor: &TensorProto, externals: &Externals, key: u64) -> Field
 }
 
 /// The digest of a stored tensor of any type.
-pub fn stored(tensor: &TensorProto, externals: &Externals, key: u64) -> Digest {
+pub(super) fn stored(tensor: &TensorProto, externals: &Externals, key: u64) -> Digest {
     let mut hash = Hash::new(key, "tensor");
     hash.number(tensor.data_type() as u64);
     hash.all(&tensor.dims, i64::to_le_bytes);

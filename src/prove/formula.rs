@@ -17,7 +17,11 @@ use crate::recipe::{Op, Recipe};
 ///
 /// # Errors
 /// If it divides by 0, or if a constant is missing or has another shape than in the recipe.
-pub fn value(recipe: &Recipe, source: &Sources, allowance: &Allowance) -> Result<Elements, Unmade> {
+pub(super) fn value(
+    recipe: &Recipe,
+    source: &Sources,
+    allowance: &Allowance,
+) -> Result<Elements, Unmade> {
     let steps = recipe.steps();
     let mut uses: HashMap<_, usize> = HashMap::new();
     steps
@@ -52,7 +56,7 @@ pub fn value(recipe: &Recipe, source: &Sources, allowance: &Allowance) -> Result
 ///
 /// # Errors
 /// [`Unmade::Beyond`].
-pub fn room(recipe: &Recipe, allowance: &Allowance) -> Result<(), Unmade> {
+pub(super) fn room(recipe: &Recipe, allowance: &Allowance) -> Result<(), Unmade> {
     for step in recipe.steps() {
         allowance.room(step.shape())?;
         let terms: &[usize] = match (step.op(), step.inputs()) {

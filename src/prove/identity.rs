@@ -120,7 +120,7 @@ impl GraphPair<'_> {
     ///
     /// # Errors
     /// The reason why they do not agree at this point, or why the point decides nothing.
-    pub fn at(&self, seed: Seed) -> Result<Agreed, Ended> {
+    pub(super) fn at(&self, seed: Seed) -> Result<Agreed, Ended> {
         let (key, convention) = (seed.key, RootOfMinusOne::at(seed.point));
         let allowance = self.original.allowance();
         let inputs = given(self.original, seed, &allowance)?;

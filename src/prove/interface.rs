@@ -15,7 +15,7 @@ use crate::prove::field_value::stored;
 ///
 /// # Errors
 /// The difference, or the reason why it is undecided.
-pub fn same_interface(original: &Model, fused: &Model) -> Result<(), Proof> {
+pub(super) fn same_interface(original: &Model, fused: &Model) -> Result<(), Proof> {
     let (inputs, others) = (&original.graph().input, &fused.graph().input);
     let names: HashSet<&str> = inputs.iter().map(|input| input.name()).collect();
     let [before, after] = [original, fused].map(|model| defaults(model, &names));
@@ -104,7 +104,7 @@ fn means_the_same(original: &Model, fused: &Model) -> bool {
 ///
 /// # Errors
 /// The first difference.
-pub fn same_ends(original: &Model, fused: &Model) -> Result<(), Proof> {
+pub(super) fn same_ends(original: &Model, fused: &Model) -> Result<(), Proof> {
     let [before, after] = [original, fused].map(ends);
     if before == after {
         return Ok(());

@@ -22,7 +22,7 @@ const WORD: i64 = ((1 << 32) % P) as i64;
 
 /// The sizes of the matrices in a product.
 #[derive(Debug, Clone, Copy)]
-pub struct Extents {
+pub(super) struct Extents {
     /// Rows of the left one.
     pub rows: usize,
     /// Columns of the left one, and rows of the right one.
@@ -33,7 +33,7 @@ pub struct Extents {
 
 /// The products of pairs of matrices, one after another. A pair has the offsets of its matrices in
 /// the two lists.
-pub fn multiply(
+pub(super) fn multiply(
     left: &[u32],
     right: &[u32],
     pairs: &[(usize, usize)],

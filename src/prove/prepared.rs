@@ -31,7 +31,11 @@ impl Prepared {
     ///
     /// # Errors
     /// If it cannot be inlined, or if its inputs are impossible at these sizes.
-    pub fn new(model: &Model, lowering: Lowering, options: &ProveOptions) -> Result<Self, Proof> {
+    pub(super) fn new(
+        model: &Model,
+        lowering: Lowering,
+        options: &ProveOptions,
+    ) -> Result<Self, Proof> {
         let lowered = written_out(model, lowering, &|_, _| false)
             .map_err(|error| undecided(error.to_string()))?;
         let (mut model, formulas) = match lowered {
@@ -54,7 +58,7 @@ impl Prepared {
     }
 
     /// Removes activations that have no effect; `tensors` are new.
-    pub fn read_past_activations(&mut self, tensors: &[Stored]) {
+    pub(super) fn read_past_activations(&mut self, tensors: &[Stored]) {
         let recipes = tensors.iter().chain(&self.formulas);
         let unknown: HashSet<&str> = recipes.map(|tensor| tensor.name.as_str()).collect();
         let opset = self.model.own_opset();
@@ -63,12 +67,12 @@ impl Prepared {
     }
 
     /// The limits of computation for this model.
-    pub fn allowance(&self) -> Allowance {
+    pub(super) fn allowance(&self) -> Allowance {
         Allowance::new(self.model.about_bytes(), elements(&self.inputs))
     }
 
     /// The facts that hold only because every extent is known.
-    pub fn only_at_sizes(&self, analysis: &Analysis) -> OnlyAtSizes {
+    pub(super) fn only_at_sizes(&self, analysis: &Analysis) -> OnlyAtSizes {
         let Some(open) = &self.open else {
             return OnlyAtSizes::default();
         };

@@ -5,42 +5,46 @@ use xxhash_rust::xxh3::Xxh3;
 use super::field::P;
 
 /// The identity of a value or of a function, as a keyed hash.
-pub type Digest = u128;
+pub(super) type Digest = u128;
 
 /// Combines parts into a digest.
-pub struct Hash(Xxh3);
+pub(super) struct Hash(Xxh3);
 
 impl Hash {
     /// A hash with a key, for one purpose.
-    pub fn new(key: u64, what: &str) -> Self {
+    pub(super) fn new(key: u64, what: &str) -> Self {
         let mut hash = Self(Xxh3::with_seed(key));
         hash.text(what);
         hash
     }
 
     /// Adds bytes after their length, so that their end is unambiguous.
-    pub fn bytes(&mut self, bytes: &[u8]) {
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.0.update(bytes);
     }
 
     /// Adds a string.
-    pub fn text(&mut self, text: &str) {
+    pub(super) fn text(&mut self, text: &str) {
         self.bytes(text.as_bytes());
     }
 
     /// Adds a number.
-    pub fn number(&mut self, number: u64) {
+    pub(super) fn number(&mut self, number: u64) {
         self.0.update(&number.to_le_bytes());
     }
 
     /// Adds a digest.
-    pub fn digest(&mut self, digest: Digest) {
+    pub(super) fn digest(&mut self, digest: Digest) {
         self.0.update(&digest.to_le_bytes());
     }
 
     /// Adds a list of numbers of any type, by the bytes of each.
-    pub fn all<T: Copy, const N: usize>(&mut self, numbers: &[T], bytes: impl Fn(T) -> [u8; N]) {
+    pub(super) fn all<T: Copy, const N: usize>(
+        &mut self,
+        numbers: &[T],
+        bytes: impl Fn(T) -> [u8; N],
+    ) {
         self.number(numbers.len() as u64);
         let mut buffer = Vec::with_capacity(512 * N);
         for part in numbers.chunks(512) {
@@ -52,7 +56,7 @@ impl Hash {
     }
 
     /// The digest of everything that was added.
-    pub fn finish(&self) -> Digest {
+    pub(super) fn finish(&self) -> Digest {
         self.0.digest128()
     }
 }
@@ -63,14 +67,14 @@ impl Hash {
 /// key. The key selects one of 2¹²⁸ functions, which the author of a model cannot anticipate. The
 /// results have 31 bits, for which a state of 64 bits suffices.
 #[derive(Debug, Clone, Copy)]
-pub struct Unknown {
+pub(super) struct Unknown {
     before: u64,
     between: u64,
 }
 
 impl Unknown {
     /// The function with this digest.
-    pub fn new(digest: Digest) -> Self {
+    pub(super) fn new(digest: Digest) -> Self {
         Self {
             before: digest as u64,
             between: (digest >> 64) as u64,
@@ -78,12 +82,12 @@ impl Unknown {
     }
 
     /// The state before the first argument.
-    pub fn start(self) -> u64 {
+    pub(super) fn start(self) -> u64 {
         self.between
     }
 
     /// The state after one more argument.
-    pub fn with(self, state: u64, argument: u64) -> u64 {
+    pub(super) fn with(self, state: u64, argument: u64) -> u64 {
         let z = (state.rotate_left(23) ^ argument).wrapping_add(self.before);
         let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ self.between;
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -91,12 +95,12 @@ impl Unknown {
     }
 
     /// The element for a final state.
-    pub fn element(state: u64) -> u32 {
+    pub(super) fn element(state: u64) -> u32 {
         ((u128::from(state) * u128::from(P)) >> 64) as u32
     }
 
     /// The element for one argument.
-    pub fn value(self, argument: u64) -> u32 {
+    pub(super) fn value(self, argument: u64) -> u32 {
         Self::element(self.with(self.start(), argument))
     }
 }

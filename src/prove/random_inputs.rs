@@ -19,7 +19,7 @@ const FEW_TRUTHS: usize = 3;
 
 /// The seeds of a point.
 #[derive(Clone, Copy)]
-pub struct Seed {
+pub(super) struct Seed {
     /// The seed of this point, or of another attempt at it.
     pub key: u64,
     /// The seed of all points.
@@ -29,7 +29,7 @@ pub struct Seed {
 }
 
 /// The Boolean inputs, including those with defaults, and the number of elements of each.
-pub fn boolean_inputs(prepared: &Prepared) -> Vec<(&str, usize)> {
+pub(super) fn boolean_inputs(prepared: &Prepared) -> Vec<(&str, usize)> {
     let graph = prepared.model.graph();
     let mut found = vec![];
     for input in &prepared.inputs {
@@ -57,7 +57,7 @@ fn has_constant_defaults(prepared: &Prepared) -> bool {
 
 /// The number of points that cover all combinations of a few Boolean elements, or both values of
 /// each of many.
-pub fn truth_cases(truths: &[(&str, usize)]) -> usize {
+pub(super) fn truth_cases(truths: &[(&str, usize)]) -> usize {
     match truths.iter().map(|(_, count)| count).sum() {
         count @ 0..=FEW_TRUTHS => 1 << count,
         _ => 2,
@@ -95,7 +95,7 @@ fn truth(
 ///
 /// # Errors
 /// The input that exceeds the limits.
-pub fn given(
+pub(super) fn given(
     prepared: &Prepared,
     seed: Seed,
     allowance: &Allowance,

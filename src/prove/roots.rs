@@ -14,7 +14,7 @@ use crate::prove::field_value::{Elements, FieldValue};
 
 /// The root of −1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RootOfMinusOne {
+pub(super) enum RootOfMinusOne {
     /// `√(−z) = √z`
     One,
     /// `√(−z) = −√z`
@@ -23,7 +23,7 @@ pub enum RootOfMinusOne {
 
 impl RootOfMinusOne {
     /// The convention of a point. The two conventions alternate.
-    pub fn at(point: u64) -> Self {
+    pub(super) fn at(point: u64) -> Self {
         if point.is_multiple_of(2) {
             Self::One
         } else {
@@ -32,7 +32,7 @@ impl RootOfMinusOne {
     }
 
     /// `√z` of each element.
-    pub fn roots(self, elements: &Elements) -> Elements {
+    pub(super) fn roots(self, elements: &Elements) -> Elements {
         let root = if self == Self::One {
             field::root
         } else {
@@ -43,14 +43,14 @@ impl RootOfMinusOne {
 }
 
 /// The convention of one evaluation, and the values of which its graph computes roots.
-pub struct RootContext {
+pub(super) struct RootContext {
     convention: RootOfMinusOne,
     radicands: RefCell<Vec<Digest>>,
 }
 
 impl RootContext {
     /// A context without roots so far.
-    pub fn new(convention: RootOfMinusOne) -> Self {
+    pub(super) fn new(convention: RootOfMinusOne) -> Self {
         Self {
             convention,
             radicands: RefCell::default(),
@@ -58,28 +58,28 @@ impl RootContext {
     }
 
     /// `√z` of each element. Records the elements.
-    pub fn of(&self, elements: &Elements) -> Elements {
+    pub(super) fn of(&self, elements: &Elements) -> Elements {
         self.radicands.borrow_mut().push(in_a_row(elements));
         self.convention.roots(elements)
     }
 
     /// `√z` of each parameter. Does not record them, because a weight absorbs the root.
-    pub fn of_parameter(&self, elements: &Elements) -> Elements {
+    pub(super) fn of_parameter(&self, elements: &Elements) -> Elements {
         self.convention.roots(elements)
     }
 
     /// The number of recorded values.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.radicands.borrow().len()
     }
 
     /// Removes all but the first `count` records, because later ones belong to constants.
-    pub fn truncate(&self, count: usize) {
+    pub(super) fn truncate(&self, count: usize) {
         self.radicands.borrow_mut().truncate(count);
     }
 
     /// The digests of all recorded values.
-    pub fn radicands(&self) -> HashSet<Digest> {
+    pub(super) fn radicands(&self) -> HashSet<Digest> {
         self.radicands.borrow().iter().copied().collect()
     }
 }

@@ -50,7 +50,7 @@ fn unread(name: &str, reason: &dyn Display) -> Proof {
 /// # Errors
 /// [`Proof::Disproved`] at the first tensor that differs, and [`Ended::Uncomputed`] at the first
 /// whose recipe cannot be computed.
-pub fn check(
+pub(super) fn check(
     (original, analysis): (&Model, &Analysis),
     fused: &Model,
     new: &[Stored],

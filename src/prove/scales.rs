@@ -52,7 +52,7 @@ fn is_of_elements(op: (&str, &str)) -> bool {
 }
 
 /// Whether a positive factor passes an operator.
-pub fn passes(op: (&str, &str)) -> bool {
+pub(super) fn passes(op: (&str, &str)) -> bool {
     passed(op, 2).is_some()
 }
 
@@ -66,7 +66,7 @@ fn is_zero(value: &FieldValue) -> bool {
 
 /// The positive factors between the operands of such operators in the original and in the folded
 /// model.
-pub struct Scales {
+pub(super) struct Scales {
     positive: HashSet<u32>,
     /// The first elements of operands in the original, by the digest of the operand divided by its
     /// first element. No two of them differ only by a positive factor.
@@ -76,7 +76,7 @@ pub struct Scales {
 
 impl Scales {
     /// The factors that recipes may introduce; `None` if there are none.
-    pub fn new(
+    pub(super) fn new(
         tensors: &[Stored],
         source: &Sources,
         read: Read,
@@ -120,18 +120,18 @@ impl Scales {
     }
 
     /// Switches from the original to the folded model.
-    pub fn turn(&self) {
+    pub(super) fn turn(&self) {
         self.is_original.set(false);
     }
 
     /// The number of factors that count as positive.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.positive.len()
     }
 
     /// The positive factor from these inputs to inputs of the same operator in the original, or to
     /// earlier ones; `None` if it is 1 or does not exist.
-    pub fn factor(
+    pub(super) fn factor(
         &self,
         op: (&str, &str),
         function: Digest,
@@ -177,7 +177,7 @@ impl Scales {
     /// The first element of a lane of the original, or of an earlier lane, that equals this lane up
     /// to a positive factor. If there is none, the lane's own first element. `divided` identifies
     /// the operator and all elements of the lane divided by the first one.
-    pub fn first(&self, divided: Digest, first: u32) -> u32 {
+    pub(super) fn first(&self, divided: Digest, first: u32) -> u32 {
         let mut original = self.original.borrow_mut();
         let before = original.entry(divided).or_default();
         let part = field::inverse(first);
@@ -193,13 +193,13 @@ impl Scales {
 
     /// Whether all inputs that a factor would multiply are 0. Then the result is 0 too, since
     /// `f(k·0) = k·f(0)`.
-    pub fn is_nothing(op: (&str, &str), inputs: &[Option<FieldValue>]) -> bool {
+    pub(super) fn is_nothing(op: (&str, &str), inputs: &[Option<FieldValue>]) -> bool {
         let scaled = passed(op, inputs.len()).and_then(|count| inputs.get(..count));
         scaled.is_some_and(|scaled| scaled.iter().flatten().all(is_zero))
     }
 
     /// The operator's inputs, multiplied by the factor.
-    pub fn scaled(
+    pub(super) fn scaled(
         op: (&str, &str),
         inputs: &[Option<FieldValue>],
         factor: u32,
@@ -330,7 +330,7 @@ fn multiplied_by<'r>(factor: &'r Recipe, factors: &mut Vec<&'r Recipe>) {
 }
 
 /// All elements, multiplied by a factor.
-pub fn times(elements: &Elements, factor: u32) -> Elements {
+pub(super) fn times(elements: &Elements, factor: u32) -> Elements {
     elements
         .mapv(|element| field::mul(element, factor))
         .into_shared()

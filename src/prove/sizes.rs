@@ -52,7 +52,7 @@ enum ExtentKind {
 }
 
 /// The open extents of a model, and the sizes at which a proof may be made.
-pub struct SizeSearch<'m> {
+pub(super) struct SizeSearch<'m> {
     original: &'m Model,
     given: Dims,
     /// The symbols without a given size, in the order of the inputs.
@@ -63,7 +63,7 @@ pub struct SizeSearch<'m> {
 
 impl<'m> SizeSearch<'m> {
     /// The open extents of `original` apart from those with a given size.
-    pub fn new(original: &'m Model, fused: &Model, given: &Dims) -> Self {
+    pub(super) fn new(original: &'m Model, fused: &Model, given: &Dims) -> Self {
         let light = numbers(original.graph());
         let mut symbols: Vec<(String, ExtentKind)> = vec![];
         for names in free(&light).map(Input::symbols) {
@@ -99,7 +99,7 @@ impl<'m> SizeSearch<'m> {
 
     /// The sizes to try until the original fits. The first ones make no two extents equal by
     /// accident, and the others are those that networks usually require.
-    pub fn first(&self) -> Vec<Dims> {
+    pub(super) fn first(&self) -> Vec<Dims> {
         let apart = self.unused(&Dims::default(), true, false);
         let by_meaning = self.unused(&Dims::default(), false, false);
         let mut sizes: Vec<Dims> = apart
@@ -114,7 +114,7 @@ impl<'m> SizeSearch<'m> {
 
     /// The sizes to try after the first ones at which the original fits: others for all symbols,
     /// with a batch of 1 if possible, or only another batch.
-    pub fn second(&self, first: &Dims) -> Vec<Dims> {
+    pub(super) fn second(&self, first: &Dims) -> Vec<Dims> {
         if self.symbols.is_empty() {
             return vec![];
         }
@@ -136,7 +136,7 @@ impl<'m> SizeSearch<'m> {
     }
 
     /// These sizes, with 1 for each length.
-    pub fn with_lengths_of_one(&self, dims: &Dims) -> Dims {
+    pub(super) fn with_lengths_of_one(&self, dims: &Dims) -> Dims {
         with(dims, &self.named(ExtentKind::Length), 1)
     }
 
@@ -325,7 +325,7 @@ fn asked_for(model: &Model) -> Vec<usize> {
 }
 
 /// The number of elements of inputs.
-pub fn elements(inputs: &[Input]) -> u64 {
+pub(super) fn elements(inputs: &[Input]) -> u64 {
     let mut all = 0_u64;
     for input in inputs {
         let extents = input.shape.iter();
@@ -339,7 +339,7 @@ pub fn elements(inputs: &[Input]) -> u64 {
 ///
 /// # Errors
 /// The undecided verdict, if these sizes are impossible.
-pub fn inputs(model: &Model, dims: &Dims) -> Result<Vec<Input>, Proof> {
+pub(super) fn inputs(model: &Model, dims: &Dims) -> Result<Vec<Input>, Proof> {
     let light = Model::from_proto(ModelProto {
         graph: Some(numbers(model.graph())),
         ..Default::default()

@@ -19,7 +19,7 @@ use crate::recipe::{Given, Op, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
 
 /// The tensors that a graph stores, with the names of their values. Tensors of bodies come first.
-pub fn tensors(model: &Model) -> Vec<(&str, TensorProto)> {
+pub(super) fn tensors(model: &Model) -> Vec<(&str, TensorProto)> {
     let (mut found, mut open) = (vec![], vec![model.graph()]);
     while let Some(graph) = open.pop() {
         found.extend(tensors_of(graph));
@@ -30,7 +30,7 @@ pub fn tensors(model: &Model) -> Vec<(&str, TensorProto)> {
 }
 
 /// The tensors that a model stores outside of bodies, with the names of their values.
-pub fn stored_outside(model: &Model) -> Vec<(&str, TensorProto)> {
+pub(crate) fn stored_outside(model: &Model) -> Vec<(&str, TensorProto)> {
     tensors_of(model.graph())
 }
 
@@ -52,7 +52,7 @@ fn tensors_of(graph: &GraphProto) -> Vec<(&str, TensorProto)> {
 }
 
 /// The stored tensors by name. Outside of bodies names are unique.
-pub fn stored(model: &Model) -> HashMap<&str, TensorProto> {
+pub(super) fn stored(model: &Model) -> HashMap<&str, TensorProto> {
     tensors(model).into_iter().collect()
 }
 
@@ -62,7 +62,7 @@ pub fn stored(model: &Model) -> HashMap<&str, TensorProto> {
 ///
 /// # Errors
 /// If the original has no constant of this name, or if it cannot be computed.
-pub fn given(original: &Model, analysis: &Analysis, name: &str) -> Result<Given, Refusal> {
+pub(super) fn given(original: &Model, analysis: &Analysis, name: &str) -> Result<Given, Refusal> {
     if let Some(value) = analysis.graph.value(name) {
         return analysis.constants.given(value);
     }
@@ -77,13 +77,17 @@ pub fn given(original: &Model, analysis: &Analysis, name: &str) -> Result<Given,
 ///
 /// # Errors
 /// The errors of [`given`].
-pub fn read(original: &Model, analysis: &Analysis, name: &str) -> Result<ArrayD<f64>, Refusal> {
+pub(super) fn read(
+    original: &Model,
+    analysis: &Analysis,
+    name: &str,
+) -> Result<ArrayD<f64>, Refusal> {
     given(original, analysis, name)?.all(name)
 }
 
 /// Whether a step is more than arithmetic. Such a step is computed in numbers, whose images represent
 /// it in the field.
-pub fn is_number(step: &Recipe) -> bool {
+pub(super) fn is_number(step: &Recipe) -> bool {
     matches!(
         step.op(),
         Op::Exp | Op::Sigmoid | Op::Softmax(_) | Op::Max(_)
@@ -91,7 +95,7 @@ pub fn is_number(step: &Recipe) -> bool {
 }
 
 /// The images of the constants of recipes.
-pub struct Sources<'s> {
+pub(super) struct Sources<'s> {
     original: &'s Model,
     stored: HashMap<&'s str, TensorProto>,
     key: u64,
@@ -104,7 +108,7 @@ pub struct Sources<'s> {
 
 impl<'s> Sources<'s> {
     /// Only the stored constants of the original.
-    pub fn new(original: &'s Model, key: u64, convention: RootOfMinusOne) -> Self {
+    pub(super) fn new(original: &'s Model, key: u64, convention: RootOfMinusOne) -> Self {
         let (computed, numbers) = (HashMap::new(), HashMap::new());
         Self {
             original,
@@ -117,12 +121,12 @@ impl<'s> Sources<'s> {
     }
 
     /// The roots of elements.
-    pub fn roots(&self, elements: &Elements) -> Elements {
+    pub(super) fn roots(&self, elements: &Elements) -> Elements {
         self.convention.roots(elements)
     }
 
     /// Adds computed constants.
-    pub fn with(mut self, computed: HashMap<String, Elements>) -> Self {
+    pub(super) fn with(mut self, computed: HashMap<String, Elements>) -> Self {
         self.computed = computed;
         self
     }
@@ -131,7 +135,11 @@ impl<'s> Sources<'s> {
     ///
     /// # Errors
     /// If one of them cannot be computed.
-    pub fn numbered(mut self, tensors: &[Stored], analysis: &Analysis) -> Result<Self, Refusal> {
+    pub(super) fn numbered(
+        mut self,
+        tensors: &[Stored],
+        analysis: &Analysis,
+    ) -> Result<Self, Refusal> {
         for tensor in tensors {
             for step in tensor
                 .recipe
@@ -155,7 +163,7 @@ impl<'s> Sources<'s> {
     }
 
     /// Whether the original stores a tensor of this name.
-    pub fn stores(&self, name: &str) -> bool {
+    pub(super) fn stores(&self, name: &str) -> bool {
         self.stored.contains_key(name)
     }
 
@@ -163,7 +171,7 @@ impl<'s> Sources<'s> {
     ///
     /// # Errors
     /// If there is no constant of this name.
-    pub fn constant(&self, name: &str) -> Result<Elements, Unmade> {
+    pub(super) fn constant(&self, name: &str) -> Result<Elements, Unmade> {
         if let Some(analysis) = self.computed.get(name) {
             return Ok(analysis.clone());
         }
@@ -177,7 +185,7 @@ impl<'s> Sources<'s> {
     ///
     /// # Errors
     /// If its elements are unknown.
-    pub fn number(&self, step: &Recipe) -> Result<FieldValue, Unmade> {
+    pub(super) fn number(&self, step: &Recipe) -> Result<FieldValue, Unmade> {
         self.numbers
             .get(&(step.id() as usize))
             .cloned()

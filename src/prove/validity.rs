@@ -21,7 +21,7 @@ use crate::onnx::tensor::DataType;
 
 /// A node that is invalid in ONNX.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub(super) struct Fault {
     /// The label of the node.
     pub at: String,
     /// The reason.
@@ -32,7 +32,7 @@ pub struct Fault {
 ///
 /// The check skips nodes to which an opaque operator is inlined, since they may belong to a later
 /// operator set.
-pub fn own_nodes(model: &Model) -> HashSet<(String, String)> {
+pub(super) fn own_nodes(model: &Model) -> HashSet<(String, String)> {
     let (mut own, mut open) = (HashSet::new(), vec![model.graph()]);
     while let Some(graph) = open.pop() {
         for node in &graph.node {
@@ -51,7 +51,7 @@ fn first_output(node: &NodeProto) -> &str {
 }
 
 /// The invalid nodes of a graph among `own`.
-pub fn faults(analysis: &Analysis, own: &HashSet<(String, String)>) -> Vec<Fault> {
+pub(super) fn faults(analysis: &Analysis, own: &HashSet<(String, String)>) -> Vec<Fault> {
     let graph = &analysis.graph;
     let functions = &graph.model().proto.functions;
     let mut faults = vec![];
@@ -76,7 +76,7 @@ pub fn faults(analysis: &Analysis, own: &HashSet<(String, String)>) -> Vec<Fault
 }
 
 /// The check of the folded model's nodes against the specification.
-pub struct Valid<'v> {
+pub(super) struct Valid<'v> {
     /// The reasons for which nodes of the original are invalid. The folded model may have them too.
     pub faults: HashSet<String>,
     /// The folded model's own nodes.
@@ -85,7 +85,7 @@ pub struct Valid<'v> {
 
 impl Valid<'_> {
     /// The first invalid node of the folded model whose reason does not apply to the original.
-    pub fn new_fault(&self, fused: &Analysis) -> Option<Fault> {
+    pub(super) fn new_fault(&self, fused: &Analysis) -> Option<Fault> {
         let faults = faults(fused, self.own);
         faults
             .into_iter()

@@ -13,11 +13,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The permit of a running call. More calls than cores would take more memory, and therefore more
 /// time.
-pub struct CallPermit(());
+pub(super) struct CallPermit(());
 
 impl CallPermit {
     /// Waits until fewer calls run than there are cores, but at most one second.
-    pub fn take() -> Self {
+    pub(super) fn take() -> Self {
         let cores = rayon::current_num_threads();
         let working = WORKING.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut working, _) = ENDED

@@ -219,7 +219,7 @@ fn text_of(json: &impl Serialize) -> PyResult<String> {
 }
 
 /// The sizes of dimensions by their names.
-pub type SizesByName = BTreeMap<String, NonZeroUsize>;
+pub(super) type SizesByName = BTreeMap<String, NonZeroUsize>;
 
 /// The sizes of dimensions. Each must belong to an input of the model.
 fn dims(given: &SizesByName, model: &Model) -> Result<Dims> {
@@ -227,7 +227,7 @@ fn dims(given: &SizesByName, model: &Model) -> Result<Dims> {
 }
 
 /// The sizes in the type of the library.
-pub fn sizes_of(given: &SizesByName) -> Dims {
+pub(super) fn sizes_of(given: &SizesByName) -> Dims {
     let mut dims = Dims::default();
     given
         .iter()
@@ -290,7 +290,7 @@ impl Chosen {
 
 /// Folds a model, and verifies the result.
 #[pyfunction]
-pub fn fuse(
+pub(super) fn fuse(
     py: Python<'_>,
     source: &ModelSource,
     chosen: &Chosen,
@@ -357,7 +357,7 @@ fn told(model: Model, planned: Planned, options: &FuseOptions) -> Result<PlanAsT
 
 /// Plans the folding of a model.
 #[pyfunction]
-pub fn plan(
+pub(super) fn plan(
     py: Python<'_>,
     source: &ModelSource,
     chosen: &Chosen,
@@ -380,7 +380,7 @@ pub fn plan(
 
 /// Plans the folding of a model, then writes the page under this model name on request.
 #[pyfunction]
-pub fn inspect(
+pub(super) fn inspect(
     py: Python<'_>,
     source: &ModelSource,
     name: PathBuf,
@@ -408,7 +408,7 @@ pub fn inspect(
 
 /// Runs both models, and returns the differences of their outputs as JSON.
 #[pyfunction]
-pub fn verify(
+pub(super) fn verify(
     py: Python<'_>,
     original: &ModelSource,
     fused: &ModelSource,
@@ -432,7 +432,7 @@ pub fn verify(
 
 /// Proves that both models are the same function. Returns the verdict as JSON.
 #[pyfunction]
-pub fn prove(
+pub(super) fn prove(
     py: Python<'_>,
     original: &ModelSource,
     fused: &ModelSource,
@@ -472,7 +472,7 @@ pub fn prove(
 /// Markdown and HTML.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
-pub fn bench(
+pub(super) fn bench(
     py: Python<'_>,
     models: Vec<(String, PyRef<'_, ModelSource>)>,
     batch: Vec<NonZeroUsize>,

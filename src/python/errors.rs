@@ -62,7 +62,7 @@ create_exception!(
 
 /// A result that was not returned because it differs, or because no check could decide.
 #[derive(Debug, thiserror::Error)]
-pub enum Withheld {
+pub(super) enum Withheld {
     #[error("{0}")]
     Differs(String),
     #[error("{0}")]
@@ -72,13 +72,13 @@ pub enum Withheld {
 /// An option with an invalid value.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct BadOption(pub String);
+pub(super) struct BadOption(pub String);
 
 /// The operating system's error number for a missing file, from which Python selects the exception.
 const NOT_FOUND: i32 = 2;
 
 /// The Python exception for an error.
-pub fn raised(error: &anyhow::Error) -> PyErr {
+pub(super) fn raised(error: &anyhow::Error) -> PyErr {
     let text = plain(&causes(error));
     match error.downcast_ref::<Withheld>() {
         Some(Withheld::Differs(_)) => return DiffersError::new_err(text),

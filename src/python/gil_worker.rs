@@ -22,7 +22,7 @@ const STACK: usize = 8 << 20;
 
 /// The channel between the waiting thread and the worker.
 #[derive(Default)]
-pub struct Attended {
+pub(super) struct Attended {
     given_up: AtomicBool,
     at: Mutex<Option<(String, usize, usize)>>,
 }
@@ -32,14 +32,14 @@ struct GivenUp;
 
 impl Attended {
     /// Reports progress. Unwinds if the work was abandoned.
-    pub fn tell(&self, stage: &str, done: usize, of: usize) {
+    pub(super) fn tell(&self, stage: &str, done: usize, of: usize) {
         self.pass_on();
         *self.at.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((stage.to_owned(), done, of));
     }
 
     /// Unwinds if the work was abandoned. It holds nothing that needs cleaning up.
-    pub fn pass_on(&self) {
+    pub(super) fn pass_on(&self) {
         if self.given_up.load(Ordering::Relaxed) {
             resume_unwind(Box::new(GivenUp) as Box<dyn Any + Send>);
         }
@@ -49,7 +49,7 @@ impl Attended {
 /// Runs `work` in a new thread while this thread checks signals and reports progress.
 ///
 /// Ctrl-C returns to the prompt immediately; the work ends at its next step.
-pub fn attend<T: Send + 'static>(
+pub(super) fn attend<T: Send + 'static>(
     py: Python<'_>,
     progress: Option<&Bound<'_, PyAny>>,
     work: impl FnOnce(&Attended) -> Result<T> + Send + 'static,
@@ -105,7 +105,7 @@ fn look_around(
 
 /// Refuses to work in a process that was forked after threads had started. The threads do not exist
 /// in it, so that it would wait forever.
-pub fn check_process() -> PyResult<()> {
+pub(super) fn check_process() -> PyResult<()> {
     static PROCESS: OnceLock<u32> = OnceLock::new();
     if *PROCESS.get_or_init(std::process::id) == std::process::id() {
         return Ok(());

@@ -4,18 +4,18 @@
 const ROOM: i32 = 1 << 23;
 
 /// The C library's cache of freed Python objects.
-pub struct Kept {
+pub(super) struct Kept {
     before: u32,
 }
 
 impl Kept {
-    pub fn now() -> Self {
+    pub(super) fn now() -> Self {
         Self { before: free() }
     }
 
     /// Returns the cache if it has grown much. It is otherwise kept, because the operating system
     /// must clear fresh memory.
-    pub fn give_back(&mut self) {
+    pub(super) fn give_back(&mut self) {
         let now = free();
         let more = now.wrapping_sub(self.before) as i32;
         if more > ROOM {
@@ -41,7 +41,7 @@ fn free() -> u32 {
 }
 
 /// Returns the memory that this thread and its worker threads have freed.
-pub fn give_back_freed() {
+pub(super) fn give_back_freed() {
     rayon::broadcast(|_| collect());
     collect();
 }

@@ -37,7 +37,7 @@ fn desk() -> MutexGuard<'static, Desk> {
 /// possible.
 ///
 /// The caller must not hold the interpreter lock.
-pub fn fetched<T: Send + 'static>(
+pub(super) fn fetched<T: Send + 'static>(
     fetch: impl FnOnce(Python<'_>) -> T + Send + 'static,
 ) -> Option<T> {
     let (reply, answer) = channel();
@@ -56,7 +56,7 @@ pub fn fetched<T: Send + 'static>(
 }
 
 /// Sends the result of a piece of work to the waiting thread.
-pub fn ended<T>(with: T, told: &Sender<T>) {
+pub(super) fn ended<T>(with: T, told: &Sender<T>) {
     // The receiver may have given up.
     let _ = told.send(with);
     let _desk = desk();
@@ -69,7 +69,7 @@ pub fn ended<T>(with: T, told: &Sender<T>) {
 ///
 /// # Errors
 /// The error of a signal check. The work is abandoned then.
-pub fn until_ended<T: Send>(
+pub(super) fn until_ended<T: Send>(
     py: Python<'_>,
     mut told: Receiver<T>,
     mut look_around: impl FnMut() -> PyResult<()>,

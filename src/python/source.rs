@@ -328,13 +328,13 @@ impl Resolver for Referring {
 
 impl ModelSource {
     /// A function that reads the model in another thread.
-    pub fn reader(&self) -> impl FnOnce() -> Result<Model> + Send + use<> {
+    pub(crate) fn reader(&self) -> impl FnOnce() -> Result<Model> + Send + use<> {
         let from = self.from.clone();
         move || from.read()
     }
 
     /// The number of bytes of the model without external data.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         match &self.from {
             ReadFrom::File { path, .. } => path.metadata().map_or(0, |file| file.len()),
             ReadFrom::Memory { bytes, .. } => bytes.len() as u64,
@@ -343,7 +343,7 @@ impl ModelSource {
     }
 
     /// The result of work on this model, or the exception that its resolver raised.
-    pub fn settled<T>(&self, py: Python<'_>, result: PyResult<T>) -> PyResult<T> {
+    pub(crate) fn settled<T>(&self, py: Python<'_>, result: PyResult<T>) -> PyResult<T> {
         let (ReadFrom::Memory {
             reach: Outside::Resolver(resolver),
             ..

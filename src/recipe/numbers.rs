@@ -34,7 +34,7 @@ static SHARED: [[OnceLock<Numbers>; 8]; 2] = [const { [const { OnceLock::new() }
 
 impl Numbers {
     /// The numbers of a constant of the model, by the name of its value.
-    pub fn constant(name: &str, values: ArrayD<f64>) -> Self {
+    pub(crate) fn constant(name: &str, values: ArrayD<f64>) -> Self {
         let values = values.as_standard_layout().into_owned();
         Self {
             recipe: Recipe::constant(name, values.shape()),
@@ -44,7 +44,7 @@ impl Numbers {
     }
 
     /// Marks the numbers as possibly equal only because of limited precision.
-    pub fn blurred(self) -> Self {
+    pub(crate) fn blurred(self) -> Self {
         Self {
             is_blurred: true,
             ..self
@@ -52,7 +52,7 @@ impl Numbers {
     }
 
     /// A scalar, with `rank` axes of extent 1.
-    pub fn number(number: f64, rank: usize) -> Self {
+    pub(crate) fn number(number: f64, rank: usize) -> Self {
         let place = NEUTRAL
             .iter()
             .position(|neutral| neutral.to_bits() == number.to_bits());
@@ -65,7 +65,7 @@ impl Numbers {
     }
 
     /// Numbers that are not a constant of the model.
-    pub fn literal(values: ArrayD<f64>) -> Self {
+    pub(crate) fn literal(values: ArrayD<f64>) -> Self {
         let values = values.as_standard_layout().into_owned();
         let numbers: Vec<f64> = values.iter().copied().collect();
         let recipe = Recipe::literal(&numbers, values.shape()).expect("a shape of its own");
@@ -77,7 +77,7 @@ impl Numbers {
     }
 
     /// The formula of the numbers.
-    pub fn recipe(&self) -> &Recipe {
+    pub(crate) fn recipe(&self) -> &Recipe {
         &self.recipe
     }
 
@@ -104,13 +104,13 @@ impl Numbers {
     }
 
     /// Whether all numbers equal `wanted`, as a literal.
-    pub fn is_number(&self, wanted: f64) -> bool {
+    pub(crate) fn is_number(&self, wanted: f64) -> bool {
         self.recipe.is_number(wanted)
     }
 
     /// Whether all numbers are exactly equal to `wanted`, and not only because of limited
     /// precision.
-    pub fn are_all(&self, wanted: f64) -> bool {
+    pub(crate) fn are_all(&self, wanted: f64) -> bool {
         !self.is_blurred && self.values.iter().all(|&number| number == wanted)
     }
 
@@ -122,22 +122,22 @@ impl Numbers {
     }
 
     /// The square root of each number.
-    pub fn sqrt(&self) -> Self {
+    pub(crate) fn sqrt(&self) -> Self {
         Self::from_recipe(self.recipe.sqrt(), &[self])
     }
 
     /// `e` to the power of each number.
-    pub fn exp(&self) -> Self {
+    pub(crate) fn exp(&self) -> Self {
         Self::from_recipe(self.recipe.exp(), &[self])
     }
 
     /// The logistic function of each number.
-    pub fn sigmoid(&self) -> Self {
+    pub(crate) fn sigmoid(&self) -> Self {
         Self::from_recipe(self.recipe.sigmoid(), &[self])
     }
 
     /// Replaces numbers of a magnitude below `below` by 0.
-    pub fn flushed(&self, below: f64) -> Self {
+    pub(crate) fn flushed(&self, below: f64) -> Self {
         match self
             .values
             .iter()
@@ -149,17 +149,17 @@ impl Numbers {
     }
 
     /// The softmax along an axis. `None` if there is no such axis.
-    pub fn softmax(&self, axis: usize) -> Option<Self> {
+    pub(crate) fn softmax(&self, axis: usize) -> Option<Self> {
         self.step(self.recipe.softmax(axis))
     }
 
     /// The maximum along an axis, which then has extent 1. `None` if there is no such axis.
-    pub fn largest(&self, axis: usize) -> Option<Self> {
+    pub(crate) fn largest(&self, axis: usize) -> Option<Self> {
         self.step(self.recipe.max(axis))
     }
 
     /// Matrix products over the last two axes. `None` if the extents do not fit.
-    pub fn product(&self, other: &Numbers) -> Option<Self> {
+    pub(crate) fn product(&self, other: &Numbers) -> Option<Self> {
         Some(Self::from_recipe(
             self.recipe.product(&other.recipe)?,
             &[self, other],
@@ -167,7 +167,7 @@ impl Numbers {
     }
 
     /// The numbers in another shape. `None` if that has another number of elements.
-    pub fn reshape(&self, shape: &[usize]) -> Option<Self> {
+    pub(crate) fn reshape(&self, shape: &[usize]) -> Option<Self> {
         if shape == self.shape() {
             return Some(self.clone());
         }
@@ -181,7 +181,7 @@ impl Numbers {
     }
 
     /// The axes in another order. `None` if `perm` is not a permutation of them.
-    pub fn transpose(&self, perm: &[usize]) -> Option<Self> {
+    pub(crate) fn transpose(&self, perm: &[usize]) -> Option<Self> {
         let recipe = self.recipe.transpose(perm)?;
         let values = self
             .values
@@ -198,13 +198,13 @@ impl Numbers {
     }
 
     /// Swaps the last two axes. `None` below rank 2.
-    pub fn turned(&self) -> Option<Self> {
+    pub(crate) fn turned(&self) -> Option<Self> {
         self.transpose(&turn(self.ndim())?)
     }
 
     /// Selects places along an axis, with 0 for a place that is `None`. Returns `None` if a place
     /// is past the end.
-    pub fn pick(
+    pub(crate) fn pick(
         &self,
         axis: usize,
         places: impl IntoIterator<Item = Option<usize>>,
@@ -213,17 +213,17 @@ impl Numbers {
     }
 
     /// Repeats axes of extent 1 to this shape, which has the same rank.
-    pub fn expand(&self, shape: &[usize]) -> Option<Self> {
+    pub(crate) fn expand(&self, shape: &[usize]) -> Option<Self> {
         self.step(self.recipe.expand(shape))
     }
 
     /// The sum along an axis, which then has extent 1.
-    pub fn sum(&self, axis: usize) -> Option<Self> {
+    pub(crate) fn sum(&self, axis: usize) -> Option<Self> {
         self.step(self.recipe.sum(axis))
     }
 
     /// Concatenates arrays along an axis. `None` if they differ along another axis.
-    pub fn concat(axis: usize, parts: &[Numbers]) -> Option<Self> {
+    pub(crate) fn concat(axis: usize, parts: &[Numbers]) -> Option<Self> {
         if let [only] = parts {
             return Some(only.clone());
         }
@@ -236,19 +236,19 @@ impl Numbers {
 
     /// Adds axes of extent 1 before the first, as broadcasting does. `None` if the rank is larger
     /// than `rank` already.
-    pub fn align(&self, rank: usize) -> Option<Self> {
+    pub(crate) fn align(&self, rank: usize) -> Option<Self> {
         let missing = rank.checked_sub(self.ndim())?;
         self.reshape(&[&vec![1; missing][..], self.shape()].concat())
     }
 
     /// Whether the shapes broadcast. In a model that contradicts itself they may not.
-    pub fn broadcasts_with(&self, other: &Numbers) -> bool {
+    pub(crate) fn broadcasts_with(&self, other: &Numbers) -> bool {
         broadcast(self.shape(), other.shape()).is_some()
     }
 
     /// Reduces every axis along which all numbers have equal bits to extent 1, unless they may be
     /// equal only because of limited precision.
-    pub fn compact(mut self) -> Self {
+    pub(crate) fn compact(mut self) -> Self {
         if self.is_blurred {
             return self;
         }

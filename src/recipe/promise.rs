@@ -31,7 +31,7 @@ impl Given {
     ///
     /// # Errors
     /// [`Reason::Constant`] if they cannot be read.
-    pub fn all(&self, name: &str) -> Result<ArrayD<f64>, Refusal> {
+    pub(crate) fn all(&self, name: &str) -> Result<ArrayD<f64>, Refusal> {
         match self {
             Given::Stored(floats) => floats.all().map_err(|error| unread(name, &error)),
             Given::Computed(numbers) => Ok(ArrayD::clone(numbers)),
@@ -56,7 +56,7 @@ pub(crate) struct Promise {
 
 impl Promise {
     /// The tensor that a recipe computes from these constants, rounded once to an element type.
-    pub fn new(
+    pub(crate) fn new(
         recipe: Recipe,
         data_type: DataType,
         given: impl IntoIterator<Item = (Arc<str>, Given)>,
@@ -85,18 +85,18 @@ impl Promise {
     }
 
     /// The element type.
-    pub fn data_type(&self) -> DataType {
+    pub(crate) fn data_type(&self) -> DataType {
         self.data_type
     }
 
     /// The extents of the tensor.
-    pub fn shape(&self) -> &[usize] {
+    pub(crate) fn shape(&self) -> &[usize] {
         self.recipe.shape()
     }
 
     /// Whether another promise is an equal tensor. Equal formulas need no read. Different tensors
     /// usually differ early, and need a short one.
-    pub fn is(&self, other: &Promise) -> bool {
+    pub(crate) fn is(&self, other: &Promise) -> bool {
         self.data_type == other.data_type
             && self.shape() == other.shape()
             && (self.recipe == other.recipe || self.has_bytes_of(other))
@@ -122,12 +122,12 @@ impl Promise {
     ///
     /// # Errors
     /// A constant cannot be read, or its shape differs from that in the recipe.
-    pub fn numbers(&self) -> Result<ArrayD<f64>, Refusal> {
+    pub(crate) fn numbers(&self) -> Result<ArrayD<f64>, Refusal> {
         evaluate_from(&self.recipe, self)
     }
 
     /// Whether each number is a sum of many terms, which should not be computed twice.
-    pub fn is_costly(&self) -> bool {
+    pub(crate) fn is_costly(&self) -> bool {
         let mut steps = self.recipe.steps().into_iter();
         steps.any(|step| {
             step.len() > PART / 4 && summed_terms(step).is_some_and(|terms| terms > COSTLY)
@@ -135,7 +135,7 @@ impl Promise {
     }
 
     /// The number of parts.
-    pub fn parts(&self) -> usize {
+    pub(crate) fn parts(&self) -> usize {
         let shape = self.recipe.shape();
         match shape.get(self.axis) {
             _ if self.recipe.is_empty() => 0,
@@ -173,7 +173,7 @@ impl Promise {
     ///
     /// # Errors
     /// The errors of [`Promise::numbers`] and of `take`.
-    pub fn each(
+    pub(crate) fn each(
         &self,
         number: usize,
         take: &mut dyn FnMut(&[f64]) -> Result<(), Refusal>,
@@ -210,12 +210,12 @@ impl Promise {
     ///
     /// # Errors
     /// The constant cannot be read, or is unknown.
-    pub fn constant(&self, name: &str) -> Result<ArrayD<f64>, Refusal> {
+    pub(crate) fn constant(&self, name: &str) -> Result<ArrayD<f64>, Refusal> {
         self.whole(name)
     }
 
     /// The index of the first element of a part.
-    pub fn begin(&self, number: usize) -> usize {
+    pub(crate) fn begin(&self, number: usize) -> usize {
         if self.scaled.is_some() {
             return number * PART;
         }

@@ -47,7 +47,7 @@ struct Applied {
 
 impl Scaled {
     /// Reads a recipe of this form. `None` for any other recipe.
-    pub fn from_recipe(recipe: &Recipe, supply: &dyn Supply) -> Option<Self> {
+    pub(super) fn from_recipe(recipe: &Recipe, supply: &dyn Supply) -> Option<Self> {
         let mut steps = vec![];
         let mut rest = recipe;
         while rest.len() == recipe.len() {
@@ -78,7 +78,7 @@ impl Scaled {
     }
 
     /// The range of all magnitudes except 0, if the range of the constant is known.
-    pub fn bounds(&self) -> Option<ValueRange> {
+    pub(super) fn bounds(&self) -> Option<ValueRange> {
         self.bounds_of(self.floats.seen()?)
     }
 
@@ -86,7 +86,7 @@ impl Scaled {
     ///
     /// # Errors
     /// The constant cannot be read.
-    pub fn bounds_in(&self, range: Range<usize>) -> Result<Option<ValueRange>, Refusal> {
+    pub(super) fn bounds_in(&self, range: Range<usize>) -> Result<Option<ValueRange>, Refusal> {
         if !self.steps.iter().all(Applied::scales) {
             return Ok(None);
         }
@@ -109,7 +109,7 @@ impl Scaled {
     /// # Errors
     /// The errors of [`Scaled::bounds_in`] and of `take`, or that a product is 0 although no factor
     /// is.
-    pub fn each(
+    pub(super) fn each(
         &self,
         range: Range<usize>,
         take: &mut dyn FnMut(&[f64]) -> Result<(), Refusal>,

@@ -11,7 +11,7 @@ use crate::refusal::Refusal;
 ///
 /// # Errors
 /// Never. The signature is that of a reader of model constants.
-pub fn read(name: &str) -> Result<ArrayD<f64>, Refusal> {
+pub(super) fn read(name: &str) -> Result<ArrayD<f64>, Refusal> {
     let shape: &[usize] = match name {
         "W" => &[4, 6],
         "v" => &[6],
@@ -24,16 +24,16 @@ pub fn read(name: &str) -> Result<ArrayD<f64>, Refusal> {
     Ok(ArrayD::from_shape_vec(shape, numbers).unwrap())
 }
 
-pub fn weight() -> Recipe {
+pub(super) fn weight() -> Recipe {
     Recipe::constant("W", &[4, 6])
 }
 
-pub fn vector() -> Recipe {
+pub(super) fn vector() -> Recipe {
     Recipe::constant("v", &[6])
 }
 
 /// Recipes that end in each of the operations.
-pub fn recipes() -> Vec<Recipe> {
+pub(super) fn recipes() -> Vec<Recipe> {
     let scaled = weight().mul(&vector()).unwrap();
     let grouped = weight().reshape(&[2, 2, 3, 2]).unwrap();
     let by_group = grouped.mul(&Recipe::constant("s", &[2, 1, 3, 1])).unwrap();

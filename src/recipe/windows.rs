@@ -26,7 +26,7 @@ impl Windows {
     /// For each tap and each place of the result, the place of the input that the tap reads, as a
     /// row-major index. `None` in the border, and if no tap of a transposed convolution reaches the
     /// place.
-    pub fn meets(&self) -> impl Iterator<Item = Vec<Option<usize>>> + '_ {
+    pub(crate) fn meets(&self) -> impl Iterator<Item = Vec<Option<usize>>> + '_ {
         indices(&self.kernel).map(|tap| {
             indices(&self.output)
                 .map(|place| self.source(&place, &tap))

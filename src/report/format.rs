@@ -3,7 +3,7 @@
 use super::bench::data::{Attempt, Machine, Memory, Ratio, Report, Setting};
 
 /// A duration in seconds, in a suitable unit.
-pub fn time(seconds: f64) -> String {
+pub(crate) fn time(seconds: f64) -> String {
     match seconds {
         s if s >= 1.0 => format!("{s:.2} s"),
         s if s >= 0.1 => format!("{:.0} ms", s * 1e3),
@@ -14,7 +14,7 @@ pub fn time(seconds: f64) -> String {
 }
 
 /// A number of bytes, in a suitable unit.
-pub fn bytes(bytes: u64) -> String {
+pub(crate) fn bytes(bytes: u64) -> String {
     let bytes = bytes as f64;
     match bytes {
         b if b >= 1e9 => format!("{:.2} GB", b / 1e9),
@@ -25,14 +25,14 @@ pub fn bytes(bytes: u64) -> String {
 }
 
 /// How many of something there are, in words.
-pub fn counted(count: usize, word: &str) -> String {
+pub(crate) fn counted(count: usize, word: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {word}{plural}")
 }
 
 /// Escapes text for a terminal. All characters that move the cursor, change colours, ring the bell
 /// or change the direction of text are written as escapes.
-pub fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {

@@ -37,7 +37,7 @@ const SMALL: usize = 1 << 14;
 
 /// The outcome of centring a stream.
 #[derive(Debug, Clone)]
-pub struct Centred {
+pub(crate) struct Centred {
     /// The entry in the plan.
     pub outcome: Centring,
     /// The edits.
@@ -49,7 +49,7 @@ pub struct Centred {
 /// # Errors
 /// A refusal at a reader that depends on the mean, at a writer that keeps one, or if no normalizer
 /// would become cheaper.
-pub fn plan(
+pub(crate) fn plan(
     (analysis, view): (&Analysis, &View),
     sites: &[Site],
     cores: &[Option<Core>],

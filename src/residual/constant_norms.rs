@@ -26,7 +26,7 @@ const LEAST_EPSILON: f64 = 1.0;
 const USUAL_VARIANCE: f64 = 1.0;
 
 /// Plans which normalizers become constant; `is_skipped` decides by name or kind whether a site stays.
-pub fn constant(
+pub(crate) fn constant(
     view: &View,
     sites: &[Site],
     is_skipped: &dyn Fn(&Site) -> bool,
@@ -69,7 +69,7 @@ pub fn constant(
 /// assert_eq!((1e12_f32 + 32767.0, 1e12_f32 + 32769.0), (1e12, 1_000_000_050_000.0));
 /// assert_eq!(variance_limit(2048.0, DataType::Float16), 1.0);
 /// ```
-pub fn variance_limit(epsilon: f64, data_type: DataType) -> f64 {
+pub(crate) fn variance_limit(epsilon: f64, data_type: DataType) -> f64 {
     epsilon.log2().floor().exp2() * data_type.rounding()
 }
 

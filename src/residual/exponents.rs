@@ -15,14 +15,14 @@ use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 
 /// The attribute that is added to a variance.
-pub const EPSILON: &str = "epsilon";
+pub(crate) const EPSILON: &str = "epsilon";
 
 /// The default of epsilon.
-pub const USUAL_EPSILON: f32 = 1e-5;
+pub(crate) const USUAL_EPSILON: f32 = 1e-5;
 
 /// The exponents that a node needs on its inputs, and those of its results.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Law {
+pub(crate) struct Law {
     /// The exponent that each input must have.
     pub wanted: Vec<i32>,
     /// The exponent that each output has.
@@ -33,7 +33,7 @@ pub struct Law {
 
 /// A float attribute that is added to an input, or compared with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attribute {
+pub(crate) struct Attribute {
     /// Its name.
     pub name: &'static str,
     /// The exponent that it must have.
@@ -44,7 +44,7 @@ pub struct Attribute {
 
 impl Law {
     /// The law of any operator: inputs with exponent 0 give results with exponent 0.
-    pub fn plain(at: &At) -> Self {
+    pub(crate) fn plain(at: &At) -> Self {
         let outputs = at.graph.outputs(at.node).len();
         Self {
             wanted: vec![0; at.arity()],
@@ -57,7 +57,7 @@ impl Law {
     /// missing inputs.
     ///
     /// Of several solutions, it returns the one whose result has the exponent `goal`.
-    pub fn from_node(at: &At, carried: &[Option<i32>], goal: Option<i32>) -> Self {
+    pub(crate) fn from_node(at: &At, carried: &[Option<i32>], goal: Option<i32>) -> Self {
         let plain = Self::plain(at);
         if plain.wanted.is_empty() || plain.made.is_empty() {
             return plain;

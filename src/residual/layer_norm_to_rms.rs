@@ -13,7 +13,7 @@ use crate::recipe::Recipe;
 
 /// The replacement of a LayerNormalization over one axis. `None` if it has a shift, which would
 /// need an additional operator, or if any part of it is unknown.
-pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement> {
+pub(super) fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement> {
     let &[axis] = &core.axes[..] else { return None };
     let is_plain = core.centred && !core.norm && core.factor.is_none() && core.inside.is_none();
     let epsilon = core.epsilon.filter(|_| is_plain)?;
@@ -94,7 +94,7 @@ fn neutral_behind(view: &View, mut value: ValueId) -> Vec<NodeId> {
 
 /// Writes the nodes of an RMS normalization of a value. They compute in the type `inside`, with
 /// Casts if the value has another type.
-pub fn written_out(
+pub(super) fn written_out(
     maker: &mut Maker,
     value: &str,
     [own, inside]: [DataType; 2],
@@ -122,7 +122,7 @@ pub fn written_out(
 
 /// Whether a type has room for values without their mean, which may be twice as large. float16 ends
 /// at 65,504.
-pub fn has_range(data_type: DataType) -> bool {
+pub(super) fn has_range(data_type: DataType) -> bool {
     data_type.is_float() && data_type != DataType::Float16
 }
 

@@ -4,15 +4,15 @@
 //! of the stream absorb a change of its basis, the function of the model stays the same.
 //! [`streams`] finds the writers and readers. Each change of basis has a file of its own.
 
-pub mod centring;
-pub mod constant_norms;
-pub mod exponents;
+pub(crate) mod centring;
+pub(crate) mod constant_norms;
+pub(crate) mod exponents;
 mod layer_norm_to_rms;
-pub mod norm_merging;
+pub(crate) mod norm_merging;
 mod scaled_operators;
-pub mod skip_norm;
-pub mod stream_scaling;
-pub mod streams;
+pub(crate) mod skip_norm;
+pub(crate) mod stream_scaling;
+pub(crate) mod streams;
 mod ties;
 
 use crate::affine::materialize::Edit;
@@ -25,14 +25,14 @@ use crate::refusal::Refusal;
 use streams::{ReadBy, Stream, StreamReader, StreamWriter, WrittenBy};
 
 /// The name of [`centring`].
-pub const CENTRING: &str = "centring";
+pub(crate) const CENTRING: &str = "centring";
 
 /// The name of [`stream_scaling`].
-pub const SCALING: &str = "scaling";
+pub(crate) const SCALING: &str = "scaling";
 
 /// The streams that were considered for another basis, and the edits of those that change.
 #[derive(Debug, Default)]
-pub struct BasisChange {
+pub(crate) struct BasisChange {
     /// The streams, in execution order.
     pub streams: Vec<StreamPlan>,
     /// The edits. The sites of an edit are indices of streams.
@@ -41,7 +41,7 @@ pub struct BasisChange {
 
 /// Plans to centre the streams of a model. `refused` returns the reason why a stream or site stays,
 /// by its name or kind.
-pub fn centred(
+pub(crate) fn centred(
     analysis: &Analysis,
     view: &View,
     sites: &[Site],

@@ -18,14 +18,14 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::residual::layer_norm_to_rms::has_range;
 
 /// The name for `--skip`.
-pub const MERGING: &str = "merging";
+pub(crate) const MERGING: &str = "merging";
 
 /// The largest number of operators between a normalizer and those after it.
 const BETWEEN: usize = 64;
 
 /// Plans which normalizers to remove. `is_skipped` decides by name whether a site stays. Of two
 /// normalizers in a row only one is removed at a time; the next repetition handles the other one.
-pub fn merged(
+pub(crate) fn merged(
     view: &View,
     sites: &[Site],
     is_skipped: &dyn Fn(&str) -> bool,

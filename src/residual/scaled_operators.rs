@@ -24,7 +24,7 @@ use crate::residual::streams::Stream;
 
 /// The outcome of scaling streams.
 #[derive(Default)]
-pub struct ScaledStreams {
+pub(super) struct ScaledStreams {
     /// The changes.
     pub edits: Vec<Edit>,
     /// For each scaled stream, the names of the nodes that absorb a power, in execution order.
@@ -37,7 +37,7 @@ pub struct ScaledStreams {
 ///
 /// # Errors
 /// [`Failed`] for the streams that cannot be scaled. The others can be scaled without them.
-pub fn scale(
+pub(super) fn scale(
     analysis: &Analysis,
     streams: &[(usize, &Stream)],
     power: u32,

@@ -42,7 +42,7 @@ const OPERATORS: [NormalizedSum; 2] = [
 const SUM: usize = 3;
 
 /// The edits that write all such operators as a sum and a normalizer.
-pub fn summed_apart(analysis: &Analysis) -> Vec<Edit> {
+pub(crate) fn summed_apart(analysis: &Analysis) -> Vec<Edit> {
     let graph = &analysis.graph;
     // onnxruntime has LayerNormalization for all operator sets. A model with an older operator set
     // that contains one is made for onnxruntime.

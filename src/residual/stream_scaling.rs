@@ -24,7 +24,7 @@ const LARGEST: u32 = 40;
 ///
 /// # Errors
 /// [`Error::Power`] if they cannot.
-pub fn possible(power: u32) -> Result<u32> {
+pub(crate) fn possible(power: u32) -> Result<u32> {
     match (1..=LARGEST).contains(&power) {
         true => Ok(power),
         false => Err(Error::Power {
@@ -35,7 +35,7 @@ pub fn possible(power: u32) -> Result<u32> {
 }
 
 /// The streams of a model that contain a sum of varying values.
-pub fn residual(analysis: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
+pub(crate) fn residual(analysis: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
     streams(analysis, view, sites)
         .into_iter()
         .filter(|stream| stream.sums > 0)
@@ -44,7 +44,7 @@ pub fn residual(analysis: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream>
 
 /// Plans to scale the residual streams of a model by `2^-power`. `refused` returns the reason why a
 /// stream or site stays, by its name or kind.
-pub fn scaled(
+pub(crate) fn scaled(
     analysis: &Analysis,
     view: &View,
     sites: &[Site],

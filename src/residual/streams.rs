@@ -16,7 +16,7 @@ use crate::residual::ties::{self, Tie};
 
 /// A value, and the axis of channels in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Channels {
+pub(crate) struct Channels {
     /// The value.
     pub value: ValueId,
     /// The axis, counted from the front.
@@ -25,7 +25,7 @@ pub struct Channels {
 
 /// A residual stream.
 #[derive(Debug, Clone)]
-pub struct Stream {
+pub(crate) struct Stream {
     /// The values of the stream, in execution order.
     pub values: Vec<Channels>,
     /// The number of channels.
@@ -40,7 +40,7 @@ pub struct Stream {
 
 /// A value that enters a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StreamWriter {
+pub(crate) struct StreamWriter {
     /// The value that is written. It is a value of the stream, or the constant operand of a sum in
     /// it.
     pub at: Channels,
@@ -50,7 +50,7 @@ pub struct StreamWriter {
 
 /// A writer of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WrittenBy {
+pub(crate) enum WrittenBy {
     /// A linear operator with constants, whose result has the channels of its weight.
     Linear(NodeId),
     /// Rows of a constant table, which is the first operand of this Gather.
@@ -69,7 +69,7 @@ pub enum WrittenBy {
 
 impl WrittenBy {
     /// The node that writes, if the writer is a node.
-    pub fn node(self) -> Option<NodeId> {
+    pub(crate) fn node(self) -> Option<NodeId> {
         match self {
             WrittenBy::Linear(node)
             | WrittenBy::Table(node)
@@ -83,7 +83,7 @@ impl WrittenBy {
 
 /// A read of a value of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StreamReader {
+pub(crate) struct StreamReader {
     /// The value that is read.
     pub at: Channels,
     /// The kind of reader.
@@ -92,7 +92,7 @@ pub struct StreamReader {
 
 /// A reader of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReadBy {
+pub(crate) enum ReadBy {
     /// A normalization by statistics over exactly its channels, given by the index of its site.
     Normalizer(usize),
     /// A linear operator with constants, which reads the channels by this operand.
@@ -106,7 +106,7 @@ pub enum ReadBy {
 }
 
 /// The streams that normalizations by statistics read, in execution order.
-pub fn streams(analysis: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
+pub(crate) fn streams(analysis: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
     let cores = online::cores(view, sites);
     let site_of = sites_of_nodes(sites, &cores);
     let mut seen: HashSet<ValueId> = HashSet::default();

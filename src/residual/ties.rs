@@ -19,7 +19,7 @@ use crate::recipe::Numbers;
 
 /// A node that ties values together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tie {
+pub(super) struct Tie {
     /// The operands with channels, each with its axis of channels.
     pub operands: Vec<(usize, usize)>,
     /// The operands that are added and constant along the channels.
@@ -31,7 +31,12 @@ pub struct Tie {
 }
 
 /// The tie between a node's result, with `channels` along this axis, and its inputs.
-pub fn behind(analysis: &Analysis, node: NodeId, axis: usize, channels: usize) -> Option<Tie> {
+pub(super) fn behind(
+    analysis: &Analysis,
+    node: NodeId,
+    axis: usize,
+    channels: usize,
+) -> Option<Tie> {
     let at = analysis.at(node);
     if let Some(sum) = Combination::from_node(&at) {
         return sum.tie(&at, axis, channels);
@@ -42,7 +47,7 @@ pub fn behind(analysis: &Analysis, node: NodeId, axis: usize, channels: usize) -
 }
 
 /// The tie between a node's result and this operand, with `channels` along this axis.
-pub fn ahead(
+pub(super) fn ahead(
     analysis: &Analysis,
     node: NodeId,
     slot: usize,
@@ -85,7 +90,7 @@ pub fn ahead(
 
 /// Whether a node is a linear operator whose constants have the channels that lie along this axis
 /// of an operand, or of its result.
-pub fn is_taken(
+pub(super) fn is_taken(
     analysis: &Analysis,
     node: NodeId,
     side: Side,

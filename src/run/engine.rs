@@ -188,7 +188,7 @@ impl Session {
     ///
     /// # Errors
     /// The errors of [`Engine::run`].
-    pub fn run(&mut self, inputs: &[TValue]) -> Result<TVec<TValue>, Failure> {
+    pub(crate) fn run(&mut self, inputs: &[TValue]) -> Result<TVec<TValue>, Failure> {
         self.attempt(inputs, |state, inputs| state.run(inputs))
     }
 
@@ -197,7 +197,7 @@ impl Session {
     ///
     /// # Errors
     /// The errors of [`Engine::run`].
-    pub fn run_with(
+    pub(crate) fn run_with(
         &mut self,
         inputs: &[TValue],
         mut after: impl FnMut(usize),

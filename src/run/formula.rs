@@ -13,7 +13,7 @@ const LONGEST: usize = 200;
 
 /// The value of a formula, given the sizes of other names. `None` if the name is not a formula, if
 /// a name in it has no size, or if the value is not positive.
-pub fn size(name: &str, sizes: &HashMap<Cow<str>, usize>) -> Option<usize> {
+pub(super) fn size(name: &str, sizes: &HashMap<Cow<str>, usize>) -> Option<usize> {
     let size = Calculation {
         rest: text(name)?,
         known: &|symbol| i64::try_from(*sizes.get(symbol)?).ok(),
@@ -24,7 +24,7 @@ pub fn size(name: &str, sizes: &HashMap<Cow<str>, usize>) -> Option<usize> {
 
 /// Whether a name parses as a formula. The sizes of its symbols do not matter.
 #[cfg(any(test, feature = "prove"))]
-pub fn is_formula(name: &str) -> bool {
+pub(crate) fn is_formula(name: &str) -> bool {
     text(name).is_some_and(|rest| {
         Calculation {
             rest,

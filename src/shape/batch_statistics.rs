@@ -25,7 +25,11 @@ const ROUNDED: f64 = 1e-5;
 /// Before operator set 14 engines disagree whether such a node uses the statistics of its input or
 /// the given ones. Both are equal for standardized weights, as PyTorch's exporter writes them. If
 /// they differ, the result is `None`.
-pub fn normalized(node: &NodeProto, opset: i64, inputs: &[Arc<Tensor>]) -> Option<Arc<Tensor>> {
+pub(crate) fn normalized(
+    node: &NodeProto,
+    opset: i64,
+    inputs: &[Arc<Tensor>],
+) -> Option<Arc<Tensor>> {
     let is_one = node.op() == ("", "BatchNormalization")
         && opset >= 7
         && batch_norm_trains(node, opset).ok()?

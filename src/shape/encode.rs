@@ -10,7 +10,7 @@ use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
 
 /// The tensor with the element type that ONNX gives it; `None` if tract's type does not fit.
-pub fn encoded(tensor: &Tensor, data_type: DataType) -> Option<TensorProto> {
+pub(crate) fn encoded(tensor: &Tensor, data_type: DataType) -> Option<TensorProto> {
     let bytes = match (data_type, tensor.datum_type()) {
         (DataType::BFloat16, DatumType::F32) => {
             let floats = tensor.to_plain_array_view::<f32>().ok()?.mapv(f64::from);
@@ -44,10 +44,10 @@ pub fn encoded(tensor: &Tensor, data_type: DataType) -> Option<TensorProto> {
 }
 
 /// The facts about the values that a node may read, by name.
-pub type KnownFacts<'k> = &'k dyn Fn(&str) -> Option<InferenceFact>;
+pub(crate) type KnownFacts<'k> = &'k dyn Fn(&str) -> Option<InferenceFact>;
 
 /// A fact with only the element type of another one.
-pub fn type_alone(fact: &InferenceFact) -> InferenceFact {
+pub(crate) fn type_alone(fact: &InferenceFact) -> InferenceFact {
     InferenceFact {
         datum_type: fact.datum_type,
         ..Default::default()
@@ -55,18 +55,18 @@ pub fn type_alone(fact: &InferenceFact) -> InferenceFact {
 }
 
 /// The rank of a value, if it is known.
-pub fn rank(fact: &InferenceFact) -> Option<usize> {
+pub(crate) fn rank(fact: &InferenceFact) -> Option<usize> {
     (!fact.shape.is_open()).then(|| fact.shape.dims().count())
 }
 
 /// An extent, if it is known.
-pub fn number(dim: &DimFact) -> Option<i64> {
+pub(crate) fn number(dim: &DimFact) -> Option<i64> {
     dim.concretize()?.to_i64().ok()
 }
 
 /// The elements of a tensor of integers or extents, in row-major order. tract casts the largest
 /// integer to an extent of −1.
-pub fn dims_of(tensor: &Tensor) -> Option<Vec<TDim>> {
+pub(crate) fn dims_of(tensor: &Tensor) -> Option<Vec<TDim>> {
     if tensor.datum_type().is_integer() {
         return Some(ints_of(tensor)?.into_iter().map(TDim::from).collect());
     }
@@ -76,14 +76,14 @@ pub fn dims_of(tensor: &Tensor) -> Option<Vec<TDim>> {
 }
 
 /// The elements as integers, if none of them is symbolic.
-pub fn ints_of(tensor: &Tensor) -> Option<Vec<i64>> {
+pub(crate) fn ints_of(tensor: &Tensor) -> Option<Vec<i64>> {
     let ints = tensor.cast_to::<i64>().ok()?;
     let ints = ints.to_plain_array_view::<i64>().ok()?;
     Some(ints.iter().copied().collect())
 }
 
 /// The element of a tensor with exactly one. tract would read one from an empty tensor, too.
-pub fn only<T: Datum + Copy>(tensor: &Tensor) -> Option<T> {
+pub(crate) fn only<T: Datum + Copy>(tensor: &Tensor) -> Option<T> {
     if tensor.len() == 1 {
         tensor.cast_to_scalar().ok()
     } else {
@@ -92,7 +92,7 @@ pub fn only<T: Datum + Copy>(tensor: &Tensor) -> Option<T> {
 }
 
 /// tract's type for the code of an ONNX type.
-pub fn datum_type(code: i32) -> Option<DatumType> {
+pub(crate) fn datum_type(code: i32) -> Option<DatumType> {
     let code = if code == DataType::BFloat16.code() {
         DataType::Float.code()
     } else {
@@ -105,6 +105,6 @@ pub fn datum_type(code: i32) -> Option<DatumType> {
 }
 
 /// Whether no element is symbolic.
-pub fn is_concrete(tensor: &Tensor) -> bool {
+pub(crate) fn is_concrete(tensor: &Tensor) -> bool {
     tensor.datum_type() != DatumType::TDim || tensor.cast_to::<i64>().is_ok()
 }

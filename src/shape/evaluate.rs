@@ -40,7 +40,7 @@ const OTHER_SENSITIVE: &[&str] = &[
 ];
 
 /// The outcome of an evaluation.
-pub enum Evaluated {
+pub(crate) enum Evaluated {
     /// The outputs that the node has.
     Values(Vec<Arc<Tensor>>),
     /// The operator depends on values that only a run knows.
@@ -50,7 +50,11 @@ pub enum Evaluated {
 }
 
 /// Evaluates a node by its operator in tract.
-pub fn evaluated(node: &NodeProto, op: &dyn InferenceOp, inputs: &[Arc<Tensor>]) -> Evaluated {
+pub(crate) fn evaluated(
+    node: &NodeProto,
+    op: &dyn InferenceOp,
+    inputs: &[Arc<Tensor>],
+) -> Evaluated {
     if !inputs.iter().all(|tensor| can_be_given(node, tensor)) {
         return Evaluated::Failed;
     }
@@ -135,7 +139,7 @@ fn cast_all(
 
 /// The elements of a Range of floats, which tract does not evaluate. `None` if there are too many,
 /// or if one of them is rounded, since the result then depends on the order of additions.
-pub fn counted(node: &NodeProto, inputs: &[Arc<Tensor>]) -> Option<Arc<Tensor>> {
+pub(crate) fn counted(node: &NodeProto, inputs: &[Arc<Tensor>]) -> Option<Arc<Tensor>> {
     let [start, limit, delta] = inputs else {
         return None;
     };

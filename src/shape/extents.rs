@@ -3,19 +3,19 @@
 use tract_onnx::tract_hir::internal::TDim;
 
 /// The extents of a value; `None` for an extent that is unknown even symbolically.
-pub type Shape = Vec<Option<TDim>>;
+pub(crate) type Shape = Vec<Option<TDim>>;
 
 /// Whether two extents are known to be equal.
-pub fn same(a: &Option<TDim>, b: &Option<TDim>) -> bool {
+pub(crate) fn same(a: &Option<TDim>, b: &Option<TDim>) -> bool {
     a.is_some() && a == b
 }
 
 /// Whether two shapes are known to be equal.
-pub fn same_shape(one: &Shape, other: &Shape) -> bool {
+pub(crate) fn same_shape(one: &Shape, other: &Shape) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| same(one, other))
 }
 
 /// An extent as an integer, if it is known.
-pub fn extent(dim: &Option<TDim>) -> Option<usize> {
+pub(crate) fn extent(dim: &Option<TDim>) -> Option<usize> {
     usize::try_from(dim.as_ref()?.to_i64().ok()?).ok()
 }

@@ -18,13 +18,13 @@ use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
 use crate::recipe::broadcast;
 use crate::shape::encode::{datum_type, dims_of, ints_of, rank};
-pub use crate::shape::extents::{Shape, extent, same, same_shape};
+pub(crate) use crate::shape::extents::{Shape, extent, same, same_shape};
 use crate::shape::guard;
 use crate::shape::inference::{Inference, SMALL};
 use crate::shape::loop_states::LoopStates;
 
 /// The facts about the values of a graph.
-pub struct Facts {
+pub(crate) struct Facts {
     /// Facts of equal nodes are shared.
     facts: Vec<Rc<InferenceFact>>,
     types: Vec<Option<DataType>>,
@@ -33,7 +33,7 @@ pub struct Facts {
 }
 
 /// A tensor that a node of a body reads.
-pub struct Operand {
+pub(crate) struct Operand {
     /// The extents.
     pub shape: Vec<usize>,
     /// Whether the elements are integers.
@@ -44,7 +44,7 @@ pub struct Operand {
 
 /// The facts about a tensor that a node of a body computes.
 #[derive(Clone, Default)]
-pub struct Expected {
+pub(crate) struct Expected {
     /// The extents, if they are known.
     pub shape: Option<Vec<usize>>,
     /// Whether the elements are integers, if it is known.
@@ -85,7 +85,7 @@ impl Expected {
 impl Facts {
     /// Infers the facts of every value of the graph. A fact that tract cannot infer stays unknown,
     /// and so do facts that depend on it.
-    pub fn infer(graph: &Graph) -> Facts {
+    pub(crate) fn infer(graph: &Graph) -> Facts {
         let engine = Inference::new(graph);
         let mut loop_states = LoopStates::new(graph);
         let mut facts = engine.all(graph, &loop_states);
@@ -105,12 +105,12 @@ impl Facts {
 
     /// The first node whose attributes are not valid for its operator, or the first value that is
     /// too large.
-    pub fn out_of_bounds(&self) -> Option<String> {
+    pub(crate) fn out_of_bounds(&self) -> Option<String> {
         self.engine.out_of_bounds()
     }
 
     /// Whether the number of multiplications of a run is plausible for the size of the weights.
-    pub fn can_be_run(&self, graph: &Graph) -> bool {
+    pub(crate) fn can_be_run(&self, graph: &Graph) -> bool {
         let work = graph.order().iter().map(|&node| {
             let (inputs, outputs) = (graph.inputs(node), graph.outputs(node));
             guard::work(
@@ -130,7 +130,7 @@ impl Facts {
 
     /// Whether the operands of a sum or a product have extents that do not broadcast. An engine may
     /// not check this if only the extents of the result are needed.
-    pub fn misfits(&self, graph: &Graph, node: NodeId) -> bool {
+    pub(crate) fn misfits(&self, graph: &Graph, node: NodeId) -> bool {
         if graph.category(node) != Some(Category::Arithmetic) {
             return false;
         }
@@ -153,7 +153,7 @@ impl Facts {
     }
 
     /// The facts about the outputs of a node of a body, as far as known.
-    pub fn of_inner(
+    pub(crate) fn of_inner(
         &self,
         graph: &Graph,
         node: &NodeProto,
@@ -164,28 +164,28 @@ impl Facts {
     }
 
     /// The extents of a value; `None` if its rank is unknown.
-    pub fn shape(&self, value: ValueId) -> Option<Shape> {
+    pub(crate) fn shape(&self, value: ValueId) -> Option<Shape> {
         let shape = &self.facts[value.index()].shape;
         (!shape.is_open()).then(|| shape.dims().map(|dim| dim.concretize()).collect())
     }
 
     /// The element type of a value.
-    pub fn data_type(&self, value: ValueId) -> Option<DataType> {
+    pub(crate) fn data_type(&self, value: ValueId) -> Option<DataType> {
         self.types[value.index()]
     }
 
     /// The rank of a value.
-    pub fn rank(&self, value: ValueId) -> Option<usize> {
+    pub(crate) fn rank(&self, value: ValueId) -> Option<usize> {
         rank(&self.facts[value.index()])
     }
 
     /// The extent of an axis, if it is known.
-    pub fn extent(&self, value: ValueId, axis: usize) -> Option<usize> {
+    pub(crate) fn extent(&self, value: ValueId, axis: usize) -> Option<usize> {
         extent(self.shape(value)?.get(axis)?)
     }
 
     /// The elements of a value, if it was small enough to be evaluated. They may be symbolic.
-    pub fn value(&self, value: ValueId) -> Option<Arc<Tensor>> {
+    pub(crate) fn value(&self, value: ValueId) -> Option<Arc<Tensor>> {
         self.facts[value.index()]
             .value
             .concretize()
@@ -193,7 +193,7 @@ impl Facts {
     }
 
     /// The elements of a value that holds a shape. They may be symbolic.
-    pub fn extents(&self, value: ValueId) -> Option<Shape> {
+    pub(crate) fn extents(&self, value: ValueId) -> Option<Shape> {
         Some(
             dims_of(&*self.value(value)?)?
                 .into_iter()
@@ -203,7 +203,7 @@ impl Facts {
     }
 
     /// The elements of a small integer constant, if none of them is symbolic.
-    pub fn ints(&self, value: ValueId) -> Option<Vec<i64>> {
+    pub(crate) fn ints(&self, value: ValueId) -> Option<Vec<i64>> {
         let tensor = self.value(value)?;
         if tensor.datum_type() == tract_onnx::prelude::DatumType::TDim {
             let view = tensor.to_plain_array_view::<TDim>().ok()?;

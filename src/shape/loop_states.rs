@@ -67,7 +67,7 @@ impl Ending<'_> {
 }
 
 impl LoopStates {
-    pub fn new(graph: &Graph) -> Self {
+    pub(crate) fn new(graph: &Graph) -> Self {
         let begins = graph
             .order()
             .iter()
@@ -82,7 +82,7 @@ impl LoopStates {
     }
 
     /// The facts about the outputs of a node that begins or ends a region; `None` for other nodes.
-    pub fn infer(
+    pub(crate) fn infer(
         &self,
         graph: &Graph,
         node: NodeId,
@@ -125,7 +125,11 @@ impl LoopStates {
     }
 
     /// The part of the facts about a value that holds in every iteration.
-    pub fn in_every_iteration(&self, value: ValueId, fact: Rc<InferenceFact>) -> Rc<InferenceFact> {
+    pub(crate) fn in_every_iteration(
+        &self,
+        value: ValueId,
+        fact: Rc<InferenceFact>,
+    ) -> Rc<InferenceFact> {
         let changed = match self.changing.get(&value) {
             None => return fact,
             Some(Some(axes)) if !fact.shape.is_open() => {
@@ -146,7 +150,7 @@ impl LoopStates {
     }
 
     /// Updates the assumptions from new facts. Returns whether they changed.
-    pub fn learn(&mut self, graph: &Graph, facts: &[Rc<InferenceFact>]) -> bool {
+    pub(crate) fn learn(&mut self, graph: &Graph, facts: &[Rc<InferenceFact>]) -> bool {
         let mut learned = false;
         for &node in graph.order() {
             let proto = graph.node(node);

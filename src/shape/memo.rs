@@ -31,7 +31,7 @@ struct Key {
 
 impl Memo {
     /// The facts of a node's outputs: those of an equal node, or else the result of `infer`.
-    pub fn get_or(
+    pub(crate) fn get_or(
         &mut self,
         graph: &Graph,
         node: NodeId,

@@ -19,7 +19,7 @@ use crate::shape::rules::{closed, shape};
 const MOST: usize = 1 << 10;
 
 /// The parts of a value that a SplitToSequence splits.
-pub struct SequenceParts {
+pub(crate) struct SequenceParts {
     /// The axis that is split.
     pub axis: usize,
     /// The extent of each part along the axis.
@@ -31,7 +31,7 @@ pub struct SequenceParts {
 impl SequenceParts {
     /// The parts of a SplitToSequence. `shape` returns the extents of a value, and `ints` its known
     /// integers with its rank. `None` for other nodes, and if the parts are unknown.
-    pub fn find(
+    pub(crate) fn find(
         graph: &Graph,
         node: NodeId,
         shape: impl Fn(ValueId) -> Option<Shape>,
@@ -72,7 +72,7 @@ impl SequenceParts {
     }
 
     /// The index of the part that a SequenceAt reads, from its position input.
-    pub fn taken(&self, position: i64) -> Option<usize> {
+    pub(crate) fn taken(&self, position: i64) -> Option<usize> {
         axis(position, self.extents.len()).ok()
     }
 }
@@ -100,7 +100,7 @@ fn by_list(whole: Option<usize>, list: &[i64]) -> Option<Vec<usize>> {
 
 /// The fact about a sequence, whose type is that of its parts, or about the result of a SequenceAt;
 /// `None` for other nodes.
-pub fn infer(
+pub(crate) fn infer(
     graph: &Graph,
     node: NodeId,
     facts: &[Rc<InferenceFact>],

@@ -14,7 +14,7 @@ use crate::shape::encode::{KnownFacts, dims_of, number};
 const NOWHERE: i128 = 1 << 40;
 
 /// The bounds of a Slice along an axis, as far as known.
-pub struct SliceCut {
+pub(crate) struct SliceCut {
     axis: usize,
     start: TDim,
     end: Option<TDim>,
@@ -92,7 +92,11 @@ fn clamped(bound: i128, whole: i128, low: i128, high: i128) -> i128 {
 /// Corrects the fact about a slice of `from`. A slice that reaches past the end is shorter than its
 /// bounds say, and the end of an open extent is unknown. An axis is assumed to be nonempty, so that
 /// its first and last places exist.
-pub fn within_reach(fact: InferenceFact, from: &InferenceFact, cuts: &[SliceCut]) -> InferenceFact {
+pub(crate) fn within_reach(
+    fact: InferenceFact,
+    from: &InferenceFact,
+    cuts: &[SliceCut],
+) -> InferenceFact {
     if from.shape.is_open() {
         return fact;
     }
@@ -198,7 +202,7 @@ fn reaches_past(whole: &DimFact, taken: &DimFact) -> bool {
 }
 
 /// The axes that a Slice cuts, with their bounds.
-pub fn cuts(node: &NodeProto, from: &InferenceFact, known: KnownFacts) -> Vec<SliceCut> {
+pub(crate) fn cuts(node: &NodeProto, from: &InferenceFact, known: KnownFacts) -> Vec<SliceCut> {
     let starts = list(node, "starts", known).unwrap_or_default();
     let ends = list(node, "ends", known).unwrap_or_default();
     let axes = list(node, "axes", known).or_else(|| {

@@ -6,7 +6,7 @@ use crate::onnx::tensor::DataType;
 
 /// An operator with the same shapes, for operators of runtimes that tract does not know, or of
 /// which it knows only some forms.
-pub fn stand_in(operator: (&str, &str)) -> Option<&'static str> {
+pub(crate) fn stand_in(operator: (&str, &str)) -> Option<&'static str> {
     match operator {
         ("", "LpPool") => Some("MaxPool"),
         // The statistics may have another type than the value, or may be among the outputs.
@@ -28,12 +28,12 @@ pub fn stand_in(operator: (&str, &str)) -> Option<&'static str> {
 }
 
 /// Whether the stand-in for an operator reads its attributes.
-pub fn keeps_attributes(stand_in: &str) -> bool {
+pub(crate) fn keeps_attributes(stand_in: &str) -> bool {
     matches!(stand_in, "Conv" | "Gemm" | "MaxPool")
 }
 
 /// The number of inputs that the stand-in for an operator reads.
-pub fn inputs_of(stand_in: &str) -> usize {
+pub(crate) fn inputs_of(stand_in: &str) -> usize {
     match stand_in {
         "Identity" | "MaxPool" => 1,
         "Conv" | "Gemm" => 3,
@@ -42,7 +42,7 @@ pub fn inputs_of(stand_in: &str) -> usize {
 }
 /// Writes the default value of a ConstantOfShape, a float32 zero, which tract would read as
 /// float64.
-pub fn spell_zero_as_float(node: &mut NodeProto) {
+pub(crate) fn spell_zero_as_float(node: &mut NodeProto) {
     if node.op_type() == "ConstantOfShape" && node.attribute.is_empty() {
         let zero = TensorProto {
             dims: vec![1],
@@ -59,7 +59,7 @@ pub fn spell_zero_as_float(node: &mut NodeProto) {
     }
 }
 
-pub fn spell_bfloat16_as_float(node: &mut NodeProto) {
+pub(crate) fn spell_bfloat16_as_float(node: &mut NodeProto) {
     let (bfloat16, float) = (DataType::BFloat16.code(), DataType::Float.code());
     for attribute in &mut node.attribute {
         let is_type = TYPES.contains(&attribute.name());

@@ -14,7 +14,7 @@ use crate::onnx::proto::NodeProto;
 
 /// The fact about a Div or a Mod with these inputs and this result. It keeps the elements only if
 /// they agree with ONNX.
-pub fn settled(
+pub(crate) fn settled(
     node: &NodeProto,
     inputs: &[Option<InferenceFact>],
     result: InferenceFact,
@@ -95,7 +95,7 @@ impl IntegerDivision {
 
 /// Whether extents are divided by a negative number, which tract would treat as a huge positive
 /// one.
-pub fn has_negative_divisor(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
+pub(crate) fn has_negative_divisor(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
     let [Some(a), Some(b)] = inputs else {
         return false;
     };

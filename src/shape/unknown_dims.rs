@@ -35,11 +35,11 @@ const PASSING: &[&str] = &[
 
 /// The symbols of all unknown elements.
 #[derive(Default)]
-pub struct UnknownDims(RefCell<HashSet<Symbol>>);
+pub(crate) struct UnknownDims(RefCell<HashSet<Symbol>>);
 
 impl UnknownDims {
     /// The inputs of a node for tract. Unknown elements are kept only if the node passes them on.
-    pub fn without_unread(
+    pub(crate) fn without_unread(
         &self,
         node: &NodeProto,
         inputs: &[Option<InferenceFact>],
@@ -60,7 +60,7 @@ impl UnknownDims {
     }
 
     /// Whether any element of a value is unknown.
-    pub fn is_in(&self, value: &Tensor) -> bool {
+    pub(crate) fn is_in(&self, value: &Tensor) -> bool {
         if self.0.borrow().is_empty() || !value.datum_type().is_tdim() {
             return false;
         }
@@ -79,13 +79,13 @@ impl UnknownDims {
     }
 
     /// The elements of an integer value.
-    pub fn elements(&self, fact: &InferenceFact) -> Option<Shape> {
+    pub(crate) fn elements(&self, fact: &InferenceFact) -> Option<Shape> {
         let dims = dims_of(&*fact.value.concretize()?)?;
         Some(dims.into_iter().map(|dim| self.closed(Some(dim))).collect())
     }
 
     /// The fact without extents that depend on unknown elements.
-    pub fn without(&self, fact: InferenceFact) -> InferenceFact {
+    pub(crate) fn without(&self, fact: InferenceFact) -> InferenceFact {
         if fact.shape.is_open() || self.0.borrow().is_empty() {
             return fact;
         }
@@ -99,7 +99,7 @@ impl UnknownDims {
 
     /// The fact with the elements of a short vector of integers: the known ones, and a new symbol
     /// for each other element.
-    pub fn named(
+    pub(crate) fn named(
         &self,
         symbols: &SymbolScope,
         known: Option<Shape>,

@@ -14,7 +14,7 @@ const SPACE: usize = 2;
 
 /// Corrects the fact about a pooled value. Engines disagree about windows that begin after the end,
 /// and about a window wider than the whole axis.
-pub fn pooled(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> InferenceFact {
+pub(crate) fn pooled(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> InferenceFact {
     let pooling = PoolingAttributes::from_node(node);
     if pooling.auto_pad.starts_with("SAME") {
         return made;
@@ -89,7 +89,11 @@ fn at(list: &[i64], place: usize, default: i64) -> i128 {
 
 /// Corrects the fact about a resized value. Engines multiply a known extent by a factor in float32
 /// or float64, so such extents are dropped. The rule for Resize adds those on which both agree.
-pub fn resized(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> InferenceFact {
+pub(crate) fn resized(
+    node: &NodeProto,
+    from: &InferenceFact,
+    made: InferenceFact,
+) -> InferenceFact {
     let is_by_axes = node
         .attribute
         .iter()

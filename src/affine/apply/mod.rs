@@ -30,7 +30,7 @@ use crate::refusal::{Reason, Refusal};
 /// # Errors
 /// [`Failed`] for each tensor that cannot be computed or does not fit its type. The editor must not
 /// be used after an error.
-pub fn apply(
+pub(crate) fn apply(
     (edits, removals): (&[Edit], &[Removal]),
     analysis: &Analysis,
     editor: &mut Editor,

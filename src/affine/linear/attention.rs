@@ -11,7 +11,7 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
 /// Attention of `com.microsoft`.
-pub struct Attention;
+pub(super) struct Attention;
 
 /// Attributes of heads and scores. They concern only the operators after the projection.
 const KNOWN: &[&str] = &[

@@ -9,7 +9,7 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
 /// BiasGelu, and FastGelu if it has a bias.
-pub struct Biased;
+pub(crate) struct Biased;
 
 impl Rule for Biased {
     fn ops(&self) -> &'static [&'static str] {

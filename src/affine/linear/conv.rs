@@ -19,10 +19,10 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
 /// Conv, with a weight of shape `[O, C/group, k...]`.
-pub struct Conv;
+pub(crate) struct Conv;
 
 /// ConvTranspose, with a weight of shape `[C, O/group, k...]`.
-pub struct ConvTranspose;
+pub(crate) struct ConvTranspose;
 
 impl Rule for Conv {
     fn ops(&self) -> &'static [&'static str] {

@@ -13,7 +13,7 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
 /// DeformConv, with a weight of shape `[O, C/group, k...]`.
-pub struct DeformConv;
+pub(super) struct DeformConv;
 
 /// The input that is the bias. It comes after the offsets.
 const BIAS: usize = 3;

@@ -18,7 +18,7 @@ use crate::refusal::Reason;
 
 /// Einsum. Any constant operand absorbs a scalar scale. A constant that is the only operand besides
 /// a value absorbs other affines too.
-pub struct Einsum;
+pub(super) struct Einsum;
 
 impl Rule for Einsum {
     fn ops(&self) -> &'static [&'static str] {

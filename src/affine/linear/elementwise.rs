@@ -12,7 +12,7 @@ use crate::refusal::Reason;
 use crate::shape::facts::{Shape, extent};
 
 /// The rule of element-wise arithmetic.
-pub struct Elementwise;
+pub(crate) struct Elementwise;
 
 impl Rule for Elementwise {
     fn ops(&self) -> &'static [&'static str] {
@@ -227,7 +227,7 @@ fn widens(at: &At, affine: &Affine, slot: usize) -> bool {
 
 /// `(s·x + t) + c = s·(x + c/s) + t`: the step that keeps position embeddings as a summand of the
 /// stream. `None` for other operators, and if the constant is equal for all positions.
-pub fn beside_positions(at: &At, inputs: &[Option<Affine>]) -> Option<Step> {
+pub(crate) fn beside_positions(at: &At, inputs: &[Option<Affine>]) -> Option<Step> {
     let slot = at.constant_operand()?;
     let takes = at.graph.is(at.node, "Add") || (at.graph.is(at.node, "Sub") && slot == 1);
     let affine = aligned(
@@ -306,7 +306,7 @@ fn stream(at: &At, other: usize, carried: &Affine) -> Result<Affine, Reason> {
 ///
 /// # Errors
 /// [`Reason::UnknownShape`] if the result has fewer axes than the affine.
-pub fn aligned(affine: &Affine, rank: usize) -> Result<Affine, Reason> {
+pub(crate) fn aligned(affine: &Affine, rank: usize) -> Result<Affine, Reason> {
     affine.try_map(|numbers| numbers.align(rank).ok_or(Reason::UnknownShape))
 }
 
@@ -315,7 +315,7 @@ pub fn aligned(affine: &Affine, rank: usize) -> Result<Affine, Reason> {
 /// # Errors
 /// The shape of the operand is not known, or the affine varies along axes along which the operand
 /// is broadcast.
-pub fn shrunk(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
+pub(crate) fn shrunk(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
     let shape = at.shape(slot)?;
     if affine.rank() < shape.len() {
         return Err(Reason::UnknownShape);

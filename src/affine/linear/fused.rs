@@ -13,10 +13,10 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
 /// FusedConv of `com.microsoft`: a Conv with a summand and an activation.
-pub struct FusedConv;
+pub(super) struct FusedConv;
 
 /// FusedGemm of `com.microsoft`.
-pub struct FusedGemm;
+pub(super) struct FusedGemm;
 
 impl Rule for FusedConv {
     fn ops(&self) -> &'static [&'static str] {

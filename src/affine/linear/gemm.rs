@@ -11,7 +11,7 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
 /// Gemm.
-pub struct Gemm;
+pub(super) struct Gemm;
 
 impl Rule for Gemm {
     fn ops(&self) -> &'static [&'static str] {

@@ -16,7 +16,7 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
 /// MatMul and FusedMatMul.
-pub struct MatMul;
+pub(crate) struct MatMul;
 
 impl Rule for MatMul {
     fn ops(&self) -> &'static [&'static str] {
@@ -133,7 +133,7 @@ fn matrix_axes(slot: usize, rank: usize) -> (usize, usize) {
 
 /// The axis of an operand of this rank that becomes an axis of the result's matrix. `None` if the
 /// node is not a product of matrices.
-pub fn kept_axis(at: &At, slot: usize, rank: usize) -> Option<usize> {
+pub(crate) fn kept_axis(at: &At, slot: usize, rank: usize) -> Option<usize> {
     let is_matrix = rank >= 2 && at.rank(1 - slot).ok()? >= 2 && check_form(at).is_ok();
     if !is_matrix {
         return None;

@@ -6,8 +6,8 @@
 //! needs one file and one line in [`LINEAR`].
 
 mod attention;
-pub mod biased;
-pub mod conv;
+pub(crate) mod biased;
+pub(crate) mod conv;
 mod deform;
 mod einsum;
 pub(crate) mod elementwise;
@@ -29,7 +29,7 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
 /// The rules of this folder.
-pub const LINEAR: &[&dyn Linear] = &[
+pub(crate) const LINEAR: &[&dyn Linear] = &[
     &matmul::MatMul,
     &gemm::Gemm,
     &conv::Conv,
@@ -46,7 +46,7 @@ pub const LINEAR: &[&dyn Linear] = &[
 
 /// The inputs that hold the constants of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slots {
+pub(crate) struct Slots {
     /// The input that is multiplied, if there is one.
     pub weight: Option<usize>,
     /// The input that is added. If the node lacks it, a constant can be added there.
@@ -54,7 +54,7 @@ pub struct Slots {
 }
 
 /// A linear operator, described by formulas for its constants.
-pub trait Linear: Rule {
+pub(crate) trait Linear: Rule {
     /// Whether the result is linear in the input, and no rule reads the constants while an affine
     /// passes.
     fn is_layer(&self) -> bool {
@@ -118,7 +118,7 @@ pub trait Linear: Rule {
 }
 
 /// The rule of a linear operator, given by its domain and name.
-pub fn linear(operator: (&str, &str)) -> Option<&'static dyn Linear> {
+pub(crate) fn linear(operator: (&str, &str)) -> Option<&'static dyn Linear> {
     static BY_OPERATOR: LazyLock<HashMap<(&str, &str), &dyn Linear>> =
         LazyLock::new(|| by_operator(LINEAR.iter().copied()));
     BY_OPERATOR.get(&operator).copied()
@@ -129,7 +129,7 @@ pub fn linear(operator: (&str, &str)) -> Option<&'static dyn Linear> {
 ///
 /// # Errors
 /// The reason why its constants cannot be read, or cannot hold the affine.
-pub fn check(at: &At, side: Side, affine: &Affine) -> Result<(), Reason> {
+pub(crate) fn check(at: &At, side: Side, affine: &Affine) -> Result<(), Reason> {
     if let Side::Constant(slot) = side {
         return check_constant(at, slot, affine);
     }

@@ -12,7 +12,7 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
 /// Recurrent layers.
-pub struct Recurrent;
+pub(super) struct Recurrent;
 
 /// The axis of the channels in X and in W.
 const CHANNELS: usize = 2;

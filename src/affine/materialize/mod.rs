@@ -20,7 +20,7 @@ use crate::refusal::{Reason, Refusal};
 
 /// A tensor that is in the result but not in the model.
 #[derive(Debug, Clone)]
-pub struct NewTensor {
+pub(crate) struct NewTensor {
     /// The preferred name. It is changed if it is taken.
     pub wish: String,
     /// The constant that the tensor replaces. Equal replacements of one constant are stored once.
@@ -35,7 +35,7 @@ pub struct NewTensor {
 
 /// One change of the graph.
 #[derive(Debug, Clone)]
-pub enum Change {
+pub(crate) enum Change {
     /// A node reads a new tensor at an input.
     Input(NodeId, usize, NewTensor),
     /// A node loses an optional input.
@@ -73,7 +73,7 @@ pub enum Change {
 
 impl Change {
     /// The new tensors of the change, except those of a [`Change::Replace`].
-    pub fn tensors(&self) -> Vec<&NewTensor> {
+    pub(crate) fn tensors(&self) -> Vec<&NewTensor> {
         match self {
             Change::Input(_, _, tensor)
             | Change::AddBehind(_, tensor)
@@ -86,7 +86,7 @@ impl Change {
     }
 
     /// The nodes that are changed or removed.
-    pub fn nodes(&self) -> Vec<NodeId> {
+    pub(crate) fn nodes(&self) -> Vec<NodeId> {
         match self {
             Change::Input(node, ..) | Change::NoInput(node, _) => vec![*node],
             Change::Float(node, ..) | Change::AddBehind(node, _) => vec![*node],
@@ -99,7 +99,7 @@ impl Change {
 
 /// A change, and the sites that need it.
 #[derive(Debug, Clone)]
-pub struct Edit {
+pub(crate) struct Edit {
     /// The sites whose affines the change folds.
     pub sites: Vec<usize>,
     /// The name of the node or value that changes.
@@ -110,7 +110,7 @@ pub struct Edit {
 
 impl Edit {
     /// An edit without a site: nodes that replace others, of which this is the first.
-    pub fn replacing(graph: &Graph, first: NodeId, replacement: Replacement) -> Self {
+    pub(crate) fn replacing(graph: &Graph, first: NodeId, replacement: Replacement) -> Self {
         Edit {
             sites: vec![],
             at: graph.name(first).to_owned(),
@@ -121,7 +121,7 @@ impl Edit {
 
 /// Replaces each node for which `form` returns new nodes. Nodes with several outputs or a constant
 /// output are left alone.
-pub fn written_anew<'m>(
+pub(crate) fn written_anew<'m>(
     analysis: &'m Analysis,
     form: impl Fn(NodeId, ValueId) -> Option<Maker<'m>>,
 ) -> Vec<Edit> {
@@ -149,7 +149,7 @@ pub fn written_anew<'m>(
 
 /// An edit that cannot be written as planned.
 #[derive(Debug, Clone)]
-pub struct Failed {
+pub(crate) struct Failed {
     /// The sites that need the edit.
     pub sites: Vec<usize>,
     /// The reason why it cannot be written.
@@ -160,7 +160,7 @@ pub struct Failed {
 ///
 /// # Errors
 /// [`Failed`] for each change that has no formula.
-pub fn draw(plan: &Plan, analysis: &Analysis) -> Result<Vec<Edit>, Vec<Failed>> {
+pub(crate) fn draw(plan: &Plan, analysis: &Analysis) -> Result<Vec<Edit>, Vec<Failed>> {
     let graph = &*analysis.graph;
     let materializer = Materializer::new(plan, analysis);
     // Most folds change a weight and a bias.

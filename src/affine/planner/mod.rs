@@ -39,7 +39,7 @@ const SHIFTS: usize = 64;
 /// maps give the reason. With `is_centring`, the shift of a LayerNormalization may fold even if
 /// that costs an Add: a LayerNormalization without a shift need not subtract the mean once its
 /// stream is centred.
-pub fn plan<'a>(
+pub(crate) fn plan<'a>(
     analysis: &'a Analysis<'a>,
     sites: &[Site],
     refused: &Map<usize, Refusal>,

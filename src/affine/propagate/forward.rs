@@ -36,7 +36,7 @@ const PASSED: usize = 16;
 ///
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot absorb or pass the affine.
-pub fn forward(
+pub(crate) fn forward(
     overlay: &GraphOverlay,
     items: &Items,
     item: usize,
@@ -60,7 +60,7 @@ pub fn forward(
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot absorb or pass it, or at a value
 /// that the propagation reaches twice.
-pub fn compensate(
+pub(crate) fn compensate(
     overlay: &GraphOverlay,
     items: &Items,
     item: usize,
@@ -88,7 +88,7 @@ pub fn compensate(
 }
 
 /// The refusal at a part that stays on the path.
-pub fn stays(overlay: &GraphOverlay, part: &Part) -> Refusal {
+pub(crate) fn stays(overlay: &GraphOverlay, part: &Part) -> Refusal {
     let reason = Reason::NotLinear("a normalizer that stays".into());
     Refusal::new(reason, overlay.graph.value_name(part.output))
 }

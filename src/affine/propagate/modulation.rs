@@ -30,7 +30,7 @@ use crate::recipe::Numbers;
 
 /// The fold of the shift of a modulated value with one reader. `None` if the value is not
 /// modulated.
-pub fn shift(
+pub(crate) fn shift(
     overlay: &GraphOverlay,
     site: usize,
     value: ValueId,
@@ -234,7 +234,7 @@ fn is_own_matrix(overlay: &GraphOverlay, layer: &At) -> Option<bool> {
 
 /// Folds the scale of a multiplied value with one reader into the other factor. `None` if that is
 /// impossible.
-pub fn scale(
+pub(crate) fn scale(
     (overlay, items): (&GraphOverlay, &Items),
     item: usize,
     propagation: &mut Propagation,

@@ -17,7 +17,7 @@ const LONGEST: usize = 16;
 /// affine on that value.
 ///
 /// The values between the movements must have no other reader.
-pub fn across(
+pub(crate) fn across(
     overlay: &GraphOverlay,
     value: ValueId,
     affine: &Affine,

@@ -15,7 +15,7 @@ use crate::shape::facts::{Shape, extent};
 ///
 /// # Errors
 /// The reason why there is no rule.
-pub fn rule_of(overlay: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, Reason> {
+pub(crate) fn rule_of(overlay: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     if overlay.replaced.contains(&node) {
         // The nodes that replace it may let the affine pass when the pass runs again.
         return Err(Reason::Changed);
@@ -34,7 +34,7 @@ pub fn rule_of(overlay: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule
 ///
 /// # Errors
 /// The reason why there is no rule, or why it is no longer valid.
-pub fn passable(overlay: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, Reason> {
+pub(crate) fn passable(overlay: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     let linear = linear(overlay.graph.domain_op(node));
     if overlay.is_touched(node) && linear.is_some_and(|linear| !linear.is_layer()) {
         // A fold changed the constant, so the rule would read an outdated one.
@@ -47,7 +47,7 @@ pub fn passable(overlay: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rul
 ///
 /// # Errors
 /// A refusal at the node, if it can neither pass nor absorb the affines.
-pub fn step_forward(
+pub(crate) fn step_forward(
     overlay: &GraphOverlay,
     node: NodeId,
     inputs: &[Option<Affine>],
@@ -80,7 +80,7 @@ fn step_of_rule(
 ///
 /// # Errors
 /// A refusal at the node, if its new summand or its activation stops the affine.
-pub fn passes(overlay: &GraphOverlay, node: NodeId, step: Step) -> Result<Step, Refusal> {
+pub(crate) fn passes(overlay: &GraphOverlay, node: NodeId, step: Step) -> Result<Step, Refusal> {
     let changes = !step.folds.is_empty() || step.bypass.is_some();
     let reason = match changes {
         false if overlay.is_shifted(node) => Reason::Changed,
@@ -92,7 +92,7 @@ pub fn passes(overlay: &GraphOverlay, node: NodeId, step: Step) -> Result<Step, 
 
 /// Whether the known extents of a value differ from those of an affine on it. This happens in
 /// models that contradict themselves, and rules rely on extents that fit.
-pub fn contradicts(affine: &Affine, shape: Result<Shape, Reason>) -> bool {
+pub(crate) fn contradicts(affine: &Affine, shape: Result<Shape, Reason>) -> bool {
     shape.is_ok_and(|shape| {
         !has_extents(&affine.scale, &shape) || !has_extents(&affine.shift, &shape)
     })
@@ -108,7 +108,7 @@ fn has_extents(numbers: &Numbers, shape: &Shape) -> bool {
 
 /// The only input of a scale-transparent node that is not constant. Unless the node refuses or
 /// absorbs a scale, its result and this input have equal scales, forward and backward.
-pub fn transparent_input(overlay: &GraphOverlay, node: NodeId) -> Option<ValueId> {
+pub(crate) fn transparent_input(overlay: &GraphOverlay, node: NodeId) -> Option<ValueId> {
     let graph = overlay.graph;
     let read = (0..graph.inputs(node).len()).filter(|&slot| graph.reads_elements(node, slot));
     let inputs = read
@@ -123,6 +123,6 @@ pub fn transparent_input(overlay: &GraphOverlay, node: NodeId) -> Option<ValueId
 
 /// Whether a node only concatenates values, so that one of its inputs can carry a scale only if all
 /// of them do.
-pub fn concatenates(overlay: &GraphOverlay, node: NodeId) -> bool {
+pub(crate) fn concatenates(overlay: &GraphOverlay, node: NodeId) -> bool {
     overlay.graph.is(node, "Concat")
 }

@@ -20,7 +20,7 @@ use crate::refusal::Refusal;
 use crate::shape::facts::Facts;
 
 /// The decisions so far.
-pub struct GraphOverlay<'a> {
+pub(crate) struct GraphOverlay<'a> {
     /// The graph, its facts and its constants.
     pub graph: &'a Graph<'a>,
     pub facts: &'a Facts,
@@ -52,7 +52,7 @@ pub struct GraphOverlay<'a> {
 
 /// A way in which an affine propagates from a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Route {
+pub(crate) enum Route {
     /// Forward, past the parts that it reaches.
     PastParts,
     /// Forward, into the first part that it reaches.
@@ -77,7 +77,7 @@ impl Merged {
 }
 
 impl<'a> GraphOverlay<'a> {
-    pub fn new(analysis: &'a Analysis<'a>) -> Self {
+    pub(crate) fn new(analysis: &'a Analysis<'a>) -> Self {
         let Analysis {
             graph,
             facts,
@@ -104,22 +104,22 @@ impl<'a> GraphOverlay<'a> {
     }
 
     /// The node as a rule sees it.
-    pub fn at(&self, node: NodeId) -> At<'a> {
+    pub(crate) fn at(&self, node: NodeId) -> At<'a> {
         self.analysis.at(node)
     }
 
     /// Whether a node belongs to an activation, whose constants must not change.
-    pub fn is_of_activation(&self, node: NodeId) -> bool {
+    pub(crate) fn is_of_activation(&self, node: NodeId) -> bool {
         self.analysis.activations.contains(node)
     }
 
     /// The value of which this value will be another name, or the value itself.
-    pub fn source(&self, value: ValueId) -> ValueId {
+    pub(crate) fn source(&self, value: ValueId) -> ValueId {
         self.of[value.index()].map_or(value, |merged| self.values[merged as usize].source)
     }
 
     /// The readers of a value after the planned removals, by any of its names.
-    pub fn readers(&self, value: ValueId) -> impl Iterator<Item = (ValueId, Reader)> + '_ {
+    pub(crate) fn readers(&self, value: ValueId) -> impl Iterator<Item = (ValueId, Reader)> + '_ {
         let merged = self.of[value.index()].map(|merged| &self.values[merged as usize].readers);
         let own = if merged.is_none() {
             self.own_readers(value)
@@ -142,7 +142,7 @@ impl<'a> GraphOverlay<'a> {
 
     /// The only reader of the elements of a value, with the input at which it reads them. `None` if
     /// there are several, or if the reader is not a node.
-    pub fn only_reader(&self, value: ValueId) -> Option<(NodeId, usize)> {
+    pub(crate) fn only_reader(&self, value: ValueId) -> Option<(NodeId, usize)> {
         let mut only = None;
         for (_, reader) in self.readers(value) {
             match reader {
@@ -155,13 +155,13 @@ impl<'a> GraphOverlay<'a> {
     }
 
     /// Whether a node belongs to no part and is not replaced.
-    pub fn is_free(&self, node: NodeId) -> bool {
+    pub(crate) fn is_free(&self, node: NodeId) -> bool {
         !self.owned.contains_key(&node) && !self.replaced.contains(&node)
     }
 
     /// The refusal that every scale meets on a route from a value, if one is known. It stays valid,
     /// because no later fold lets an operator absorb a scale.
-    pub fn dead_end(&self, value: ValueId, route: Route) -> Option<Refusal> {
+    pub(crate) fn dead_end(&self, value: ValueId, route: Route) -> Option<Refusal> {
         self.dead_ends
             .borrow()
             .get(&(value, route))
@@ -170,7 +170,7 @@ impl<'a> GraphOverlay<'a> {
 
     /// Records that every scale meets a refusal on a route from a value. An earlier refusal is
     /// kept.
-    pub fn set_dead_end(&self, value: ValueId, route: Route, why: &Rc<Refusal>) {
+    pub(crate) fn set_dead_end(&self, value: ValueId, route: Route, why: &Rc<Refusal>) {
         self.dead_ends
             .borrow_mut()
             .entry((value, route))
@@ -178,18 +178,18 @@ impl<'a> GraphOverlay<'a> {
     }
 
     /// Whether a fold changes a constant of this node.
-    pub fn is_touched(&self, node: NodeId) -> bool {
+    pub(crate) fn is_touched(&self, node: NodeId) -> bool {
         self.touched.contains(node)
     }
 
     /// Whether a fold adds a summand to the result of this node, so that a scale without a shift
     /// cannot pass it.
-    pub fn is_shifted(&self, node: NodeId) -> bool {
+    pub(crate) fn is_shifted(&self, node: NodeId) -> bool {
         self.shifted.contains(node)
     }
 
     /// Appends folds to the earlier ones.
-    pub fn fold(&mut self, folds: Vec<Fold>) {
+    pub(crate) fn fold(&mut self, folds: Vec<Fold>) {
         for fold in &folds {
             self.touched.insert(fold.node);
             let beside = if let Side::Rows { of, .. } = fold.side {
@@ -216,7 +216,7 @@ impl<'a> GraphOverlay<'a> {
     }
 
     /// Removes nodes: `output` becomes another name of `source`.
-    pub fn remove(&mut self, nodes: &[NodeId], output: ValueId, source: ValueId) {
+    pub(crate) fn remove(&mut self, nodes: &[NodeId], output: ValueId, source: ValueId) {
         let graph = self.graph;
         for &node in nodes {
             for (input, &value) in graph.inputs(node).iter().enumerate() {
@@ -273,7 +273,7 @@ impl<'a> GraphOverlay<'a> {
     }
 
     /// Whether the bias of a node would fold into an Add that is being replaced.
-    pub fn loses_bias(&self, node: NodeId) -> bool {
+    pub(crate) fn loses_bias(&self, node: NodeId) -> bool {
         let output = self.graph.only_output(node);
         output
             .into_iter()
@@ -290,7 +290,7 @@ impl<'a> GraphOverlay<'a> {
     /// output, and either an Add of a constant or an activation with a bias.
     ///
     /// Returns the node and the input of its constant.
-    pub fn bias_add(&self, node: NodeId) -> Option<(NodeId, usize)> {
+    pub(crate) fn bias_add(&self, node: NodeId) -> Option<(NodeId, usize)> {
         linear(self.graph.domain_op(node)).filter(|linear| linear.is_layer())?;
         let output = self.graph.only_output(node)?;
         let mut readers = self.readers(output);

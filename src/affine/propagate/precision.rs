@@ -43,7 +43,7 @@ const STREAM: f64 = (1_u64 << 40) as f64;
 const HALF_STREAM: f64 = 16.0;
 
 /// An affine that propagates forward past nodes.
-pub struct Crossing<'g> {
+pub(crate) struct Crossing<'g> {
     /// The part that is removed. `None` if some of it stays.
     pub part: Option<&'g Part>,
     /// Nodes that are removed, each with the input that replaces its result.
@@ -56,7 +56,7 @@ pub struct Crossing<'g> {
 ///
 /// # Errors
 /// [`Reason::Narrow`] if an element type may not hold the values that result.
-pub fn forward(
+pub(crate) fn forward(
     overlay: &GraphOverlay,
     crossing: &Crossing,
     node: NodeId,
@@ -100,7 +100,7 @@ pub fn forward(
 ///
 /// # Errors
 /// The error of [`forward`].
-pub fn backward(
+pub(crate) fn backward(
     overlay: &GraphOverlay,
     item: &Item,
     node: NodeId,
@@ -155,7 +155,11 @@ fn is_rounded_anyway(
 ///
 /// # Errors
 /// [`Reason::Narrow`] if its type cannot hold the result.
-pub fn returned(overlay: &GraphOverlay, value: ValueId, inverse: &Affine) -> Result<(), Reason> {
+pub(crate) fn returned(
+    overlay: &GraphOverlay,
+    value: ValueId,
+    inverse: &Affine,
+) -> Result<(), Reason> {
     let data_type = overlay.facts.data_type(value);
     if holds_stream(data_type, &inverse.scale) {
         Ok(())

@@ -12,7 +12,7 @@ use crate::refusal::{Reason, Refusal};
 
 /// All changes that let a part fold.
 #[derive(Debug, Clone, Default)]
-pub struct Propagation {
+pub(crate) struct Propagation {
     /// The site whose affine propagates.
     pub site: usize,
     /// The affines that nodes absorb into their constants, in order.
@@ -36,7 +36,7 @@ pub struct Propagation {
 
 /// A value on which backward propagation needs an affine, and whose other readers compensate for
 /// it.
-pub struct Compensation {
+pub(crate) struct Compensation {
     pub value: ValueId,
     /// The inputs that need the affine.
     pub wanted: Vec<(NodeId, usize)>,
@@ -46,7 +46,7 @@ pub struct Compensation {
 
 /// The lengths of the lists of a propagation before an alternative is tried.
 #[derive(Clone, Copy)]
-pub struct PropagationMark {
+pub(crate) struct PropagationMark {
     folds: usize,
     bypass: usize,
     merges: usize,
@@ -56,7 +56,7 @@ pub struct PropagationMark {
 
 impl Propagation {
     /// An empty propagation for a site.
-    pub fn for_site(site: usize) -> Self {
+    pub(crate) fn for_site(site: usize) -> Self {
         Propagation {
             site,
             ..Propagation::default()
@@ -68,7 +68,7 @@ impl Propagation {
     ///
     /// # Errors
     /// A refusal at such a value.
-    pub fn in_one_basis(self, overlay: &GraphOverlay) -> Result<Self, Refusal> {
+    pub(crate) fn in_one_basis(self, overlay: &GraphOverlay) -> Result<Self, Refusal> {
         let mut wanted = self.wanted.iter();
         match wanted.find(|value| self.carried.contains(value)) {
             Some(&value) => {
@@ -82,7 +82,7 @@ impl Propagation {
     /// Whether the propagation folds a shift into the operator that produces this value, while the
     /// scale propagates. A constant summand right after the operator then belongs to its bias, and
     /// must not join the affine.
-    pub fn shifts(&self, overlay: &GraphOverlay, value: ValueId) -> bool {
+    pub(crate) fn shifts(&self, overlay: &GraphOverlay, value: ValueId) -> bool {
         let value = overlay.source(value);
         self.folds.iter().any(|fold| {
             let made = overlay.graph.only_output(fold.node);
@@ -93,7 +93,7 @@ impl Propagation {
     }
 
     /// The current lengths of the lists.
-    pub fn mark(&self) -> PropagationMark {
+    pub(crate) fn mark(&self) -> PropagationMark {
         PropagationMark {
             folds: self.folds.len(),
             bypass: self.bypass.len(),
@@ -104,7 +104,7 @@ impl Propagation {
     }
 
     /// Drops everything that was found after the mark.
-    pub fn back_to(&mut self, mark: PropagationMark) {
+    pub(crate) fn back_to(&mut self, mark: PropagationMark) {
         self.folds.truncate(mark.folds);
         self.bypass.truncate(mark.bypass);
         self.merges.truncate(mark.merges);
@@ -117,7 +117,7 @@ impl Propagation {
     /// # Errors
     /// The errors of [`Propagation::take`], or if the shift would fold into an Add that is
     /// being replaced.
-    pub fn note(
+    pub(crate) fn note(
         &mut self,
         overlay: &GraphOverlay,
         node: NodeId,
@@ -152,7 +152,7 @@ impl Propagation {
     ///
     /// # Errors
     /// A refusal at the node, if its constants cannot absorb the affine.
-    pub fn take(&mut self, overlay: &GraphOverlay, fold: Fold) -> Result<(), Refusal> {
+    pub(crate) fn take(&mut self, overlay: &GraphOverlay, fold: Fold) -> Result<(), Refusal> {
         check(&overlay.at(fold.node), fold.side, &fold.affine)
             .map_err(|reason| Refusal::new(reason, overlay.graph.name(fold.node)))?;
         self.folds.push(fold);
@@ -161,7 +161,7 @@ impl Propagation {
 }
 
 /// Whether a node is a linear operator that has an input for a bias.
-pub fn has_bias_slot(overlay: &GraphOverlay, node: NodeId) -> bool {
+pub(crate) fn has_bias_slot(overlay: &GraphOverlay, node: NodeId) -> bool {
     let slots = linear(overlay.graph.domain_op(node))
         .and_then(|linear| linear.slots(&overlay.at(node)).ok());
     slots.is_some_and(|slots| slots.bias.is_some())

@@ -17,7 +17,7 @@ use crate::refusal::Reason;
 /// # Errors
 /// [`Reason::Attribute`] for an attribute that ONNX does not define, or the reason why there is no
 /// rule.
-pub fn rule_of(at: &At) -> Result<&'static dyn Rule, Reason> {
+pub(crate) fn rule_of(at: &At) -> Result<&'static dyn Rule, Reason> {
     let operator @ (domain, op) = at.graph.domain_op(at.node);
     if let Some(known) = attributes(op).filter(|_| domain.is_empty()) {
         at.only_attributes(known)?;
@@ -31,7 +31,7 @@ pub fn rule_of(at: &At) -> Result<&'static dyn Rule, Reason> {
 }
 
 /// The rule for an operator, given by its domain and name.
-pub fn rule(operator: (&str, &str)) -> Option<&'static dyn Rule> {
+pub(crate) fn rule(operator: (&str, &str)) -> Option<&'static dyn Rule> {
     static BY_OPERATOR: LazyLock<HashMap<(&str, &str), &dyn Rule>> = LazyLock::new(|| {
         let absorbing = LINEAR.iter().map(|&linear| linear as &dyn Rule);
         by_operator(RULES.iter().copied().chain(absorbing))
@@ -43,7 +43,7 @@ pub fn rule(operator: (&str, &str)) -> Option<&'static dyn Rule> {
 ///
 /// The rule of the layer decides, since it knows the summand after the product. A scale on the
 /// result of `x·W + c`, for example, reaches `c` only if `c` is a constant.
-pub fn takes_all(at: &At, side: Side, affine: &Affine) -> bool {
+pub(crate) fn takes_all(at: &At, side: Side, affine: &Affine) -> bool {
     let Ok(rule) = rule_of(at) else { return false };
     let step = match side {
         Side::Operand(slot) => {

@@ -27,7 +27,7 @@ const OPERANDS: usize = 256;
 
 /// Whether the model ignores the scalars that a shift of an operand adds to the channels of a
 /// product with a constant.
-pub fn ignores(overlay: &GraphOverlay, node: NodeId, side: Side, shift: &Numbers) -> bool {
+pub(crate) fn ignores(overlay: &GraphOverlay, node: NodeId, side: Side, shift: &Numbers) -> bool {
     let by_channel = shift
         .shape()
         .split_last()

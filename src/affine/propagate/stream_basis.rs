@@ -19,7 +19,7 @@ use crate::refusal::{Reason, Refusal};
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot absorb or pass the affine, or at
 /// the obstacle of an affine that is needed from a producer.
-pub fn forward(
+pub(crate) fn forward(
     overlay: &GraphOverlay,
     items: &Items,
     item: usize,
@@ -43,7 +43,7 @@ pub fn forward(
 ///
 /// # Errors
 /// The errors of [`forward`].
-pub fn beside(
+pub(crate) fn beside(
     overlay: &GraphOverlay,
     items: &Items,
     item: usize,

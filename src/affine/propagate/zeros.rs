@@ -7,7 +7,7 @@ use crate::analysis::uniform::repeats_zero;
 use crate::ir::ValueId;
 
 /// Whether all elements of a value are zero, and stay zero after the planned folds.
-pub fn is_zeros(overlay: &GraphOverlay, value: ValueId) -> bool {
+pub(crate) fn is_zeros(overlay: &GraphOverlay, value: ValueId) -> bool {
     let made_by = overlay
         .graph
         .producer(value)

@@ -5,7 +5,7 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 
 /// A scale between products and a softmax.
-pub struct AttentionScale;
+pub(super) struct AttentionScale;
 
 /// The largest number of operators before the softmax.
 const REACH: usize = 12;

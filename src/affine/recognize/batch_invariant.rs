@@ -49,14 +49,14 @@ const COMPUTE: &[&str] = &[
 type Readings = RefCell<HashMap<ValueId, Option<Numbers>>>;
 
 /// Determines which values are equal for every item of a batch.
-pub struct Alike<'v> {
+pub(crate) struct Alike<'v> {
     view: &'v View<'v>,
     found: RefCell<HashMap<ValueId, bool>>,
 }
 
 impl<'v> Alike<'v> {
     /// Starts with no value examined.
-    pub fn new(view: &'v View<'v>) -> Self {
+    pub(crate) fn new(view: &'v View<'v>) -> Self {
         Alike {
             view,
             found: RefCell::default(),
@@ -64,7 +64,7 @@ impl<'v> Alike<'v> {
     }
 
     /// Whether a value is equal for every item of a batch. Shapes count as equal.
-    pub fn is(&self, value: ValueId) -> bool {
+    pub(crate) fn is(&self, value: ValueId) -> bool {
         self.holds(value, DEPTH)
     }
 
@@ -97,7 +97,7 @@ impl<'v> Alike<'v> {
     }
 
     /// Computes the elements of a value for one item. Axes of the batch have extent 1.
-    pub fn read(&self, value: ValueId) -> Option<Numbers> {
+    pub(crate) fn read(&self, value: ValueId) -> Option<Numbers> {
         self.read_within(value, DEPTH, &Readings::default())
     }
 

@@ -7,7 +7,7 @@ use crate::ir::NodeId;
 use crate::refusal::Refusal;
 
 /// Batch Normalization.
-pub struct BatchNorm;
+pub(super) struct BatchNorm;
 
 impl Normalizer for BatchNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

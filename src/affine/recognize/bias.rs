@@ -9,7 +9,7 @@ use crate::onnx::tensor::DataType;
 use crate::shape::facts::extent;
 
 /// An Add after a convolution or a Gemm.
-pub struct Bias;
+pub(super) struct Bias;
 
 /// The axis of the channels in the results of these operators.
 const CHANNELS: usize = 1;

@@ -6,7 +6,7 @@ use crate::ir::{NodeId, ValueId};
 use crate::refusal::{Reason, Refusal};
 
 /// Bias Normalization.
-pub struct BiasNorm;
+pub(super) struct BiasNorm;
 
 impl Normalizer for BiasNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

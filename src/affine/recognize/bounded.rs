@@ -15,7 +15,7 @@ use crate::onnx::operator::Category;
 const LARGEST: f64 = 2.0;
 
 /// Any bounded function between two affines.
-pub struct AnyBounded;
+pub(super) struct AnyBounded;
 
 impl Normalizer for AnyBounded {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

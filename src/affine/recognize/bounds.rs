@@ -59,7 +59,7 @@ fn product_of_ends(one: f64, other: f64) -> f64 {
 
 /// The range of a function over all values of its variable.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
+pub(super) struct Bounds {
     /// A lower bound of all values.
     pub low: f64,
     /// An upper bound of all values.
@@ -72,7 +72,7 @@ pub struct Bounds {
 
 impl Bounds {
     /// The variable itself.
-    pub const VARIABLE: Bounds = {
+    pub(super) const VARIABLE: Bounds = {
         let itself = Some(Pace {
             factor: 1.0,
             degree: 1.0,
@@ -86,7 +86,7 @@ impl Bounds {
     };
 
     /// A constant.
-    pub fn number(number: f64) -> Bounds {
+    pub(super) fn number(number: f64) -> Bounds {
         let pace = Some(Pace {
             factor: number.abs(),
             degree: 0.0,
@@ -215,7 +215,7 @@ impl Bounds {
 }
 
 /// The range of a node's result for inputs in these ranges. `None` for an unknown operator.
-pub fn bounds(at: &At, inputs: &[Bounds]) -> Option<Bounds> {
+pub(super) fn bounds(at: &At, inputs: &[Bounds]) -> Option<Bounds> {
     match (at.proto().op_type(), inputs) {
         ("Identity" | "Cast", &[one]) => Some(one),
         ("Neg", &[one]) => Some(one.negated()),

@@ -5,7 +5,7 @@ use crate::affine::recognize::{Normalizer, Site, View, pointwise};
 use crate::ir::NodeId;
 
 /// Dynamic erf.
-pub struct DynamicErf;
+pub(super) struct DynamicErf;
 
 impl Normalizer for DynamicErf {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

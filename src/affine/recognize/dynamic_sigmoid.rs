@@ -5,7 +5,7 @@ use crate::affine::recognize::{Normalizer, Site, View, pointwise};
 use crate::ir::NodeId;
 
 /// Dynamic Sigmoid.
-pub struct DynamicSigmoid;
+pub(super) struct DynamicSigmoid;
 
 impl Normalizer for DynamicSigmoid {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

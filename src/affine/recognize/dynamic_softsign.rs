@@ -8,7 +8,7 @@ use crate::ir::{NodeId, builder};
 use crate::onnx::tensor::DataType;
 
 /// Dynamic Softsign.
-pub struct DynamicSoftsign;
+pub(super) struct DynamicSoftsign;
 
 impl Normalizer for DynamicSoftsign {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

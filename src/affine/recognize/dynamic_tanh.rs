@@ -5,7 +5,7 @@ use crate::affine::recognize::{Normalizer, Site, View, pointwise};
 use crate::ir::NodeId;
 
 /// Dynamic Tanh.
-pub struct DynamicTanh;
+pub(super) struct DynamicTanh;
 
 impl Normalizer for DynamicTanh {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

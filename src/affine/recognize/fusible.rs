@@ -12,7 +12,7 @@ use crate::ir::{NodeId, ValueId};
 use crate::shape::facts::extent;
 
 /// The site around a core over the last axis.
-pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
+pub(super) fn site(view: &View, kind: &'static str, core: &Core) -> Site {
     let mut site = statistics::site(view, kind, core);
     // Parameters may have the type of the weights while statistics are computed in float32.
     let (output, casts) = behind_casts(view, core.output);

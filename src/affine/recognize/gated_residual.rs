@@ -11,7 +11,7 @@ use crate::recipe::Recipe;
 use crate::shape::extents::extent;
 
 /// A value and its product with a gate, added or subtracted.
-pub struct GatedResidual;
+pub(super) struct GatedResidual;
 
 impl Normalizer for GatedResidual {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

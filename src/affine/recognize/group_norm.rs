@@ -11,7 +11,7 @@ use crate::analysis::axis_factors::AxisFactors;
 use crate::ir::{NodeId, ValueId};
 
 /// Group Normalization.
-pub struct GroupNorm;
+pub(super) struct GroupNorm;
 
 impl Normalizer for GroupNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

@@ -11,13 +11,13 @@ use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 
 /// The name of the kind for `--skip`.
-pub const KIND: &str = "hard swish";
+pub(crate) const KIND: &str = "hard swish";
 
 /// The first operator set with a HardSwish.
-pub const SINCE: i64 = 14;
+pub(crate) const SINCE: i64 = 14;
 
 /// The activation of MobileNetV3, LeViT and PP-LCNet.
-pub struct HardSwish;
+pub(crate) struct HardSwish;
 
 impl Normalizer for HardSwish {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
@@ -49,7 +49,7 @@ impl Normalizer for HardSwish {
 
 /// The first node of the written-out HardSwish that ends at a node. `None` if the operator set of
 /// the model has the operator.
-pub fn written_out(view: &View, node: NodeId) -> Option<NodeId> {
+pub(crate) fn written_out(view: &View, node: NodeId) -> Option<NodeId> {
     let (_, nodes) = found(view, node).filter(|_| view.graph.model().own_opset() < SINCE)?;
     nodes.first().copied()
 }

@@ -5,7 +5,7 @@ use crate::affine::recognize::{Normalizer, Site, View, statistics};
 use crate::ir::NodeId;
 
 /// Instance Normalization.
-pub struct InstanceNorm;
+pub(super) struct InstanceNorm;
 
 impl Normalizer for InstanceNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

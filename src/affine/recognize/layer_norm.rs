@@ -8,7 +8,7 @@ use crate::ir::NodeId;
 pub(crate) const NAME: &str = "LN";
 
 /// Layer Normalization.
-pub struct LayerNorm;
+pub(crate) struct LayerNorm;
 
 impl Normalizer for LayerNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

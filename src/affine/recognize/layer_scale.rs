@@ -7,7 +7,7 @@ use crate::ir::NodeId;
 use crate::onnx::operator::Category;
 
 /// The per-channel scale of CaiT, DeiT-III and DINOv2.
-pub struct LayerScale;
+pub(super) struct LayerScale;
 
 impl Normalizer for LayerScale {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
@@ -20,7 +20,7 @@ impl Normalizer for LayerScale {
 
 /// Whether a chain only scales the result of a linear operator, before the result is added to
 /// another value.
-pub fn ends_branch(view: &View, chain: &Chain) -> bool {
+pub(super) fn ends_branch(view: &View, chain: &Chain) -> bool {
     let maker = view.maker(chain.input);
     let reader = view.only_reader(chain.output);
     chain.affine.has_no_shift()

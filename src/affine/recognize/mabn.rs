@@ -6,7 +6,7 @@ use crate::affine::recognize::{Normalizer, Site, View};
 use crate::ir::NodeId;
 
 /// Moving Average Batch Normalization.
-pub struct Mabn;
+pub(super) struct Mabn;
 
 impl Normalizer for Mabn {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

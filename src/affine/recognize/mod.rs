@@ -6,7 +6,7 @@
 #[cfg(all(test, feature = "cli"))]
 #[path = "../../../docs/examples/extending/affine/recognize/act_norm.rs"]
 pub(crate) mod act_norm;
-pub mod affine_chain;
+pub(crate) mod affine_chain;
 mod attention_scale;
 pub(crate) mod batch_invariant;
 mod batch_norm;
@@ -23,7 +23,7 @@ mod formula;
 mod fusible;
 mod gated_residual;
 mod group_norm;
-pub mod hard_swish;
+pub(crate) mod hard_swish;
 mod instance_norm;
 mod kind;
 pub(crate) mod layer_norm;
@@ -31,8 +31,8 @@ mod layer_scale;
 mod linear_branches;
 mod mabn;
 mod narrowing;
-pub mod online;
-pub mod opaque;
+pub(crate) mod online;
+pub(crate) mod opaque;
 mod parameters;
 mod per_channel;
 mod pointwise;
@@ -48,7 +48,7 @@ mod shift;
 mod site;
 mod soft_capping;
 mod standardisation;
-pub mod statistics;
+pub(crate) mod statistics;
 mod switchable_norm;
 mod unified_norm;
 mod view;
@@ -62,11 +62,11 @@ use opaque::Opaque;
 
 pub use kind::{Family, Kind};
 use site::width;
-pub use site::{Part, Replacement, Reset, Site};
-pub use view::View;
+pub(crate) use site::{Part, Replacement, Reset, Site};
+pub(crate) use view::View;
 
 /// The kinds, the most specific first. The first kind that matches a node wins.
-pub const KINDS: &[&dyn Normalizer] = &[
+pub(crate) const KINDS: &[&dyn Normalizer] = &[
     &dynamic_token::DynamicToken,
     &switchable_norm::SwitchableNorm,
     &dynamic_tanh::DynamicTanh,
@@ -104,7 +104,7 @@ pub const KINDS: &[&dyn Normalizer] = &[
 ];
 
 /// The recognizer of a kind.
-pub trait Normalizer: Sync {
+pub(crate) trait Normalizer: Sync {
     /// The site that ends in this node. `None` if the node is not of this kind.
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site>;
 
@@ -130,7 +130,7 @@ const NORM: &str = "norm";
 
 /// Whether a function with this name is a normalizer. The name consists of letters and digits in
 /// lower case.
-pub fn is_named(name: &str) -> bool {
+pub(crate) fn is_named(name: &str) -> bool {
     name.contains(NORM) || KINDS.iter().any(|&kind| names_kind(name, kind))
 }
 
@@ -140,7 +140,7 @@ fn names_kind(name: &str, kind: &dyn Normalizer) -> bool {
 }
 
 /// Finds every site, in execution order. No node belongs to two sites.
-pub fn find(view: &View) -> Vec<Site> {
+pub(crate) fn find(view: &View) -> Vec<Site> {
     let graph = view.graph;
     // A node that reads only constants is a constant itself.
     let order = graph.order().iter().copied();

@@ -14,7 +14,7 @@ const DEPTH: usize = 4;
 
 /// The values that could be narrower.
 #[derive(Default)]
-pub struct Narrowing {
+pub(super) struct Narrowing {
     narrowed: HashSet<ValueId>,
     /// The values that need their full width.
     wide: HashSet<ValueId>,
@@ -22,7 +22,12 @@ pub struct Narrowing {
 
 impl Narrowing {
     /// Whether a value, the product of `from` and a constant, could have the extents of `from`.
-    pub fn is_needless(&mut self, analysis: &Analysis, from: ValueId, value: ValueId) -> bool {
+    pub(super) fn is_needless(
+        &mut self,
+        analysis: &Analysis,
+        from: ValueId,
+        value: ValueId,
+    ) -> bool {
         let Some(shape) = analysis.facts.shape(from) else {
             return false;
         };

@@ -6,13 +6,13 @@ use crate::ir::NodeId;
 use crate::ir::axes::axis;
 
 /// The normalization of each site by statistics, in the order of the sites.
-pub fn cores(view: &View, sites: &[Site]) -> Vec<Option<Core>> {
+pub(crate) fn cores(view: &View, sites: &[Site]) -> Vec<Option<Core>> {
     sites.iter().map(|site| core(view, site)).collect()
 }
 
 /// The normalization of a site by statistics of its input. `None` if it has none, or if the axes
 /// are unknown.
-pub fn core(view: &View, site: &Site) -> Option<Core> {
+pub(crate) fn core(view: &View, site: &Site) -> Option<Core> {
     if site.kind.family != Family::Online {
         return None;
     }

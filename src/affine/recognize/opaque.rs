@@ -15,7 +15,7 @@ use crate::onnx::tensor::{self, DataType};
 use crate::recipe::Numbers;
 
 /// The meaning of an opaque operator.
-pub struct Opaque {
+pub(crate) struct Opaque {
     /// The names of the operator, as letters and digits in lower case.
     pub names: &'static [&'static str],
     /// The word that identifies the kind in recognition.
@@ -39,25 +39,25 @@ impl Opaque {
 const SETTINGS: &[&str] = &["axis", "epsilon", "eps", "groups"];
 
 /// A parameter, given by the names that its attribute may have.
-pub type Parameter = &'static [&'static str];
+pub(crate) type Parameter = &'static [&'static str];
 
 /// The factor of the input.
-pub const ALPHA: Parameter = &["alpha"];
+pub(crate) const ALPHA: Parameter = &["alpha"];
 /// The scale of the result, 1 by default.
-pub const GAMMA: Parameter = &["gamma", "weight", "scale"];
+pub(crate) const GAMMA: Parameter = &["gamma", "weight", "scale"];
 /// The shift of the result, 0 by default.
-pub const BETA: Parameter = &["beta", "bias"];
+pub(crate) const BETA: Parameter = &["beta", "bias"];
 /// The mean, which is subtracted first, 0 by default.
-pub const MEAN: Parameter = &["mean", "running_mean"];
+pub(crate) const MEAN: Parameter = &["mean", "running_mean"];
 /// The variance. The divisor is √(variance + ε).
-pub const VARIANCE: Parameter = &["var", "running_var", "phi", "running_phi"];
+pub(crate) const VARIANCE: Parameter = &["var", "running_var", "phi", "running_phi"];
 /// The offset of a Scaler, which is subtracted first.
-pub const OFFSET: Parameter = &["offset"];
+pub(crate) const OFFSET: Parameter = &["offset"];
 /// The factor of a Scaler.
-pub const FACTOR: Parameter = &["scale"];
+pub(crate) const FACTOR: Parameter = &["scale"];
 
 /// A formula that is written except for its last step, `scale·value + shift`, channel by channel.
-pub struct Written {
+pub(crate) struct Written {
     /// The value that is written so far.
     pub value: String,
     /// The scale of the last step.
@@ -67,7 +67,7 @@ pub struct Written {
 }
 
 /// Writes `γ(x − μ)/√(σ²+ε) + β` of a value.
-pub fn fixed(node: &Expansion, value: String) -> Option<Written> {
+pub(crate) fn fixed(node: &Expansion, value: String) -> Option<Written> {
     let (variance, epsilon) = (node.get(VARIANCE)?, node.epsilon()?);
     if !variance.iter().all(|v| v + epsilon > 0.0) {
         return None;
@@ -87,7 +87,7 @@ pub fn fixed(node: &Expansion, value: String) -> Option<Written> {
 
 /// Writes `(x − offset)·scale` in float32. Engines require equal numbers of offsets and factors.
 /// They allow several only for the columns of a matrix.
-pub fn scaled(node: &mut Expansion) -> Option<Written> {
+pub(crate) fn scaled(node: &mut Expansion) -> Option<Written> {
     let (offset, scale) = (node.get(OFFSET)?, node.get(FACTOR)?);
     let is_matrix = node.last_axis().is_some_and(|(_, rank)| rank == 2);
     if offset.len() != scale.len() || (scale.len() != 1 && !is_matrix) {
@@ -103,7 +103,7 @@ pub fn scaled(node: &mut Expansion) -> Option<Written> {
 }
 
 /// A node of a custom domain that is being written out.
-pub struct Expansion<'w, 'm> {
+pub(crate) struct Expansion<'w, 'm> {
     model: &'w Model,
     node: &'w NodeProto,
     opaque: &'static Opaque,
@@ -123,7 +123,7 @@ pub struct Expansion<'w, 'm> {
 }
 
 /// The expansion of an opaque node.
-pub struct Expanded {
+pub(crate) struct Expanded {
     /// The nodes.
     pub nodes: Vec<NodeProto>,
     /// The constants that the nodes read.
@@ -133,7 +133,7 @@ pub struct Expanded {
 }
 
 /// Writes out an opaque node. `None` if any part of it is not understood.
-pub fn write(
+pub(crate) fn write(
     Analysis { graph, facts, .. }: &Analysis,
     node: &NodeProto,
     opaque: &'static Opaque,
@@ -202,13 +202,13 @@ impl Expansion<'_, '_> {
     }
 
     /// The name of the value that the node reads.
-    pub fn x(&self) -> String {
+    pub(crate) fn x(&self) -> String {
         self.node.input.first().cloned().unwrap_or_default()
     }
 
     /// Casts the value to float32, which is then the type of the constants, too. `None` if its type
     /// is neither float32 nor float64.
-    pub fn in_single(&mut self) -> Option<String> {
+    pub(crate) fn in_single(&mut self) -> Option<String> {
         let x = self.x();
         match self.data_type? {
             DataType::Float => Some(x),
@@ -225,7 +225,7 @@ impl Expansion<'_, '_> {
     }
 
     /// A parameter, if it is given.
-    pub fn get(&self, parameter: Parameter) -> Option<Numbers> {
+    pub(crate) fn get(&self, parameter: Parameter) -> Option<Numbers> {
         self.given
             .iter()
             .find(|(given, _)| *given == parameter)
@@ -233,13 +233,13 @@ impl Expansion<'_, '_> {
     }
 
     /// A parameter, or `neutral` if it is left out.
-    pub fn get_or(&self, parameter: Parameter, neutral: f64) -> Numbers {
+    pub(crate) fn get_or(&self, parameter: Parameter, neutral: f64) -> Numbers {
         self.get(parameter)
             .unwrap_or_else(|| Numbers::number(neutral, 1))
     }
 
     /// The epsilon that is added to a variance.
-    pub fn epsilon(&self) -> Option<f64> {
+    pub(crate) fn epsilon(&self) -> Option<f64> {
         match (
             self.node.attr_f("epsilon").ok()?,
             self.node.attr_f("eps").ok()?,
@@ -250,36 +250,41 @@ impl Expansion<'_, '_> {
     }
 
     /// The version of the operator set of ONNX.
-    pub fn opset(&self) -> i64 {
+    pub(crate) fn opset(&self) -> i64 {
         self.model.own_opset()
     }
 
     /// An integer attribute of the node.
-    pub fn int(&self, name: &str) -> Option<Option<i64>> {
+    pub(crate) fn int(&self, name: &str) -> Option<Option<i64>> {
         self.node.attr_i(name).ok()
     }
 
     /// The number of channels and the rank, if the channels are on the last axis.
-    pub fn last_axis(&self) -> Option<(usize, usize)> {
+    pub(crate) fn last_axis(&self) -> Option<(usize, usize)> {
         let (axis, rank) = self.axis?;
         Some((self.channels.filter(|_| axis + 1 == rank)?, rank))
     }
 
     /// Adds a node. Returns the name of its output.
-    pub fn op(&mut self, op: &str, inputs: &[&str], attribute: Vec<AttributeProto>) -> String {
+    pub(crate) fn op(
+        &mut self,
+        op: &str,
+        inputs: &[&str],
+        attribute: Vec<AttributeProto>,
+    ) -> String {
         let output = self.fresh(&format!("{op}_output"));
         self.push(op, inputs, attribute, &output);
         output
     }
 
     /// Adds a node on a value and a constant. Returns the name of its output.
-    pub fn with(&mut self, op: &str, value: &str, constant: &Numbers) -> Option<String> {
+    pub(crate) fn with(&mut self, op: &str, value: &str, constant: &Numbers) -> Option<String> {
         let constant = self.constant(op, constant, 0)?;
         Some(self.op(op, &[value, &constant], vec![]))
     }
 
     /// Adds a constant of integers, such as a shape or axes. Returns its name.
-    pub fn integers(&mut self, what: &str, values: &[i64]) -> String {
+    pub(crate) fn integers(&mut self, what: &str, values: &[i64]) -> String {
         let name = self
             .names
             .fresh(&format!("{}_{what}", node_name(self.node)));

@@ -9,7 +9,7 @@ use crate::refusal::{Reason, Refusal};
 
 /// The axes of the value along which the parameters lie.
 #[derive(Clone, Copy)]
-pub enum Along {
+pub(super) enum Along {
     /// The last axes, as broadcasting aligns them. The bias of such operators is optional.
     Trailing,
     /// One axis, with one parameter for each place.
@@ -19,7 +19,7 @@ pub enum Along {
 }
 
 /// An operator that normalizes and then scales and shifts.
-pub struct Operator {
+pub(super) struct Operator {
     /// The name of the kind.
     pub kind: &'static str,
     /// The input that is the scale.
@@ -31,7 +31,7 @@ pub struct Operator {
 }
 
 /// The site of such an operator. Its parameters are the affine after it.
-pub fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
+pub(super) fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
     let output = view.graph.output(node, 0)?;
     let axis = match operator.along {
         Along::Axis(axis) | Along::Groups(axis, _) => axis,

@@ -18,7 +18,7 @@ const AFFINE: Kind = Kind {
 };
 
 /// Any other chain that scales channel by channel.
-pub struct PerChannel;
+pub(super) struct PerChannel;
 
 impl Normalizer for PerChannel {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

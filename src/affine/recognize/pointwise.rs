@@ -10,7 +10,7 @@ use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 
 /// The bounded function in the middle, as the graph writes it.
-pub struct Bounded {
+pub(super) struct Bounded {
     /// The argument of the function.
     pub input: ValueId,
     /// The result of the function.
@@ -23,7 +23,7 @@ pub struct Bounded {
 
 impl Bounded {
     /// A function that is a single operator.
-    pub fn operator(view: &View, node: NodeId, op: &str) -> Option<Bounded> {
+    pub(super) fn operator(view: &View, node: NodeId, op: &str) -> Option<Bounded> {
         if !view.graph.is(node, op) {
             return None;
         }
@@ -38,7 +38,7 @@ impl Bounded {
 }
 
 /// `γ·f(αx) + β` as an operator of a custom domain. The first name is also the word for its kind.
-pub const fn opaque(
+pub(super) const fn opaque(
     names: &'static [&'static str],
     formula: fn(&mut Expansion) -> Option<Written>,
 ) -> Opaque {
@@ -51,14 +51,14 @@ pub const fn opaque(
 }
 
 /// Writes the form with this operator as `f`, without γ and β.
-pub fn written(node: &mut Expansion, function: &str) -> Option<Written> {
+pub(super) fn written(node: &mut Expansion, function: &str) -> Option<Written> {
     let alpha = node.get(ALPHA).filter(|alpha| alpha.len() == 1)?;
     let scaled = node.with("Mul", &node.x(), &alpha)?;
     Some(bounded(node, function, &scaled))
 }
 
 /// Writes the function of a value, before γ and β.
-pub fn bounded(node: &mut Expansion, function: &str, value: &str) -> Written {
+pub(super) fn bounded(node: &mut Expansion, function: &str, value: &str) -> Written {
     let value = node.op(function, &[value], vec![]);
     Written {
         value,
@@ -69,7 +69,7 @@ pub fn bounded(node: &mut Expansion, function: &str, value: &str) -> Written {
 
 /// Whether a node only casts floats to another float type. In mixed precision, the function is
 /// computed in float32.
-pub fn is_cast(view: &View, node: NodeId) -> bool {
+pub(super) fn is_cast(view: &View, node: NodeId) -> bool {
     view.graph.is(node, "Cast")
         && view
             .graph
@@ -91,7 +91,7 @@ fn before_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
 }
 
 /// The value after casts that are its only readers, and the casts.
-pub fn behind_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
+pub(super) fn behind_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
     let mut casts = vec![];
     while let Some(node) = view.only_reader(value).filter(|&node| is_cast(view, node))
         && let Some(output) = view.graph.only_output(node)
@@ -103,12 +103,12 @@ pub fn behind_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
 }
 
 /// The chain after a core.
-pub fn scaling<'v>(view: &'v View, output: ValueId) -> Option<&'v Chain> {
+pub(super) fn scaling<'v>(view: &'v View, output: ValueId) -> Option<&'v Chain> {
     view.chain_from(behind_casts(view, output).0)
 }
 
 /// The chain before a core, if its scale and its shift are scalars.
-pub fn numbers<'v>(view: &'v View, input: ValueId) -> Option<&'v Chain> {
+pub(super) fn numbers<'v>(view: &'v View, input: ValueId) -> Option<&'v Chain> {
     let chain = view.maker(input).and_then(|node| view.chain(node))?;
     let Affine { scale, shift } = &chain.affine;
     let mut ops = chain.nodes.iter().map(|&node| view.graph.op(node));
@@ -119,7 +119,12 @@ pub fn numbers<'v>(view: &'v View, input: ValueId) -> Option<&'v Chain> {
 
 /// The site around a core. `None` unless a chain after it scales channel by channel and a scalar
 /// scales its input.
-pub fn site(view: &View, kind: &dyn Normalizer, name: &'static str, core: Bounded) -> Option<Site> {
+pub(super) fn site(
+    view: &View,
+    kind: &dyn Normalizer,
+    name: &'static str,
+    core: Bounded,
+) -> Option<Site> {
     let (input, before) = before_casts(view, core.input);
     let (output, behind) = behind_casts(view, core.output);
     let chain = view.chain_from(output)?;

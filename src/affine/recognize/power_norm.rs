@@ -13,7 +13,7 @@ use crate::onnx::operator::input_at;
 use crate::recipe::Numbers;
 
 /// PowerNorm, with or without group scaling.
-pub struct PowerNorm;
+pub(super) struct PowerNorm;
 
 impl Normalizer for PowerNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

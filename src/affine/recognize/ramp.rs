@@ -15,7 +15,7 @@ use crate::recipe::Recipe;
 const WHOLE: u32 = 64;
 
 /// The ramp of a gate, with the affine after it.
-pub struct Ramp;
+pub(super) struct Ramp;
 
 impl Normalizer for Ramp {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

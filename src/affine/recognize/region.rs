@@ -8,13 +8,13 @@ use crate::affine::recognize::statistics::REACH;
 use crate::ir::{NodeId, ValueId};
 
 /// The number of regions that are tried for a node.
-pub const ATTEMPTS: usize = 4;
+pub(super) const ATTEMPTS: usize = 4;
 
 /// The largest number of nodes of a normalizer.
 const LARGEST: usize = 160;
 
 /// The nodes that compute one value from another.
-pub struct Region {
+pub(super) struct Region {
     /// The value from which they compute, the only one that varies from item to item.
     pub input: ValueId,
     /// The nodes, in execution order.
@@ -24,7 +24,7 @@ pub struct Region {
 impl Region {
     /// Whether all statistics are means over the same axes, and all constants are scalars, as in
     /// LayerNorm and RMSNorm. A blend of statistics has more.
-    pub fn blends_nothing(&self, view: &View) -> bool {
+    pub(super) fn blends_nothing(&self, view: &View) -> bool {
         let mut over = None;
         self.nodes.iter().all(|&node| match view.graph.op(node) {
             Some("ReduceMean") => match mean_axes(view, node) {
@@ -59,7 +59,7 @@ fn mean_axes(view: &View, node: NodeId) -> Option<Vec<usize>> {
 ///
 /// The search goes backward, always from the last open value. A region begins wherever only one
 /// open value is left.
-pub fn regions(
+pub(super) fn regions(
     view: &View,
     alike: &Alike,
     last: NodeId,
@@ -95,7 +95,7 @@ pub fn regions(
 }
 
 /// The operand of a Div or a Mul that is a square root.
-pub fn divisor(view: &View, node: NodeId) -> Option<ValueId> {
+pub(super) fn divisor(view: &View, node: NodeId) -> Option<ValueId> {
     let slots: &[usize] = match view.graph.op(node)? {
         "Div" => &[1],
         "Mul" => &[0, 1],

@@ -5,7 +5,7 @@ use crate::affine::recognize::{Normalizer, Site, View};
 use crate::ir::NodeId;
 
 /// Re-parameterized Batch Normalization.
-pub struct RepBn;
+pub(super) struct RepBn;
 
 impl Normalizer for RepBn {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

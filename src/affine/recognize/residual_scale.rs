@@ -5,7 +5,7 @@ use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
 use crate::ir::NodeId;
 
 /// A scalar scale after a linear operator, before the residual stream.
-pub struct ResidualScale;
+pub(super) struct ResidualScale;
 
 impl Normalizer for ResidualScale {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

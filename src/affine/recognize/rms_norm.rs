@@ -5,7 +5,7 @@ use crate::affine::recognize::{Normalizer, Site, View, fusible, statistics};
 use crate::ir::NodeId;
 
 /// Root Mean Square Layer Normalization.
-pub struct RmsNorm;
+pub(super) struct RmsNorm;
 
 impl Normalizer for RmsNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

@@ -10,7 +10,7 @@ use crate::onnx::tensor::DataType;
 const DEPTH: usize = 16;
 
 /// Any other chain that scales by one scalar, or that does nothing.
-pub struct Scalar;
+pub(super) struct Scalar;
 
 impl Normalizer for Scalar {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
@@ -32,7 +32,7 @@ impl Normalizer for Scalar {
 }
 
 /// Whether a value is computed only from the extents of another value. Then no tensor is scaled.
-pub fn is_of_extents(view: &View, mut value: ValueId) -> bool {
+pub(super) fn is_of_extents(view: &View, mut value: ValueId) -> bool {
     for _ in 0..DEPTH {
         let Some(node) = view.maker(value) else {
             return false;

@@ -5,7 +5,7 @@ use crate::affine::recognize::{Normalizer, Part, Reset, Site, View, statistics};
 use crate::ir::NodeId;
 
 /// Scale Normalization.
-pub struct ScaleNorm;
+pub(super) struct ScaleNorm;
 
 impl Normalizer for ScaleNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

@@ -12,7 +12,7 @@ const MOVES: usize = 8;
 
 /// Any other chain that adds a constant: before linear operators, in several operators, or after an
 /// operator that can absorb the constant.
-pub struct Shift;
+pub(super) struct Shift;
 
 impl Normalizer for Shift {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

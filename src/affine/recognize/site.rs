@@ -10,7 +10,7 @@ use crate::shape::facts::Facts;
 
 /// One place at which the model normalizes.
 #[derive(Debug, Clone)]
-pub struct Site {
+pub(crate) struct Site {
     /// The kind.
     pub kind: Kind,
     /// The module path, or the name of a node if no path is known.
@@ -35,7 +35,7 @@ pub struct Site {
 
 impl Site {
     /// A site of these nodes, with nothing to fold yet.
-    pub fn new(kind: Kind, name: String, nodes: Vec<NodeId>) -> Self {
+    pub(crate) fn new(kind: Kind, name: String, nodes: Vec<NodeId>) -> Self {
         Site {
             kind,
             name,
@@ -51,7 +51,7 @@ impl Site {
     }
 
     /// Whether the site is only a core, without scale and shift.
-    pub fn is_bare(&self) -> bool {
+    pub(crate) fn is_bare(&self) -> bool {
         self.refusal
             .as_ref()
             .is_some_and(|refusal| refusal.reason == Reason::Identity)
@@ -60,7 +60,7 @@ impl Site {
 
 /// Nodes that replace other nodes, with outputs of equal names and values.
 #[derive(Debug, Clone, Default)]
-pub struct Replacement {
+pub(crate) struct Replacement {
     /// The nodes that are removed.
     pub nodes: Vec<NodeId>,
     /// The nodes that are added, in execution order. They read values of the graph, each other's
@@ -73,7 +73,7 @@ pub struct Replacement {
 
 impl Replacement {
     /// Whether one of the new nodes outputs a value with this name.
-    pub fn makes(&self, name: &str) -> bool {
+    pub(crate) fn makes(&self, name: &str) -> bool {
         self.made
             .iter()
             .any(|node| node.output.iter().any(|output| output == name))
@@ -81,7 +81,7 @@ impl Replacement {
 
     /// The names of the values that the new nodes read from the graph, and of those that they
     /// output to it.
-    pub fn ends(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn ends(&self) -> impl Iterator<Item = &str> {
         let read = self.made.iter().flat_map(|node| &node.input);
         let first = read.filter(|name| !self.makes(name));
         let made = self.made.iter().flat_map(|node| &node.output);
@@ -99,7 +99,7 @@ impl Replacement {
 
 /// An affine of a site, and the nodes that are removed when it folds.
 #[derive(Debug, Clone)]
-pub struct Part {
+pub(crate) struct Part {
     /// `output = affine(input)`.
     pub affine: Affine,
     /// The value to which the affine is applied. For parameters of a node, this is the node's own
@@ -115,7 +115,7 @@ pub struct Part {
 
 impl Part {
     /// The node, if the part is one BatchNormalization all of whose inputs have one element type.
-    pub fn batch_norm(&self, graph: &Graph, facts: &Facts) -> Option<NodeId> {
+    pub(crate) fn batch_norm(&self, graph: &Graph, facts: &Facts) -> Option<NodeId> {
         let &[node] = &self.nodes[..] else {
             return None;
         };
@@ -129,13 +129,13 @@ impl Part {
 }
 
 /// The extent of the parameters of an affine along their axis.
-pub fn width(affine: &Affine) -> usize {
+pub(super) fn width(affine: &Affine) -> usize {
     affine.scale.len().max(affine.shift.len())
 }
 
 /// An input of a node that gets its neutral value if the affine that it holds folds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Reset {
+pub(crate) struct Reset {
     /// The node.
     pub node: NodeId,
     /// The index of the input.

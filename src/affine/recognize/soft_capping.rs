@@ -5,7 +5,7 @@ use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
 use crate::ir::NodeId;
 
 /// A Tanh between two scalars that limits its result to more than ±1.
-pub struct SoftCapping;
+pub(super) struct SoftCapping;
 
 impl Normalizer for SoftCapping {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

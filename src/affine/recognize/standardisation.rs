@@ -4,7 +4,7 @@ use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
 use crate::ir::NodeId;
 
 /// A per-channel affine right after a graph input or right before a graph output.
-pub struct Standardisation;
+pub(super) struct Standardisation;
 
 impl Normalizer for Standardisation {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

@@ -17,7 +17,7 @@ use crate::analysis::axis_factors::AxisFactor;
 use crate::ir::NodeId;
 
 /// Switchable Normalization.
-pub struct SwitchableNorm;
+pub(super) struct SwitchableNorm;
 
 /// Terms below this fraction of the largest term result from rounded weights.
 const ROUNDING: f64 = 1e-5;

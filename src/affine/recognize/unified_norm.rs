@@ -7,7 +7,7 @@ use crate::affine::recognize::{Normalizer, Site, View};
 use crate::ir::NodeId;
 
 /// Unified Normalization.
-pub struct UnifiedNorm;
+pub(super) struct UnifiedNorm;
 
 impl Normalizer for UnifiedNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

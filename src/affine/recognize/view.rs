@@ -11,7 +11,7 @@ use crate::onnx::tensor::DataType;
 use crate::shape::facts::{Facts, same_shape};
 
 /// The view of a graph for recognition.
-pub struct View<'a> {
+pub(crate) struct View<'a> {
     /// The graph.
     pub graph: &'a Graph<'a>,
     /// Shapes and small values.
@@ -29,7 +29,7 @@ pub struct View<'a> {
 
 impl<'a> View<'a> {
     /// Prepares a graph for recognition.
-    pub fn new(analysis: &'a Analysis<'a>) -> Self {
+    pub(crate) fn new(analysis: &'a Analysis<'a>) -> Self {
         let chains = affine_chain::find(analysis);
         let Analysis {
             graph,
@@ -57,17 +57,17 @@ impl<'a> View<'a> {
     }
 
     /// The node as a rule sees it.
-    pub fn at(&self, node: NodeId) -> At<'a> {
+    pub(crate) fn at(&self, node: NodeId) -> At<'a> {
         self.analysis.at(node)
     }
 
     /// The affine chain that begins at a value.
-    pub fn chain_from(&self, value: ValueId) -> Option<&Chain> {
+    pub(crate) fn chain_from(&self, value: ValueId) -> Option<&Chain> {
         Some(&self.chains[self.beginning[value.index()]? as usize])
     }
 
     /// The name of a site: the module path of one of its nodes, or the node's name.
-    pub fn site_name(&self, node: NodeId) -> String {
+    pub(crate) fn site_name(&self, node: NodeId) -> String {
         let path = scope(self.graph, node).path;
         if path.is_empty() {
             self.graph.name(node).to_owned()
@@ -77,12 +77,12 @@ impl<'a> View<'a> {
     }
 
     /// The only reader of a value, if it is a node.
-    pub fn only_reader(&self, value: ValueId) -> Option<NodeId> {
+    pub(crate) fn only_reader(&self, value: ValueId) -> Option<NodeId> {
         Some(self.graph.only_reader(value)?.0)
     }
 
     /// Whether the elements of a value have no reader other than these nodes.
-    pub fn is_read_by_no_other(&self, value: ValueId, nodes: &[NodeId]) -> bool {
+    pub(crate) fn is_read_by_no_other(&self, value: ValueId, nodes: &[NodeId]) -> bool {
         self.graph
             .readers(value)
             .iter()
@@ -95,13 +95,13 @@ impl<'a> View<'a> {
     }
 
     /// Whether two values have equal, known shapes.
-    pub fn have_same_shape(&self, one: ValueId, other: ValueId) -> bool {
+    pub(crate) fn have_same_shape(&self, one: ValueId, other: ValueId) -> bool {
         let shapes = self.facts.shape(one).zip(self.facts.shape(other));
         shapes.is_some_and(|(one, other)| same_shape(&one, &other))
     }
 
     /// Whether a node only moves elements, repeats them, or changes their float type.
-    pub fn widens(&self, node: NodeId) -> bool {
+    pub(crate) fn widens(&self, node: NodeId) -> bool {
         match self.graph.op(node) {
             // Only between float types, where a Cast rounds.
             Some("Cast") => {
@@ -120,17 +120,17 @@ impl<'a> View<'a> {
     }
 
     /// Whether two nodes are in one body. Nodes of another body may run more often.
-    pub fn are_in_one_body(&self, one: NodeId, other: NodeId) -> bool {
+    pub(crate) fn are_in_one_body(&self, one: NodeId, other: NodeId) -> bool {
         way(self.graph.node(one)) == way(self.graph.node(other))
     }
 
     /// The node that outputs a value.
-    pub fn maker(&self, value: ValueId) -> Option<NodeId> {
+    pub(crate) fn maker(&self, value: ValueId) -> Option<NodeId> {
         Some(self.graph.producer(value)?.0)
     }
 
     /// Whether the first two inputs of a node vary.
-    pub fn both_vary(&self, node: NodeId) -> bool {
+    pub(crate) fn both_vary(&self, node: NodeId) -> bool {
         [0, 1].iter().all(|&slot| {
             let input = self.graph.input(node, slot);
             input.is_some_and(|input| !self.constants.is_constant(input))
@@ -138,23 +138,23 @@ impl<'a> View<'a> {
     }
 
     /// The node that outputs a value, if it has one of these operators of ONNX.
-    pub fn made_by(&self, value: ValueId, ops: &[&str]) -> Option<NodeId> {
+    pub(crate) fn made_by(&self, value: ValueId, ops: &[&str]) -> Option<NodeId> {
         let node = self.maker(value)?;
         ops.iter().any(|op| self.graph.is(node, op)).then_some(node)
     }
 
     /// The scalar at an input of a node, if the input is a constant of one element.
-    pub fn scalar_input(&self, node: NodeId, slot: usize) -> Option<f64> {
+    pub(crate) fn scalar_input(&self, node: NodeId, slot: usize) -> Option<f64> {
         self.scalar(self.graph.input(node, slot)?)
     }
 
     /// The scalar in a constant of one element.
-    pub fn scalar(&self, value: ValueId) -> Option<f64> {
+    pub(crate) fn scalar(&self, value: ValueId) -> Option<f64> {
         self.constants.scalar(value)
     }
 
     /// The affine chain that ends in a node.
-    pub fn chain(&self, node: NodeId) -> Option<&Chain> {
+    pub(crate) fn chain(&self, node: NodeId) -> Option<&Chain> {
         Some(&self.chains[self.ending[node]? as usize])
     }
 }

@@ -20,7 +20,7 @@ const DEPTH: usize = 4;
 
 /// Moves the affine of a site with fixed statistics to the value before the movements around it, if
 /// they undo each other and are not `taken`. Then it marks them as taken.
-pub fn widen(view: &View, site: &mut Site, taken: &mut NodeSet) {
+pub(super) fn widen(view: &View, site: &mut Site, taken: &mut NodeSet) {
     let Some(part) = site
         .post
         .as_mut()

@@ -10,10 +10,10 @@ use crate::onnx::proto::NodeProto;
 use crate::shape::facts::{Shape, same};
 
 /// A part of an axis.
-pub type AxisFactor = usize;
+pub(crate) type AxisFactor = usize;
 
 /// The factors of each axis of a value.
-pub type Axes = Vec<Vec<AxisFactor>>;
+pub(crate) type Axes = Vec<Vec<AxisFactor>>;
 
 /// The facts about a factor.
 #[derive(Debug, Clone)]
@@ -28,22 +28,22 @@ struct AxisFactorFact {
 
 /// All factors of some values. If a factor is split, it is replaced by its parts in every value.
 #[derive(Debug, Clone, Default)]
-pub struct AxisFactors(Vec<AxisFactorFact>);
+pub(crate) struct AxisFactors(Vec<AxisFactorFact>);
 
 impl AxisFactors {
     /// The axes of a value of this shape. Each axis has its own factor.
-    pub fn axes(&mut self, shape: &Shape) -> Option<Axes> {
+    pub(crate) fn axes(&mut self, shape: &Shape) -> Option<Axes> {
         let dims: Vec<TDim> = shape.iter().cloned().collect::<Option<_>>()?;
         Some(dims.into_iter().map(|dim| self.axis(dim, false)).collect())
     }
 
     /// Creates an axis whose factor is free.
-    pub fn free(&mut self, extent: TDim) -> Vec<AxisFactor> {
+    pub(crate) fn free(&mut self, extent: TDim) -> Vec<AxisFactor> {
         self.axis(extent, true)
     }
 
     /// Creates an axis whose factor is not free. Its extent may be unknown.
-    pub fn own(&mut self, extent: &Option<TDim>) -> Vec<AxisFactor> {
+    pub(crate) fn own(&mut self, extent: &Option<TDim>) -> Vec<AxisFactor> {
         match extent {
             Some(extent) => self.axis(extent.clone(), false),
             None => vec![self.make(None, false)],
@@ -68,17 +68,17 @@ impl AxisFactors {
     }
 
     /// Whether a factor is not yet unified with another one.
-    pub fn is_free(&self, factor: AxisFactor) -> bool {
+    pub(crate) fn is_free(&self, factor: AxisFactor) -> bool {
         self.0[factor].is_free
     }
 
     /// The extent of a factor, if it is known.
-    pub fn extent(&self, factor: AxisFactor) -> Option<usize> {
+    pub(crate) fn extent(&self, factor: AxisFactor) -> Option<usize> {
         crate::shape::extents::extent(&self.0[factor].extent)
     }
 
     /// The product of the extents of factors, if each is known or symbolic.
-    pub fn product(&self, factors: &[AxisFactor]) -> Option<TDim> {
+    pub(crate) fn product(&self, factors: &[AxisFactor]) -> Option<TDim> {
         let mut product = TDim::from(1);
         for &factor in factors {
             product = (product * self.0[factor].extent.as_ref()?).simplify();
@@ -87,14 +87,14 @@ impl AxisFactors {
     }
 
     /// The product of the extents of factors, if all are known.
-    pub fn count(&self, factors: &[AxisFactor]) -> Option<usize> {
+    pub(crate) fn count(&self, factors: &[AxisFactor]) -> Option<usize> {
         factors.iter().try_fold(1usize, |count, &factor| {
             count.checked_mul(self.extent(factor)?)
         })
     }
 
     /// Replaces split factors by their parts, down to unsplit factors.
-    pub fn leaves(&self, list: &[AxisFactor]) -> Vec<AxisFactor> {
+    pub(crate) fn leaves(&self, list: &[AxisFactor]) -> Vec<AxisFactor> {
         let mut leaves = vec![];
         self.push_leaves(list, &mut leaves);
         leaves
@@ -110,7 +110,7 @@ impl AxisFactors {
     }
 
     /// The axes in unsplit factors; `None` if one occurs twice.
-    pub fn settled(&self, axes: &Axes) -> Option<Axes> {
+    pub(crate) fn settled(&self, axes: &Axes) -> Option<Axes> {
         let mut seen = HashSet::new();
         let axes: Axes = axes.iter().map(|axis| self.leaves(axis)).collect();
         axes.iter()
@@ -120,7 +120,7 @@ impl AxisFactors {
     }
 
     /// The axes after a node that only moves elements, where its result has this shape.
-    pub fn moved(&mut self, node: &NodeProto, axes: &Axes, shape: &Shape) -> Option<Axes> {
+    pub(crate) fn moved(&mut self, node: &NodeProto, axes: &Axes, shape: &Shape) -> Option<Axes> {
         if node.category() != Some(Category::Movement) {
             return None;
         }
@@ -150,7 +150,7 @@ impl AxisFactors {
     }
 
     /// The axes after a reshape; `None` if it cannot be expressed in factors.
-    pub fn reshape(&mut self, axes: &Axes, shape: &Shape) -> Option<Axes> {
+    pub(crate) fn reshape(&mut self, axes: &Axes, shape: &Shape) -> Option<Axes> {
         let dims: Vec<TDim> = shape.iter().cloned().collect::<Option<_>>()?;
         let mut queue: VecDeque<AxisFactor> = self.leaves(&axes.concat()).into();
         let mut reshaped = vec![];
@@ -215,7 +215,12 @@ impl AxisFactors {
     }
 
     /// The factors that a Reduce operator removes, in ascending order, and the axes of its result.
-    pub fn reduced(&self, axes: &Axes, over: &[usize], keep: bool) -> (Vec<AxisFactor>, Axes) {
+    pub(crate) fn reduced(
+        &self,
+        axes: &Axes,
+        over: &[usize],
+        keep: bool,
+    ) -> (Vec<AxisFactor>, Axes) {
         let mut leaves: Vec<AxisFactor> = over
             .iter()
             .flat_map(|&axis| self.leaves(&axes[axis]))
@@ -233,7 +238,7 @@ impl AxisFactors {
     }
 
     /// Whether two lists of axes have the same factors at each place.
-    pub fn same(&self, left: &Axes, right: &Axes) -> bool {
+    pub(crate) fn same(&self, left: &Axes, right: &Axes) -> bool {
         left.len() == right.len()
             && left
                 .iter()
@@ -243,7 +248,7 @@ impl AxisFactors {
 
     /// The axes of the result of an element-wise operator on two values; `None` if their factors
     /// differ at some place.
-    pub fn broadcast(&mut self, left: &Axes, right: &Axes) -> Option<Axes> {
+    pub(crate) fn broadcast(&mut self, left: &Axes, right: &Axes) -> Option<Axes> {
         let rank = left.len().max(right.len());
         let (left, right) = (widened(left, rank), widened(right, rank));
         let mut axes = vec![];

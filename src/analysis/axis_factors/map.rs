@@ -6,7 +6,7 @@ use crate::shape::facts::Shape;
 
 /// The place of each element of a value after a chain of movements.
 #[derive(Debug, Clone)]
-pub struct LayoutMap {
+pub(crate) struct LayoutMap {
     factors: AxisFactors,
     start: Axes,
     now: Axes,
@@ -15,7 +15,7 @@ pub struct LayoutMap {
 impl LayoutMap {
     /// Begins a chain at a value of this shape. Axes of unknown extent can be moved, but not merged
     /// with other axes.
-    pub fn new(shape: &Shape) -> Self {
+    pub(crate) fn new(shape: &Shape) -> Self {
         let mut factors = AxisFactors::default();
         let start: Axes = shape.iter().map(|dim| factors.own(dim)).collect();
         LayoutMap {
@@ -27,25 +27,25 @@ impl LayoutMap {
 
     /// Follows a node whose result has this shape; `None` if its movement cannot be expressed in
     /// factors.
-    pub fn follow(&mut self, node: &NodeProto, shape: &Shape) -> Option<()> {
+    pub(crate) fn follow(&mut self, node: &NodeProto, shape: &Shape) -> Option<()> {
         self.now = self.factors.moved(node, &self.now, shape)?;
         Some(())
     }
 
     /// Whether every element is at its original place, in a value of the original shape.
-    pub fn is_identity(&self) -> bool {
+    pub(crate) fn is_identity(&self) -> bool {
         self.factors.same(&self.start, &self.now)
     }
 
     /// Whether the elements have their original order, in any shape, so that one reshape replaces
     /// the chain.
-    pub fn keeps_order(&self) -> bool {
+    pub(crate) fn keeps_order(&self) -> bool {
         self.factors.leaves(&self.start.concat()) == self.factors.leaves(&self.now.concat())
     }
 
     /// The present place of each of these axes; `None` if one of them was split or merged with
     /// another.
-    pub fn places(&self, axes: &[usize]) -> Option<Vec<usize>> {
+    pub(crate) fn places(&self, axes: &[usize]) -> Option<Vec<usize>> {
         let now: Vec<Vec<AxisFactor>> = self
             .now
             .iter()
@@ -63,7 +63,7 @@ impl LayoutMap {
     /// For an axis that holds consecutive factors of one original axis: that original axis, and the
     /// products of its factors before and after these. `None` if a product is unknown, or if the
     /// axis holds factors of several original axes.
-    pub fn run(&self, place: usize) -> Option<(usize, [usize; 2])> {
+    pub(crate) fn run(&self, place: usize) -> Option<(usize, [usize; 2])> {
         let held = self.factors.leaves(self.now.get(place)?);
         let first = held.first()?;
         let (axis, leaves, from) = self.start.iter().enumerate().find_map(|(axis, start)| {
@@ -82,7 +82,7 @@ impl LayoutMap {
     }
 
     /// The permutation of axes that replaces the chain, if there is one.
-    pub fn as_transpose(&self) -> Option<Vec<usize>> {
+    pub(crate) fn as_transpose(&self) -> Option<Vec<usize>> {
         let mut free: Vec<Option<Vec<AxisFactor>>> = self
             .start
             .iter()

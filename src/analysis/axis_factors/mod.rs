@@ -10,5 +10,5 @@
 mod factors;
 mod map;
 
-pub use factors::{Axes, AxisFactor, AxisFactors};
-pub use map::LayoutMap;
+pub(crate) use factors::{Axes, AxisFactor, AxisFactors};
+pub(crate) use map::LayoutMap;

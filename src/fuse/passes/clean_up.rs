@@ -14,7 +14,7 @@ use crate::onnx::proto::{NodeProto, TensorProto};
 use crate::passes::simplify::{self, Limits, tidy};
 
 /// Removes Identities, and Casts to the type that a value has already.
-pub struct IdentityElimination {
+pub(crate) struct IdentityElimination {
     /// Whether activations that are redundant next to another activation are removed too.
     pub removes_activations: bool,
 }
@@ -46,7 +46,7 @@ impl Pass for IdentityElimination {
 }
 
 /// Folds constants, and computes each value only once.
-pub struct CleanUp;
+pub(crate) struct CleanUp;
 
 impl Pass for CleanUp {
     fn name(&self) -> &'static str {

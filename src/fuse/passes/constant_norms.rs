@@ -8,7 +8,7 @@ use crate::fuse::plan_log::PlanLog;
 use crate::residual::constant_norms::constant;
 
 /// Normalizers whose ε hides their variance, with `--constant-norms`.
-pub struct ConstantNorms;
+pub(crate) struct ConstantNorms;
 
 impl Pass for ConstantNorms {
     fn name(&self) -> &'static str {

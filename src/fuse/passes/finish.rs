@@ -8,7 +8,7 @@ use crate::fuse::plan_log::PlanLog;
 use crate::passes::simplify;
 
 /// Keeps the input, if changes of form have undone each other.
-pub struct KeepInput;
+pub(crate) struct KeepInput;
 
 impl Pass for KeepInput {
     fn name(&self) -> &'static str {
@@ -30,7 +30,7 @@ impl Pass for KeepInput {
 }
 
 /// Restores each node to its body.
-pub struct RestoreRegions;
+pub(crate) struct RestoreRegions;
 
 impl Pass for RestoreRegions {
     fn name(&self) -> &'static str {
@@ -67,7 +67,7 @@ impl Pass for RestoreRegions {
 
 /// Drops shapes with unknown extents from `value_info`, for an engine that plans cold memory by
 /// them.
-pub struct StripShapes;
+pub(crate) struct StripShapes;
 
 impl Pass for StripShapes {
     fn name(&self) -> &'static str {

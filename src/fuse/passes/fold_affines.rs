@@ -19,7 +19,7 @@ use crate::passes::simplify::simplify_known;
 use crate::refusal::{Reason, Refusal};
 
 /// Folds the affines of normalizers into the weights of linear operators.
-pub struct FoldAffines;
+pub(crate) struct FoldAffines;
 
 impl Pass for FoldAffines {
     fn name(&self) -> &'static str {
@@ -68,7 +68,7 @@ impl Pass for FoldAffines {
 }
 
 /// Plans sites again that the limit for growth refused.
-pub struct ReconsiderGrowth;
+pub(crate) struct ReconsiderGrowth;
 
 impl Pass for ReconsiderGrowth {
     fn name(&self) -> &'static str {

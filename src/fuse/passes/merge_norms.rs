@@ -8,7 +8,7 @@ use crate::fuse::plan_log::PlanLog;
 use crate::residual::norm_merging;
 
 /// Removes a normalizer if only other normalizers follow it, with `--merge-norms`.
-pub struct MergeNorms;
+pub(crate) struct MergeNorms;
 
 impl Pass for MergeNorms {
     fn name(&self) -> &'static str {

@@ -11,7 +11,7 @@ use crate::passes::placement::PlacementMove;
 use crate::passes::{demand, placement};
 
 /// Moves selections before the work that they leave out.
-pub struct DemandPass;
+pub(crate) struct DemandPass;
 
 impl Pass for DemandPass {
     fn name(&self) -> &'static str {
@@ -46,7 +46,7 @@ impl Pass for DemandPass {
 }
 
 /// Moves linear work to where values have the fewest places.
-pub struct PlacementPass;
+pub(crate) struct PlacementPass;
 
 impl Pass for PlacementPass {
     fn name(&self) -> &'static str {

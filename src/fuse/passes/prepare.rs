@@ -9,7 +9,7 @@ use crate::passes::inline::lower;
 use crate::passes::simplify;
 
 /// Writes opaque normalizers in operators of ONNX.
-pub struct Inline;
+pub(crate) struct Inline;
 
 impl Pass for Inline {
     fn name(&self) -> &'static str {
@@ -47,7 +47,7 @@ impl Pass for Inline {
 }
 
 /// Flattens the bodies of If, Loop and Scan into the main graph.
-pub struct FlattenRegions;
+pub(crate) struct FlattenRegions;
 
 impl Pass for FlattenRegions {
     fn name(&self) -> &'static str {
@@ -72,7 +72,7 @@ impl Pass for FlattenRegions {
 }
 
 /// Gives equal initializers one name.
-pub struct DeduplicateInitializers;
+pub(crate) struct DeduplicateInitializers;
 
 impl Pass for DeduplicateInitializers {
     fn name(&self) -> &'static str {

@@ -21,7 +21,7 @@ const BIASED: &[&str] = &[legalize::KIND];
 const DUPLICATE: &[&str] = &[simplify::DUPLICATE];
 
 /// A pass that applies the edits of one function.
-pub struct RewritePass {
+pub(crate) struct RewritePass {
     pub name: &'static str,
     pub description: &'static str,
     pub aliases: &'static [&'static str],
@@ -37,7 +37,7 @@ pub struct RewritePass {
 
 impl RewritePass {
     /// A rewrite after which movements next to replaced nodes are simplified.
-    pub const fn new(
+    pub(crate) const fn new(
         name: &'static str,
         description: &'static str,
         find: fn(&Analysis, Target) -> Vec<Edit>,
@@ -88,7 +88,7 @@ impl Pass for RewritePass {
 }
 
 /// Writes layers as MatMul and Add.
-pub static UNFLATTEN_ROWS: RewritePass = RewritePass {
+pub(crate) static UNFLATTEN_ROWS: RewritePass = RewritePass {
     aliases: BIASED,
     neighbours: Neighbours::Stay,
     note: |log, _| log.is_lifted = true,
@@ -100,7 +100,7 @@ pub static UNFLATTEN_ROWS: RewritePass = RewritePass {
 };
 
 /// Writes equal operators in one form.
-pub static CANONICALIZE: RewritePass = RewritePass {
+pub(crate) static CANONICALIZE: RewritePass = RewritePass {
     neighbours: Neighbours::Stay,
     ..RewritePass::new(
         "canonicalize",
@@ -110,7 +110,7 @@ pub static CANONICALIZE: RewritePass = RewritePass {
 };
 
 /// Moves arithmetic on the parts of a Concat after the Concat.
-pub static ARITHMETIC_BEFORE_CONCAT: RewritePass = RewritePass {
+pub(crate) static ARITHMETIC_BEFORE_CONCAT: RewritePass = RewritePass {
     leaves_skipped_nodes: true,
     neighbours: Neighbours::Stay,
     ..RewritePass::new(
@@ -121,21 +121,21 @@ pub static ARITHMETIC_BEFORE_CONCAT: RewritePass = RewritePass {
 };
 
 /// Moves Splits before Transposes.
-pub static SPLIT_BEFORE_TRANSPOSE: RewritePass = RewritePass::new(
+pub(crate) static SPLIT_BEFORE_TRANSPOSE: RewritePass = RewritePass::new(
     "split-before-transpose",
     "splits queries, keys and values before they are transposed",
     |analysis, _| split_before_transpose::edits(analysis),
 );
 
 /// Writes GELUs in the form that engines fuse.
-pub static LEGALIZE_GELU: RewritePass = RewritePass::new(
+pub(crate) static LEGALIZE_GELU: RewritePass = RewritePass::new(
     "legalize-gelu",
     "writes a GELU in the form that engines fuse",
     |analysis, _| gelu::edits(analysis),
 );
 
 /// Removes selections of all places.
-pub static GATHER_ND_TO_RESHAPE: RewritePass = RewritePass {
+pub(crate) static GATHER_ND_TO_RESHAPE: RewritePass = RewritePass {
     aliases: DUPLICATE,
     ..RewritePass::new(
         "gather-nd-to-reshape",
@@ -145,7 +145,7 @@ pub static GATHER_ND_TO_RESHAPE: RewritePass = RewritePass {
 };
 
 /// Merges several Reshapes into one.
-pub static MERGE_RESHAPES: RewritePass = RewritePass {
+pub(crate) static MERGE_RESHAPES: RewritePass = RewritePass {
     aliases: DUPLICATE,
     ..RewritePass::new(
         "merge-reshapes",
@@ -155,7 +155,7 @@ pub static MERGE_RESHAPES: RewritePass = RewritePass {
 };
 
 /// Merges several Slices into one.
-pub static MERGE_SLICES: RewritePass = RewritePass {
+pub(crate) static MERGE_SLICES: RewritePass = RewritePass {
     aliases: DUPLICATE,
     ..RewritePass::new("merge-slices", "merges Slices in a row", |analysis, _| {
         merge_slices::edits(analysis)
@@ -163,7 +163,7 @@ pub static MERGE_SLICES: RewritePass = RewritePass {
 };
 
 /// Merges several Concats into one.
-pub static MERGE_CONCATS: RewritePass = RewritePass {
+pub(crate) static MERGE_CONCATS: RewritePass = RewritePass {
     aliases: DUPLICATE,
     ..RewritePass::new(
         "merge-concats",
@@ -173,7 +173,7 @@ pub static MERGE_CONCATS: RewritePass = RewritePass {
 };
 
 /// Cancels inverse movements.
-pub static CANCEL_INVERSE: RewritePass = RewritePass {
+pub(crate) static CANCEL_INVERSE: RewritePass = RewritePass {
     aliases: DUPLICATE,
     ..RewritePass::new(
         "cancel-inverse",
@@ -183,7 +183,7 @@ pub static CANCEL_INVERSE: RewritePass = RewritePass {
 };
 
 /// Writes RMS normalizations in the form that engines fuse.
-pub static LEGALIZE_RMS_NORM: RewritePass = RewritePass {
+pub(crate) static LEGALIZE_RMS_NORM: RewritePass = RewritePass {
     leaves_skipped_nodes: true,
     ..RewritePass::new(
         "legalize-rms-norm",
@@ -193,7 +193,7 @@ pub static LEGALIZE_RMS_NORM: RewritePass = RewritePass {
 };
 
 /// Writes the forms of the target engine.
-pub static LEGALIZE_ENGINE: RewritePass = RewritePass {
+pub(crate) static LEGALIZE_ENGINE: RewritePass = RewritePass {
     aliases: BIASED,
     note: |log, count| log.plan.tidy.biased += count,
     ..RewritePass::new(
@@ -205,7 +205,7 @@ pub static LEGALIZE_ENGINE: RewritePass = RewritePass {
 
 /// Writes products with biases in the form of the target. This pass comes last, because other
 /// passes do not recognize the layers afterwards.
-pub struct LegalizeProducts;
+pub(crate) struct LegalizeProducts;
 
 impl Pass for LegalizeProducts {
     fn name(&self) -> &'static str {

@@ -9,7 +9,7 @@ use crate::passes::slice::{SLICING, sliced};
 use crate::provenance::Provenance;
 
 /// Runs independent regions part by part, with `--memory` or `--slice`.
-pub struct SlicePass;
+pub(crate) struct SlicePass;
 
 impl Pass for SlicePass {
     fn name(&self) -> &'static str {

@@ -15,7 +15,7 @@ use crate::refusal::{Reason, Refusal};
 use crate::residual::{self, BasisChange, skip_norm};
 
 /// Writes streams without the mean that their normalizers subtract.
-pub struct CentreStreams;
+pub(crate) struct CentreStreams;
 
 impl Pass for CentreStreams {
     fn name(&self) -> &'static str {
@@ -44,7 +44,7 @@ impl Pass for CentreStreams {
 }
 
 /// Multiplies streams by a power of two, with `--scale-stream`.
-pub struct ScaleStreams;
+pub(crate) struct ScaleStreams;
 
 impl Pass for ScaleStreams {
     fn name(&self) -> &'static str {

@@ -6,7 +6,7 @@ use crate::fuse::plan_log::PlanLog;
 use crate::passes::upgrade_opset::raised;
 
 /// Upgrades a model to the operator set of an operator that it writes out.
-pub struct UpgradeOpset;
+pub(crate) struct UpgradeOpset;
 
 impl Pass for UpgradeOpset {
     fn name(&self) -> &'static str {

@@ -11,7 +11,7 @@ use crate::onnx::proto::{AttributeType, Dim, GraphProto, NodeProto, ValueInfoPro
 
 impl<'m> Flat<'m> {
     /// Flattens the bodies of a model; `None` if it has none that can be flattened.
-    pub fn new(model: &'m Model) -> Option<Self> {
+    pub(crate) fn new(model: &'m Model) -> Option<Self> {
         let graph = model.graph();
         if !graph.node.iter().any(is_flattened) || is_taken(graph) {
             return None;

@@ -20,23 +20,23 @@ use crate::onnx::proto::{GraphProto, NodeProto, StringStringEntryProto};
 
 /// The domain of the node that computes the inputs of a loop's body. It reads the inputs of the
 /// loop.
-pub const BEGIN: &str = "unfold.begin";
+pub(crate) const BEGIN: &str = "unfold.begin";
 
 /// The domain of the node that replaces an If or a loop. It reads the inputs of that node, followed
 /// by the results of its bodies, sorted by attribute name.
-pub const END: &str = "unfold.end";
+pub(crate) const END: &str = "unfold.end";
 
 /// The attribute of both nodes that says which ones belong together.
-pub const NUMBER: &str = "unfold.number";
+pub(crate) const NUMBER: &str = "unfold.number";
 
 /// The attribute of [`END`] with the region paths of the bodies, sorted by attribute name.
-pub const WAYS: &str = "unfold.ways";
+pub(crate) const WAYS: &str = "unfold.ways";
 
 /// The metadata key of the region path of a node's body.
 const BODY: &str = "unfold.body";
 
 /// A model with flattened bodies, and the data to restore them.
-pub struct Flat<'m> {
+pub(crate) struct Flat<'m> {
     /// The model whose main graph has all nodes.
     pub model: Model,
     before: &'m GraphProto,
@@ -61,18 +61,18 @@ struct Body {
 
 /// Whether region `from` can read a value of region `made`: these are equal, or `made` is the main
 /// graph.
-pub fn sees(from: &str, made: &str) -> bool {
+pub(crate) fn sees(from: &str, made: &str) -> bool {
     made.is_empty() || made == from
 }
 
 /// The region path of a node of a flat model; empty in the main graph.
-pub fn way(node: &NodeProto) -> &str {
+pub(crate) fn way(node: &NodeProto) -> &str {
     let note = node.metadata_props.iter().find(|entry| entry.key() == BODY);
     note.map_or("", |entry| entry.value())
 }
 
 /// The region paths of the bodies of the node that this one replaces, sorted by attribute name.
-pub fn ways_behind(end: &NodeProto) -> impl Iterator<Item = &str> {
+pub(crate) fn ways_behind(end: &NodeProto) -> impl Iterator<Item = &str> {
     let own = end
         .attribute
         .iter()
@@ -83,7 +83,11 @@ pub fn ways_behind(end: &NodeProto) -> impl Iterator<Item = &str> {
 
 /// The values that an If returns if its condition is `holds`, one for each of its outputs; `None`
 /// for other nodes.
-pub fn branch<'g>(graph: &'g Graph, end: NodeId, holds: bool) -> Option<&'g [Option<ValueId>]> {
+pub(crate) fn branch<'g>(
+    graph: &'g Graph,
+    end: NodeId,
+    holds: bool,
+) -> Option<&'g [Option<ValueId>]> {
     let (_, results) = graph
         .inputs(end)
         .split_first()
@@ -94,7 +98,7 @@ pub fn branch<'g>(graph: &'g Graph, end: NodeId, holds: bool) -> Option<&'g [Opt
 }
 
 /// Moves a node into the body at a region path, or into the main graph if the path is empty.
-pub fn move_to(node: &mut NodeProto, way: &str) {
+pub(crate) fn move_to(node: &mut NodeProto, way: &str) {
     node.metadata_props.retain(|entry| entry.key() != BODY);
     if !way.is_empty() {
         let entry = StringStringEntryProto::new(BODY, way);
@@ -103,7 +107,7 @@ pub fn move_to(node: &mut NodeProto, way: &str) {
 }
 
 /// Whether a value is a result of a body. Engines require that a node of the body computes it.
-pub fn is_result(graph: &Graph, value: ValueId) -> bool {
+pub(crate) fn is_result(graph: &Graph, value: ValueId) -> bool {
     graph.readers(value).iter().any(
         |reader| matches!(reader, Reader::Node { node, .. } if graph.domain_op(*node).0 == END),
     )

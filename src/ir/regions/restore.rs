@@ -33,7 +33,7 @@ struct Restoring<'r> {
 impl Flat<'_> {
     /// Restores the bodies of a flat model after its changes; `None` if a value is read where it is
     /// not visible.
-    pub fn restore(&self, flat: &Model) -> Option<Model> {
+    pub(crate) fn restore(&self, flat: &Model) -> Option<Model> {
         let graph = flat.graph();
         let mut restoring = Restoring {
             flat: self,

@@ -31,7 +31,7 @@ impl Floats {
     ///
     /// # Errors
     /// The errors of [`data`], or if the element type is not a floating-point type.
-    pub fn new(tensor: &TensorProto, externals: &Externals) -> Result<Self> {
+    pub(crate) fn new(tensor: &TensorProto, externals: &Externals) -> Result<Self> {
         let data_type = data_type(tensor)?;
         if !data_type.is_float() {
             return Err(error(
@@ -51,7 +51,7 @@ impl Floats {
     }
 
     /// The extents.
-    pub fn shape(&self) -> &[usize] {
+    pub(crate) fn shape(&self) -> &[usize] {
         &self.shape
     }
 
@@ -59,7 +59,7 @@ impl Floats {
     ///
     /// # Errors
     /// If they cannot be read.
-    pub fn all(&self) -> Result<ArrayD<f64>> {
+    pub(crate) fn all(&self) -> Result<ArrayD<f64>> {
         let count = self.shape.iter().product();
         shaped(&self.name, &self.shape, self.numbers(0..count)?)
     }
@@ -68,7 +68,7 @@ impl Floats {
     ///
     /// # Errors
     /// If they cannot be read, or if the range exceeds the axis.
-    pub fn places(&self, axis: usize, range: Range<usize>) -> Result<ArrayD<f64>> {
+    pub(crate) fn places(&self, axis: usize, range: Range<usize>) -> Result<ArrayD<f64>> {
         let Some(&extent) = self.shape.get(axis).filter(|&&extent| range.end <= extent) else {
             return Err(self.error(format!(
                 "its shape {:?} has no places {range:?} there",

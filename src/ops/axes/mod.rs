@@ -22,7 +22,7 @@ use crate::shape::facts::{extent, same};
 
 /// The part of an input that place `i` along an axis of an output reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AxisRead {
+pub(crate) enum AxisRead {
     /// Place `i` along this axis of the input, which has the extent of the output's axis.
     Same(usize),
     /// Every place of the input, or elements along axes that do not correspond to the output's
@@ -53,7 +53,7 @@ pub enum AxisRead {
 }
 
 /// The parts of the inputs that an axis of an output reads, in the order of the inputs.
-pub fn reads(at: &At, output: usize, axis: usize) -> Vec<AxisRead> {
+pub(crate) fn reads(at: &At, output: usize, axis: usize) -> Vec<AxisRead> {
     known_reads(at, output, axis).unwrap_or_else(|| vec![AxisRead::Unknown; at.arity()])
 }
 

@@ -4,7 +4,7 @@ use super::writer::Writer;
 use crate::ir::builder::float;
 
 /// Adds the nodes of an activation, by its name and parameters; `None` if it is unknown.
-pub fn activated(
+pub(super) fn activated(
     writer: &mut Writer,
     name: &str,
     parameters: &[f32],

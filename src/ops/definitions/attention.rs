@@ -16,7 +16,7 @@ use crate::onnx::tensor::DataType;
 /// The default value that is added to masked scores.
 const HIDDEN: f32 = -10_000.0;
 
-pub const DEFINITION: Definition = Definition {
+pub(super) const DEFINITION: Definition = Definition {
     operator: ("com.microsoft", "Attention"),
     attributes: &[
         "do_rotary",

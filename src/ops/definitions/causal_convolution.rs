@@ -8,7 +8,7 @@ use super::Definition;
 use super::writer::Writer;
 use crate::ir::builder::int;
 
-pub const DEFINITION: Definition = Definition {
+pub(super) const DEFINITION: Definition = Definition {
     operator: ("", "CausalConvWithState"),
     attributes: &["activation"],
     inputs: 4,

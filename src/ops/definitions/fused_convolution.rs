@@ -7,7 +7,7 @@ use super::writer::Writer;
 
 const OWN: [&str; 2] = ["activation", "activation_params"];
 
-pub const DEFINITION: Definition = Definition {
+pub(super) const DEFINITION: Definition = Definition {
     operator: ("com.microsoft", "FusedConv"),
     attributes: &[
         "auto_pad",

@@ -11,7 +11,7 @@ const OWN: [&str; 4] = [
     "activation_gamma",
 ];
 
-pub const DEFINITION: Definition = Definition {
+pub(super) const DEFINITION: Definition = Definition {
     operator: ("com.microsoft", "FusedGemm"),
     attributes: &["alpha", "beta", "transA", "transB", OWN[0], OWN[1], OWN[2]],
     inputs: 3,

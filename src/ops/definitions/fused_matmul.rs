@@ -3,7 +3,7 @@
 use super::Definition;
 use super::writer::Writer;
 
-pub const DEFINITION: Definition = Definition {
+pub(super) const DEFINITION: Definition = Definition {
     operator: ("com.microsoft", "FusedMatMul"),
     attributes: &["alpha", "transA", "transB", "transBatchA", "transBatchB"],
     inputs: 2,

@@ -5,7 +5,7 @@
 use super::Definition;
 use super::writer::Writer;
 
-pub const DEFINITION: Definition = Definition {
+pub(super) const DEFINITION: Definition = Definition {
     operator: ("", "GatherND"),
     attributes: &["batch_dims"],
     inputs: 2,

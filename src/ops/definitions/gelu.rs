@@ -9,35 +9,35 @@ const SCALE_OF_TANH: f64 = 0.797_884_560_802_865_4;
 const CUBE: f64 = 0.044_715;
 
 /// ONNX's own operator, from operator set 20 on.
-pub const GELU: Definition = Definition {
+pub(super) const GELU: Definition = Definition {
     operator: ("", "Gelu"),
     attributes: &["approximate"],
     inputs: 1,
     write: by_attribute,
 };
 
-pub const EXACT: Definition = Definition {
+pub(super) const EXACT: Definition = Definition {
     operator: ("com.microsoft", "Gelu"),
     attributes: &[],
     inputs: 1,
     write: exact,
 };
 
-pub const BIASED: Definition = Definition {
+pub(super) const BIASED: Definition = Definition {
     operator: ("com.microsoft", "BiasGelu"),
     attributes: &[],
     inputs: 2,
     write: exact,
 };
 
-pub const FAST: Definition = Definition {
+pub(super) const FAST: Definition = Definition {
     operator: ("com.microsoft", "FastGelu"),
     attributes: &[],
     inputs: 2,
     write: by_tanh,
 };
 
-pub const QUICK: Definition = Definition {
+pub(super) const QUICK: Definition = Definition {
     operator: ("com.microsoft", "QuickGelu"),
     attributes: &["alpha"],
     inputs: 1,

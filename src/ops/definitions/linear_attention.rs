@@ -15,7 +15,7 @@ use super::writer::Writer;
 /// The maximum number of tokens whose steps are written one after another.
 const LONGEST: i64 = 64;
 
-pub const DEFINITION: Definition = Definition {
+pub(super) const DEFINITION: Definition = Definition {
     operator: ("", "LinearAttention"),
     attributes: &[
         "chunk_size",

@@ -10,7 +10,7 @@ use crate::ir::builder::int;
 /// The maximum number of places in the list of an axis.
 const LONGEST: i64 = 1 << 16;
 
-pub const DEFINITION: Definition = Definition {
+pub(super) const DEFINITION: Definition = Definition {
     operator: ("", "Slice"),
     attributes: &[],
     inputs: 5,

@@ -3,7 +3,7 @@
 use super::Definition;
 use super::writer::Writer;
 
-pub const DEFINITION: Definition = Definition {
+pub(super) const DEFINITION: Definition = Definition {
     operator: ("", "SwiGLU"),
     attributes: &["alpha"],
     inputs: 2,

@@ -10,13 +10,13 @@ use crate::onnx::tensor::{self, DataType};
 use crate::shape::facts::extent;
 
 /// Builds the nodes that replace the node `at`.
-pub struct Writer<'a> {
+pub(super) struct Writer<'a> {
     at: At<'a>,
     pub maker: Maker<'a>,
 }
 
 impl<'a> Writer<'a> {
-    pub fn new(at: At<'a>, graph: &'a Graph<'a>) -> Self {
+    pub(super) fn new(at: At<'a>, graph: &'a Graph<'a>) -> Self {
         Self {
             at,
             maker: Maker::new(graph, at.node),
@@ -24,7 +24,7 @@ impl<'a> Writer<'a> {
     }
 
     /// The name of an input; `None` if the node lacks it.
-    pub fn input(&self, slot: usize) -> Option<String> {
+    pub(super) fn input(&self, slot: usize) -> Option<String> {
         self.at
             .proto()
             .input
@@ -34,7 +34,7 @@ impl<'a> Writer<'a> {
     }
 
     /// The extents of an input, if all are known.
-    pub fn extents(&self, slot: usize) -> Option<Vec<i64>> {
+    pub(super) fn extents(&self, slot: usize) -> Option<Vec<i64>> {
         let shape = self
             .at
             .facts
@@ -46,39 +46,39 @@ impl<'a> Writer<'a> {
     }
 
     /// The rank of an input.
-    pub fn rank(&self, slot: usize) -> Option<usize> {
+    pub(super) fn rank(&self, slot: usize) -> Option<usize> {
         self.at.facts.rank(self.at.graph.input(self.at.node, slot)?)
     }
 
     /// The element type of an input.
-    pub fn data_type(&self, slot: usize) -> Option<DataType> {
+    pub(super) fn data_type(&self, slot: usize) -> Option<DataType> {
         self.at
             .facts
             .data_type(self.at.graph.input(self.at.node, slot)?)
     }
 
     /// Whether the node has an output in this slot.
-    pub fn has_output(&self, slot: usize) -> bool {
+    pub(super) fn has_output(&self, slot: usize) -> bool {
         self.at.graph.output(self.at.node, slot).is_some()
     }
 
     /// The elements of a constant integer input.
-    pub fn integers(&self, slot: usize) -> Option<Vec<i64>> {
+    pub(super) fn integers(&self, slot: usize) -> Option<Vec<i64>> {
         self.at.facts.ints(self.at.graph.input(self.at.node, slot)?)
     }
 
     /// An integer attribute, or its default; `None` if it has another type.
-    pub fn int(&self, name: &str, absent: i64) -> Option<i64> {
+    pub(super) fn int(&self, name: &str, absent: i64) -> Option<i64> {
         Some(self.at.proto().attr_i(name).ok()?.unwrap_or(absent))
     }
 
     /// A float attribute, or its default; `None` if it has another type.
-    pub fn float(&self, name: &str, absent: f32) -> Option<f32> {
+    pub(super) fn float(&self, name: &str, absent: f32) -> Option<f32> {
         Some(self.at.proto().attr_f(name).ok()?.unwrap_or(absent))
     }
 
     /// A string attribute, or its default; `None` if it has another type.
-    pub fn text(&self, name: &str, absent: &str) -> Option<String> {
+    pub(super) fn text(&self, name: &str, absent: &str) -> Option<String> {
         Some(
             self.at
                 .proto()
@@ -90,7 +90,7 @@ impl<'a> Writer<'a> {
     }
 
     /// An attribute that is a list of integers, or an empty list if the node lacks it.
-    pub fn ints(&self, name: &str) -> Option<Vec<i64>> {
+    pub(super) fn ints(&self, name: &str) -> Option<Vec<i64>> {
         Some(
             self.at
                 .proto()
@@ -102,7 +102,7 @@ impl<'a> Writer<'a> {
     }
 
     /// An attribute that is a list of floats, or an empty list if the node lacks it.
-    pub fn floats(&self, name: &str) -> Option<Vec<f32>> {
+    pub(super) fn floats(&self, name: &str) -> Option<Vec<f32>> {
         let attribute = self
             .at
             .proto()
@@ -118,7 +118,7 @@ impl<'a> Writer<'a> {
     }
 
     /// The attributes except those with these names.
-    pub fn attributes_but(&self, names: &[&str]) -> Vec<AttributeProto> {
+    pub(super) fn attributes_but(&self, names: &[&str]) -> Vec<AttributeProto> {
         let attributes = self.at.proto().attribute.iter();
         attributes
             .filter(|attribute| !names.contains(&attribute.name()))
@@ -127,7 +127,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Adds a scalar of the type of the first input.
-    pub fn number(&mut self, number: f64) -> Option<String> {
+    pub(super) fn number(&mut self, number: f64) -> Option<String> {
         let value = tensor::make("", self.data_type(0)?, &arr0(number).into_dyn().view()).ok()?;
         let attribute = AttributeProto {
             name: Some("value".into()),
@@ -139,12 +139,12 @@ impl<'a> Writer<'a> {
     }
 
     /// Adds a node with two inputs.
-    pub fn pair(&mut self, op: &str, one: &str, other: &str) -> String {
+    pub(super) fn pair(&mut self, op: &str, one: &str, other: &str) -> String {
         self.maker.op(op, &[one, other], vec![])
     }
 
     /// Adds a Transpose that swaps the last two axes.
-    pub fn swapped(&mut self, value: &str, rank: usize) -> Option<String> {
+    pub(super) fn swapped(&mut self, value: &str, rank: usize) -> Option<String> {
         let mut order: Vec<i64> = (0..i64::try_from(rank).ok()?).collect();
         let first = rank.checked_sub(2)?;
         order.swap(first, first + 1);
@@ -152,18 +152,18 @@ impl<'a> Writer<'a> {
     }
 
     /// Adds the product of a value and its sigmoid.
-    pub fn silu(&mut self, value: &str) -> String {
+    pub(super) fn silu(&mut self, value: &str) -> String {
         let gate = self.maker.op("Sigmoid", &[value], vec![]);
         self.pair("Mul", value, &gate)
     }
 
     /// Adds a Concat of values along an axis.
-    pub fn concat(&mut self, values: &[&str], axis: i64) -> String {
+    pub(super) fn concat(&mut self, values: &[&str], axis: i64) -> String {
         self.maker.op("Concat", values, vec![int("axis", axis)])
     }
 
     /// Makes a value an output of the replaced node.
-    pub fn result(&mut self, slot: usize, value: &str) -> Option<()> {
+    pub(super) fn result(&mut self, slot: usize, value: &str) -> Option<()> {
         let output = self
             .at
             .proto()

@@ -8,7 +8,7 @@ use crate::ir::regions::way;
 
 /// Merges a Transpose or a ReduceMean with the one that produces its input, if it is the only
 /// reader of that.
-pub fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+pub(crate) fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let between = graph.input(node, 0)?;
     let (first, _) = graph.producer(between)?;

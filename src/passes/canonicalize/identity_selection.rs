@@ -21,7 +21,7 @@ const DEPTH: usize = 12;
 
 /// Writes a Gather of all places of a value in order as a Reshape of the value. `None` if it
 /// selects other places.
-pub fn as_reshape<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
+pub(crate) fn as_reshape<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = analysis;
     let at = analysis.at(gather);
     let is_flat =
@@ -196,7 +196,7 @@ impl Places {
 }
 
 /// The elements of an integer constant.
-pub fn constant(analysis: &Analysis, value: ValueId) -> Option<ArrayD<i64>> {
+pub(crate) fn constant(analysis: &Analysis, value: ValueId) -> Option<ArrayD<i64>> {
     let shape: Vec<usize> = analysis
         .facts
         .shape(value)?

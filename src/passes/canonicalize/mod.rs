@@ -54,7 +54,7 @@ const FORMS: [CanonicalForm; 11] = [
 ];
 
 /// The edits of operators with float results.
-pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, output| {
         let data_type = analysis.facts.data_type(output);
         data_type.filter(|data_type| data_type.is_float())?;

@@ -14,7 +14,7 @@ use crate::onnx::operator::{AVERAGE_POOL, CONV, MAX_POOL};
 
 /// Writes an operator with the padding of the Pad that it reads. `None` if another node reads the
 /// padded value, or if the result would differ.
-pub fn as_attribute<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+pub(crate) fn as_attribute<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let at = analysis.at(node);
     let op = graph.op(node).filter(|_| graph.outputs(node).len() == 1)?;

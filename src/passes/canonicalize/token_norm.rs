@@ -22,7 +22,7 @@ const MOVEMENTS: [&str; 3] = ["Reshape", "Squeeze", "Unsqueeze"];
 
 /// Writes the result of a Reshape as a written-out LayerNormalization. `None` if no such
 /// normalization precedes the Reshape.
-pub fn as_layer_norm<'m>(analysis: &'m Analysis, reshape: NodeId) -> Option<Maker<'m>> {
+pub(crate) fn as_layer_norm<'m>(analysis: &'m Analysis, reshape: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = analysis;
     let output = graph.only_output(reshape)?;
     let norm =

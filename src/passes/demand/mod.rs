@@ -24,10 +24,10 @@ use crate::affine::materialize::Edit;
 use crate::analysis::Analysis;
 
 /// The name of this pass for `--skip`. `placement` skips it too.
-pub const KIND: &str = "demand";
+pub(crate) const KIND: &str = "demand";
 
 /// The next move of each selection that has one. No two of these edits share a node.
-pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     let mut taken = vec![false; analysis.graph.order().len()];
     let mut edits = vec![];
     for group in selection::groups(analysis) {

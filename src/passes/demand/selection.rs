@@ -49,7 +49,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub fn first(&self) -> NodeId {
+    pub(super) fn first(&self) -> NodeId {
         self.selections[0].node
     }
 }

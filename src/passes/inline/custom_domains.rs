@@ -30,7 +30,7 @@ const SCALER: Opaque = Opaque {
 };
 
 /// Expands nodes of custom domains. `None` if there are no such nodes.
-pub fn expand(
+pub(super) fn expand(
     model: &Model,
     lowering: Lowering,
     skip: &dyn Fn(&str, &str) -> bool,
@@ -77,7 +77,7 @@ pub fn expand(
 }
 
 /// Whether a node is a Scaler.
-pub fn is_scaler(node: &NodeProto) -> bool {
+pub(super) fn is_scaler(node: &NodeProto) -> bool {
     node.op() == ("ai.onnx.ml", "Scaler")
 }
 

@@ -34,7 +34,7 @@ impl<'m> Distributed<'m> {
 }
 
 /// Rewrites normalizations so that the mean is subtracted before scaling. `None` if there are none.
-pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
+pub(super) fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
     let nodes = &model.graph().node;
     if !has_scaled_mean(nodes) {
         return None;

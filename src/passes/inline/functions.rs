@@ -24,7 +24,7 @@ const NAME_BYTES: usize = 1 << 9;
 ///
 /// # Errors
 /// A function calls itself, which ONNX does not allow.
-pub fn inline(
+pub(crate) fn inline(
     model: &Model,
     lowering: Lowering,
     skip: &dyn Fn(&str, &str) -> bool,

@@ -27,7 +27,7 @@ use crate::passes::inline::functions::{FunctionId, callee, key};
 const ROUNDS: usize = 8;
 
 /// A model with its opaque normalizers written out.
-pub struct Lowered {
+pub(crate) struct Lowered {
     /// The model.
     pub model: Model,
     /// The formulas of the floats that are in this model but not in the original one, over
@@ -42,7 +42,7 @@ pub struct Lowered {
 ///
 /// # Errors
 /// A function of the model calls itself.
-pub fn lower(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<Lowered>> {
+pub(crate) fn lower(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<Lowered>> {
     written_out(model, Lowering::Normalizers, skip)
 }
 

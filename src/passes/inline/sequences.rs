@@ -26,7 +26,7 @@ struct Sequence {
 }
 
 /// Rewrites such sequences as Splits. `None` if there are none.
-pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
+pub(super) fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
     if !model.graph().node.iter().any(is_split) {
         return None;
     }
@@ -61,7 +61,7 @@ pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model
 }
 
 /// Whether a node splits a value into a sequence.
-pub fn is_split(node: &NodeProto) -> bool {
+pub(super) fn is_split(node: &NodeProto) -> bool {
     node.op() == ("", "SplitToSequence")
 }
 

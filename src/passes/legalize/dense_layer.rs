@@ -6,7 +6,7 @@ use crate::ir::{NodeId, ValueId};
 use crate::shape::facts::extent;
 
 /// `y = x·W + b` as MatMul and Add, in the main graph.
-pub struct Layer {
+pub(super) struct Layer {
     /// The Add.
     pub add: NodeId,
     /// x, whose last axis has extent `rows`.
@@ -25,7 +25,7 @@ pub struct Layer {
 
 impl Layer {
     /// The layer whose product is this node.
-    pub fn find(analysis: &Analysis, matmul: NodeId) -> Option<Self> {
+    pub(super) fn find(analysis: &Analysis, matmul: NodeId) -> Option<Self> {
         let Analysis {
             graph,
             facts,

@@ -11,7 +11,7 @@ use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId};
 
 /// The edits that write GELUs in this order.
-pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| halved_first(analysis, node))
 }
 

@@ -23,7 +23,7 @@ enum Move {
 }
 
 /// The edits that move layers before the movements whose results they read.
-pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+pub(super) fn edits(analysis: &Analysis) -> Vec<Edit> {
     analysis
         .graph
         .order()

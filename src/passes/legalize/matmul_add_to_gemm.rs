@@ -19,7 +19,7 @@ use crate::passes::legalize::dense_layer::Layer;
 use crate::shape::facts::extent;
 
 /// The edits of all layers that become a Gemm.
-pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+pub(super) fn edits(analysis: &Analysis) -> Vec<Edit> {
     analysis
         .graph
         .order()

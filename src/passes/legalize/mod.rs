@@ -2,11 +2,11 @@
 //! engines fuse, and keeps the shapes in `value_info` that they use.
 
 mod dense_layer;
-pub mod gelu;
+pub(crate) mod gelu;
 mod layer_before_windows;
 mod matmul_add_to_gemm;
 mod rms_norm_operator;
-pub mod rms_reciprocal_to_div;
+pub(crate) mod rms_reciprocal_to_div;
 mod strip_value_info;
 mod target;
 mod unflatten_rows;
@@ -14,4 +14,4 @@ mod unflatten_rows;
 pub use target::Target;
 
 /// The name that skips the forms of products and RMS normalizations with `--skip`.
-pub const KIND: &str = "biased";
+pub(crate) const KIND: &str = "biased";

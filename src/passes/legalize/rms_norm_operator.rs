@@ -16,7 +16,7 @@ use crate::onnx::tensor::DataType;
 const OPSET: i64 = 23;
 
 /// The edits that write RMSNormalizations.
-pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+pub(super) fn edits(analysis: &Analysis) -> Vec<Edit> {
     if analysis.graph.model().own_opset() < OPSET {
         return vec![];
     }

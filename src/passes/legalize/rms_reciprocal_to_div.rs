@@ -10,7 +10,7 @@ use crate::ir::builder::Maker;
 use crate::ir::{Graph, NodeId, ValueId};
 
 /// The edits that write RMSNorms in this form.
-pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, output| divided(analysis, node, output))
 }
 

@@ -7,7 +7,7 @@
 use crate::onnx::proto::{Dim, GraphProto, TensorType};
 
 /// Removes shapes with an unknown extent from `value_info`. Returns their number.
-pub fn strip_open_shapes(graph: &mut GraphProto) -> usize {
+pub(super) fn strip_open_shapes(graph: &mut GraphProto) -> usize {
     let mut count = 0;
     for info in &mut graph.value_info {
         let tensor = info.r#type.as_mut();

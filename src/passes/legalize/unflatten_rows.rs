@@ -20,7 +20,7 @@ use crate::onnx::proto::NodeProto;
 use crate::shape::facts::{Shape, extent};
 
 /// The edits that write the regions of the main graph on all axes.
-pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+pub(super) fn edits(analysis: &Analysis) -> Vec<Edit> {
     analysis
         .graph
         .order()

@@ -27,7 +27,7 @@ const WIDE: usize = 16;
 const GROWTH: usize = 16;
 
 /// The edits that move arithmetic after a Concat.
-pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     let graph = &analysis.graph;
     let concats = graph
         .order()

@@ -20,7 +20,7 @@ use crate::shape::facts::{Shape, extent, same, same_shape};
 const BUDGET: usize = 24;
 
 /// The edits that remove such movements.
-pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     let graph = &analysis.graph;
     let mut taken: HashSet<NodeId> = HashSet::default();
     let mut edits = vec![];

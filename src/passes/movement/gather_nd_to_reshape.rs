@@ -22,7 +22,7 @@ use crate::shape::facts::{extent, same};
 const DEPTH: usize = 12;
 
 /// The edits that replace such a GatherND.
-pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| as_unsqueeze(analysis, node))
 }
 

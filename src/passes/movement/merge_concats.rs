@@ -9,7 +9,7 @@ use crate::ir::regions::way;
 use crate::ir::{NodeId, ValueId};
 
 /// The edits that merge Concats.
-pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| merged(analysis, node))
 }
 

@@ -15,7 +15,7 @@ use crate::shape::facts::{Shape, extent, same};
 
 /// The edits: a movement after a Reshape with one reader, a Reshape after a movement, or two
 /// Unsqueezes.
-pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| {
         merged(analysis, node)
             .or_else(|| without_ones(analysis, node))

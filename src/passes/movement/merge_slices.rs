@@ -14,7 +14,7 @@ use crate::ir::{Reader, ValueId};
 use crate::onnx::operator::input_at;
 
 /// The edits that merge Slices.
-pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| merged(analysis, node))
 }
 

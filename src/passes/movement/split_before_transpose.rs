@@ -17,7 +17,7 @@ use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::shape::facts::extent;
 
 /// The edits that split first.
-pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     analysis
         .graph
         .order()

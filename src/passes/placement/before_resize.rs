@@ -16,7 +16,7 @@ use crate::passes::placement::{PlacementMove, WorkTerm, are_in_one_body, places}
 use crate::shape::facts::{extent, same_shape};
 
 /// Finds an operator that can move before a Resize.
-pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
+pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     layer(analysis, node).or_else(|| element_wise(analysis, node))
 }
 
@@ -62,7 +62,7 @@ fn layer(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
 
 /// Whether it costs less to compute this many products for each place before a Resize, which then
 /// resizes another number of channels.
-pub fn pays(enlarged: &Enlarged, products: usize, [inner, outer]: [usize; 2]) -> bool {
+pub(super) fn pays(enlarged: &Enlarged, products: usize, [inner, outer]: [usize; 2]) -> bool {
     let saved = products as f64 * (1.0 - 1.0 / enlarged.ratio());
     let more = outer.saturating_sub(inner) as f64;
     saved > more * (enlarged.taps() + 1) as f64

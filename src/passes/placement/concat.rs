@@ -54,7 +54,7 @@ struct DividedConcat<'a> {
 }
 
 /// Finds a linear operator that can be split over a Concat.
-pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
+pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let graph = &analysis.graph;
     let layer = ChannelOperator::read(analysis, node)?;
     let columns = match graph.op(node)? {

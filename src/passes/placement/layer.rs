@@ -15,7 +15,7 @@ use crate::recipe::Recipe;
 
 /// A linear operator over channels.
 #[derive(Debug, Clone)]
-pub struct ChannelOperator {
+pub(super) struct ChannelOperator {
     /// The node.
     pub node: NodeId,
     /// The value that is multiplied.
@@ -34,7 +34,7 @@ pub struct ChannelOperator {
 
 impl ChannelOperator {
     /// Reads a node. `None` for another operator, or if a shape or an attribute is not known.
-    pub fn read(analysis: &Analysis, node: NodeId) -> Option<Self> {
+    pub(super) fn read(analysis: &Analysis, node: NodeId) -> Option<Self> {
         let at = analysis.at(node);
         let layer = match analysis.graph.domain_op(node) {
             ("", "Conv") => conv(&at),
@@ -47,14 +47,14 @@ impl ChannelOperator {
     }
 
     /// Writes the operator on another value. Returns the name of the result.
-    pub fn on(&self, analysis: &Analysis, value: &str, maker: &mut Maker) -> String {
+    pub(super) fn on(&self, analysis: &Analysis, value: &str, maker: &mut Maker) -> String {
         again(analysis, (self.node, 0), value, maker)
     }
 }
 
 /// Whether a value is float32 or wider, so that it has room for sums and products that the model
 /// does not compute.
-pub fn is_wide(analysis: &Analysis, value: ValueId) -> bool {
+pub(super) fn is_wide(analysis: &Analysis, value: ValueId) -> bool {
     matches!(
         analysis.facts.data_type(value),
         Some(DataType::Float | DataType::Double)
@@ -62,7 +62,7 @@ pub fn is_wide(analysis: &Analysis, value: ValueId) -> bool {
 }
 
 /// Writes a node with another value as one of its inputs. Returns the name of the result.
-pub fn again(
+pub(super) fn again(
     analysis: &Analysis,
     (node, slot): (NodeId, usize),
     value: &str,
@@ -80,7 +80,7 @@ pub fn again(
 }
 
 /// Whether every element of a list attribute equals this number, or the node has no such attribute.
-pub fn are_all(at: &At, name: &str, number: i64) -> Option<bool> {
+pub(super) fn are_all(at: &At, name: &str, number: i64) -> Option<bool> {
     let list = at.attr_ints(name).ok()?;
     Some(list.is_none_or(|list| list.iter().all(|&other| other == number)))
 }

@@ -31,10 +31,10 @@ use crate::refusal::Refusal;
 use crate::shape::facts::{Shape, extent};
 
 /// The name of this pass for `--skip`.
-pub const KIND: &str = "placement";
+pub(crate) const KIND: &str = "placement";
 
 /// The replacement of nodes by nodes that compute with fewer places.
-pub struct PlacementMove {
+pub(crate) struct PlacementMove {
     /// The line of the move in the plan.
     pub placed: Placed,
     /// The nodes that are replaced.
@@ -60,7 +60,7 @@ const PORTABLE: &[PlacementRule] = &[pooling::find];
 
 /// The moves of a model that are not refused and do not overlap. The site of each edit is the index
 /// of its move in this list.
-pub fn moves(
+pub(crate) fn moves(
     analysis: &Analysis,
     target: Target,
     is_refused: &dyn Fn(&Placed) -> bool,
@@ -89,7 +89,7 @@ pub fn moves(
 
 /// The lines in the plan for work that could be done with fewer places, but is not. They are valid
 /// once no move is left.
-pub fn refusals(analysis: &Analysis, target: Target) -> Vec<Placed> {
+pub(crate) fn refusals(analysis: &Analysis, target: Target) -> Vec<Placed> {
     if target == Target::Portable {
         return vec![];
     }
@@ -133,7 +133,7 @@ impl PlacementMove {
     }
 
     /// The line of the move in the plan if it is refused.
-    pub fn refused(self, why: Refusal) -> Placed {
+    pub(crate) fn refused(self, why: Refusal) -> Placed {
         Placed {
             why: Some(why),
             ..self.placed

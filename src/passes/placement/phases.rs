@@ -62,7 +62,7 @@ struct Phases<'a> {
 }
 
 /// Finds a convolution that can be split into phases.
-pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
+pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let graph = &analysis.graph;
     let (enlarged, phases) = Phases::read(analysis, node)?;
     let image = graph.input(node, 0)?;

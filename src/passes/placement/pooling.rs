@@ -57,7 +57,7 @@ enum PassedNode {
 }
 
 /// Finds a mean that can move before linear operators.
-pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
+pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let mean = Mean::read(analysis, node)?;
     let shape = analysis.facts.shape(mean.value)?;
     if mean

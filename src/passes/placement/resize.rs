@@ -25,7 +25,7 @@ const MOST_TIMES: usize = 16;
 
 /// The factor by which an axis becomes longer.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum ResizeFactor {
+pub(super) enum ResizeFactor {
     /// The extent stays.
     Same,
     /// An integer factor above 1, at every extent.
@@ -54,7 +54,7 @@ enum ResizeMode {
 }
 
 /// A Resize or an Upsample that makes at least one axis longer and none shorter.
-pub struct Enlarged {
+pub(super) struct Enlarged {
     /// The node.
     pub node: NodeId,
     /// The value that it reads.
@@ -71,7 +71,7 @@ pub struct Enlarged {
 impl Enlarged {
     /// Reads the producer of a value. `None` for another operator, or if it is not known to enlarge
     /// values at all extents.
-    pub fn making(analysis: &Analysis, value: ValueId) -> Option<Self> {
+    pub(super) fn making(analysis: &Analysis, value: ValueId) -> Option<Self> {
         let graph = &analysis.graph;
         let (node, _) = graph.producer(value)?;
         let at = analysis.at(node);
@@ -120,13 +120,13 @@ impl Enlarged {
     }
 
     /// Whether each place is a copy of a place before.
-    pub fn is_nearest(&self) -> bool {
+    pub(super) fn is_nearest(&self) -> bool {
         self.mode == ResizeMode::Nearest && self.adds_up_to_one
     }
 
     /// Whether place i of each axis is a copy of place `⌊i/s⌋` before, for the integer factor s of
     /// the axis and for all extents.
-    pub fn repeats(&self) -> bool {
+    pub(super) fn repeats(&self) -> bool {
         self.is_nearest()
             && self.factors.iter().all(|&factor| match factor {
                 ResizeFactor::Same => self.index_is_quotient(1),
@@ -171,12 +171,12 @@ impl Enlarged {
     }
 
     /// The least ratio of the number of places after the Resize to that before.
-    pub fn ratio(&self) -> f64 {
+    pub(super) fn ratio(&self) -> f64 {
         self.factors.iter().map(|factor| factor.ratio()).product()
     }
 
     /// The number of places that are read for each place.
-    pub fn taps(&self) -> usize {
+    pub(super) fn taps(&self) -> usize {
         let per_axis: usize = match self.mode {
             ResizeMode::Nearest => 1,
             ResizeMode::Linear => 2,
@@ -191,7 +191,7 @@ impl Enlarged {
 
     /// Writes the node on another value, which has `count` places along `axis`. Returns the name of
     /// the result. `None` if the sizes that the node reads cannot be changed.
-    pub fn on(
+    pub(super) fn on(
         &self,
         analysis: &Analysis,
         value: &str,

@@ -13,7 +13,7 @@ use crate::onnx::proto::GraphProto;
 
 /// Ifs whose condition is a constant, each with the branch that it takes.
 #[derive(Default)]
-pub struct TakenBranches {
+pub(super) struct TakenBranches {
     /// The end nodes of the Ifs, each with an output and the result of the branch for it.
     results: Vec<(NodeId, ValueId, ValueId)>,
     /// The region path of each taken branch, mapped to that of its enclosing region.
@@ -22,7 +22,7 @@ pub struct TakenBranches {
 
 impl TakenBranches {
     /// Finds such Ifs in a graph whose bodies are flattened.
-    pub fn find(analysis: &Analysis) -> Self {
+    pub(super) fn find(analysis: &Analysis) -> Self {
         let graph = &analysis.graph;
         let mut found = Self::default();
         // Before IR version 4, initializers of the main graph are inputs too, while those of a
@@ -48,12 +48,12 @@ impl TakenBranches {
     }
 
     /// Whether no branch is taken.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.results.is_empty()
     }
 
     /// Replaces the results of the Ifs by those of their branches.
-    pub fn replace_results(&self, analysis: &Analysis, editor: &mut Editor) {
+    pub(super) fn replace_results(&self, analysis: &Analysis, editor: &mut Editor) {
         let graph = &analysis.graph;
         for &(end, output, result) in &self.results {
             editor.remove(&[end], graph.value_name(output), graph.value_name(result));
@@ -62,7 +62,7 @@ impl TakenBranches {
 
     /// Moves the nodes of taken branches into the region of their Ifs, and removes the other
     /// branches.
-    pub fn lay_out(self, graph: &mut GraphProto) {
+    pub(super) fn lay_out(self, graph: &mut GraphProto) {
         if self.is_empty() {
             return;
         }
@@ -114,7 +114,7 @@ fn reachable_bodies(graph: &GraphProto) -> HashSet<String> {
 type Decision<'g> = (Vec<(ValueId, ValueId)>, &'g str);
 
 /// The branch that an If takes. `None` for another node, or if the condition is not constant.
-pub fn taken_branch<'g>(analysis: &'g Analysis, node: NodeId) -> Option<Decision<'g>> {
+pub(super) fn taken_branch<'g>(analysis: &'g Analysis, node: NodeId) -> Option<Decision<'g>> {
     let graph = &analysis.graph;
     // The bodies are in the order of their names.
     let ways: Vec<&str> = ways_behind(graph.node(node)).collect();

@@ -21,7 +21,7 @@ use crate::refusal::Refusal;
 const WHOLE: f64 = 256.0;
 
 /// The limits of the clean-up.
-pub struct Limits<'l> {
+pub(crate) struct Limits<'l> {
     /// Nodes of remaining sites. They are identified by their inputs, which must stay.
     pub sites: Vec<NodeId>,
     /// Nodes of normalizers that compute statistics of their input.
@@ -100,7 +100,7 @@ fn constant_name(recipe: &Recipe) -> Option<&str> {
 
 /// The result of the clean-up.
 #[derive(Default)]
-pub struct Tidied {
+pub(crate) struct Tidied {
     /// The graph. `None` if it is unchanged.
     pub graph: Option<GraphProto>,
     /// The floats that were computed.
@@ -119,7 +119,7 @@ pub struct Tidied {
 ///
 /// # Errors
 /// The graph is invalid.
-pub fn shared(model: &Model, is_skipped: &dyn Fn(&str) -> bool) -> Result<Option<Tidied>> {
+pub(crate) fn shared(model: &Model, is_skipped: &dyn Fn(&str) -> bool) -> Result<Option<Tidied>> {
     if !identity_elimination::may_share(model.graph())
         || !model.proto.training_info.is_empty()
         || is_skipped(cse::KIND)
@@ -148,7 +148,7 @@ pub fn shared(model: &Model, is_skipped: &dyn Fn(&str) -> bool) -> Result<Option
 /// Eliminates identities before folding, because a Cast to the type that a value has already should
 /// not stop an affine. With `removes_activations`, redundant activations are eliminated too. The
 /// nodes in `kept` stay. `None` if nothing is eliminated.
-pub fn read_directly(
+pub(crate) fn read_directly(
     analysis: &Analysis,
     kept: &HashSet<NodeId>,
     removes_activations: bool,
@@ -177,7 +177,7 @@ pub fn read_directly(
 }
 
 /// Folds constants, and then merges equal operators on equal values.
-pub fn tidy(analysis: &Analysis, limits: &Limits) -> Tidied {
+pub(crate) fn tidy(analysis: &Analysis, limits: &Limits) -> Tidied {
     let model = analysis.graph.model();
     if !model.proto.training_info.is_empty() {
         // The graphs of its training information refer to values of this one.

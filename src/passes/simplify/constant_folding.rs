@@ -18,7 +18,7 @@ use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::extent;
 
 /// The name for `--skip`.
-pub const KIND: &str = "constant";
+pub(super) const KIND: &str = "constant";
 
 /// The number of bytes up to which a result is stored even if it adds to the size. Such results are
 /// shapes, small masks and biases.
@@ -33,7 +33,7 @@ const ROUNDS: usize = 8;
 
 /// The results that are stored in place of nodes.
 #[derive(Default)]
-pub struct StoredResults {
+pub(super) struct StoredResults {
     /// The removed nodes, with their results.
     stored: Vec<(NodeId, Vec<(ValueId, TensorProto)>)>,
     /// Identities of constants. Their readers read the constant itself.
@@ -45,7 +45,7 @@ pub struct StoredResults {
 }
 
 /// A stored tensor of floats, with the value that it replaces.
-pub struct NamedFloats {
+pub(crate) struct NamedFloats {
     /// The name of the tensor. Outside of bodies it is the name of the value.
     pub name: String,
     /// The name of the value.
@@ -60,7 +60,7 @@ impl StoredResults {
     /// Finds the values that can be stored without adding more than `allowed` bytes. Small results
     /// do not count. The nodes of `sites` stay, because they identify their kinds. Values that are
     /// computed from tensors that are `new` stay too.
-    pub fn find(
+    pub(super) fn find(
         analysis: &Analysis,
         sites: &HashSet<NodeId>,
         new: &dyn Fn(&str) -> bool,
@@ -104,12 +104,12 @@ impl StoredResults {
     }
 
     /// Whether there is nothing to store.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.stored.is_empty() && self.aliases.is_empty()
     }
 
     /// Stores the results. Returns the floats among them.
-    pub fn store(self, analysis: &Analysis, editor: &mut Editor) -> Vec<NamedFloats> {
+    pub(super) fn store(self, analysis: &Analysis, editor: &mut Editor) -> Vec<NamedFloats> {
         let graph = &analysis.graph;
         for (node, output, source) in self.aliases {
             editor.remove(&[node], graph.value_name(output), graph.value_name(source));
@@ -269,7 +269,7 @@ fn behind_rounded_results(analysis: &Analysis) -> HashSet<NodeId> {
 }
 
 /// These nodes, and the nodes that compute the constants that they read.
-pub fn cone(analysis: &Analysis, nodes: &[NodeId]) -> HashSet<NodeId> {
+pub(super) fn cone(analysis: &Analysis, nodes: &[NodeId]) -> HashSet<NodeId> {
     let Analysis {
         graph, constants, ..
     } = analysis;

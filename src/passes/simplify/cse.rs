@@ -16,7 +16,7 @@ use crate::onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor;
 
 /// The name for `--skip`.
-pub const KIND: &str = "duplicate";
+pub(super) const KIND: &str = "duplicate";
 
 /// The domain of trees, scalers and encoders, which are functions of their inputs.
 const LEARNED: &str = "ai.onnx.ml";
@@ -61,12 +61,12 @@ struct First<'g> {
 
 /// Whether two constants with equal elements represent equal numbers. Rounding may have made
 /// different numbers equal.
-pub type Same<'s> = &'s dyn Fn(&str, &str) -> bool;
+pub(super) type Same<'s> = &'s dyn Fn(&str, &str) -> bool;
 
 /// Finds equal values in a graph whose nodes are in order, and maps each of them to the first one,
 /// which replaces it. Outputs of the model and of bodies, values that bodies read, and `pinned`
 /// tensors keep their names.
-pub fn find(
+pub(super) fn find(
     graph: &GraphProto,
     model: &Model,
     pinned: &HashSet<&str>,
@@ -145,7 +145,7 @@ fn stored_floats(graph: &GraphProto) -> HashSet<&str> {
 }
 
 /// Replaces values where nodes read them.
-pub fn merge_into(graph: &mut GraphProto, instead: &HashMap<String, String>) {
+pub(super) fn merge_into(graph: &mut GraphProto, instead: &HashMap<String, String>) {
     for node in &mut graph.node {
         node.read_instead(|input| instead.get(input).map(String::as_str));
     }
@@ -332,7 +332,7 @@ impl<'g, 'f> Equals<'g, 'f> {
 }
 
 /// Whether two constants are small and equal.
-pub fn are_alike(one: &TensorProto, other: &TensorProto, model: &Model) -> bool {
+pub(super) fn are_alike(one: &TensorProto, other: &TensorProto, model: &Model) -> bool {
     one.data_type() == other.data_type()
         && one.dims == other.dims
         && elements(one, model).is_some_and(|own| elements(other, model) == Some(own))

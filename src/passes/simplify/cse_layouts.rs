@@ -11,7 +11,7 @@ use crate::shape::facts::Shape;
 /// Merges movements of a seed that have equal results: all readers read the first one. The nodes
 /// are in order, so the first movement reads no result of the others. Returns whether any were
 /// merged.
-pub fn merge(graph: &mut GraphProto, seeds: &[String], shapes: &KnownShapes) -> bool {
+pub(super) fn merge(graph: &mut GraphProto, seeds: &[String], shapes: &KnownShapes) -> bool {
     let outputs: HashSet<&str> = graph.output.iter().map(|output| output.name()).collect();
     let mut open: HashSet<&str> = seeds.iter().map(String::as_str).collect();
     let mut instead: HashMap<&str, &str> = HashMap::default();

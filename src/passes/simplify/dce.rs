@@ -6,7 +6,11 @@ use crate::onnx::node::bodies;
 use crate::onnx::proto::{GraphProto, NodeProto, SparseTensorProto};
 
 /// Removes values that had a reader (`was_read`) and have none now. `pinned` values stay.
-pub fn remove(graph: &mut GraphProto, was_read: &dyn Fn(&str) -> bool, pinned: &HashSet<&str>) {
+pub(super) fn remove(
+    graph: &mut GraphProto,
+    was_read: &dyn Fn(&str) -> bool,
+    pinned: &HashSet<&str>,
+) {
     let mut uses = Uses::new(graph, was_read, pinned);
     let mut nodes = uses.take_dead_nodes().into_iter();
     let tensors = uses.dead_tensors(pinned);

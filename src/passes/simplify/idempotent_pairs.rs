@@ -58,14 +58,14 @@ impl Idempotent {
 }
 
 /// Finds redundant activations in one graph.
-pub struct IdempotentPairs<'a> {
+pub(super) struct IdempotentPairs<'a> {
     pub analysis: &'a Analysis<'a>,
     pub signs: &'a ZeroSigns<'a>,
 }
 
 impl IdempotentPairs<'_> {
     /// The operand of a redundant activation, which its readers can read instead.
-    pub fn operand(&self, node: NodeId) -> Option<ValueId> {
+    pub(super) fn operand(&self, node: NodeId) -> Option<ValueId> {
         let graph = &self.analysis.graph;
         let own = self.activation(node)?;
         let output = graph.only_output(node)?;

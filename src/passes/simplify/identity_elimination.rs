@@ -20,11 +20,11 @@ use crate::shape::facts::same_shape;
 use prost::Message;
 
 /// An identity, with the value that its readers can read instead.
-pub type IdentityNode = (NodeId, ValueId);
+pub(super) type IdentityNode = (NodeId, ValueId);
 
 /// Finds the identities whose names no caller needs. With `removes_activations`, redundant
 /// activations count too.
-pub fn find(analysis: &Analysis, removes_activations: bool) -> Vec<IdentityNode> {
+pub(super) fn find(analysis: &Analysis, removes_activations: bool) -> Vec<IdentityNode> {
     let signs = &ZeroSigns::new(analysis);
     let pairs = IdempotentPairs { analysis, signs };
     all(analysis, &HashSet::default(), &|node| {
@@ -39,7 +39,7 @@ pub fn find(analysis: &Analysis, removes_activations: bool) -> Vec<IdentityNode>
 ///
 /// Before anything folds, movements and arithmetic are parts of sites, and are removed together
 /// with them.
-pub fn identities(
+pub(super) fn identities(
     analysis: &Analysis,
     pinned: &HashSet<&str>,
     normalizers: &HashSet<NodeId>,
@@ -132,7 +132,7 @@ fn can_rename(
 
 /// Finds identities of a weight with other readers. Exporters write one for each additional use of
 /// a module, and a fold into the weight must see all its uses.
-pub fn sharing(graph: &Graph) -> Vec<IdentityNode> {
+pub(super) fn sharing(graph: &Graph) -> Vec<IdentityNode> {
     let annotated = annotated(graph);
     graph
         .order()
@@ -165,7 +165,7 @@ fn annotated<'g>(graph: &'g Graph) -> HashSet<&'g str> {
 }
 
 /// Whether a graph may contain an Identity of a weight, or two Transposes or Casts of one weight.
-pub fn may_share(graph: &GraphProto) -> bool {
+pub(super) fn may_share(graph: &GraphProto) -> bool {
     let (mut seen, mut twice) = (HashSet::default(), HashSet::default());
     for node in &graph.node {
         match (node.op_type(), node.input.first()) {
@@ -185,7 +185,7 @@ pub fn may_share(graph: &GraphProto) -> bool {
 /// Finds Transposes and Casts of a weight that equal an earlier node, with the result of that node.
 /// Exporters write one for each layer that shares the weight, and each would get a folded copy of
 /// the weight.
-pub fn repeated(graph: &Graph) -> Vec<IdentityNode> {
+pub(super) fn repeated(graph: &Graph) -> Vec<IdentityNode> {
     let annotated = annotated(graph);
     let mut firsts: HashMap<(ValueId, &str, &str, Vec<u8>), ValueId> = HashMap::default();
     let mut repeated = vec![];
@@ -218,7 +218,7 @@ pub fn repeated(graph: &Graph) -> Vec<IdentityNode> {
 }
 
 /// Removes identities: their readers read the operand instead.
-pub fn remove(passed: Vec<IdentityNode>, graph: &Graph, editor: &mut Editor) {
+pub(super) fn remove(passed: Vec<IdentityNode>, graph: &Graph, editor: &mut Editor) {
     for (node, source) in passed {
         let output = graph
             .only_output(node)
@@ -238,7 +238,7 @@ fn has_to_stay(graph: &Graph, output: ValueId) -> bool {
 }
 
 /// Whether a body of a node reads a value.
-pub fn is_captured(graph: &Graph, value: ValueId) -> bool {
+pub(super) fn is_captured(graph: &Graph, value: ValueId) -> bool {
     let mut readers = graph.readers(value).iter();
     readers.any(|reader| matches!(reader, Reader::Capture { .. }))
 }
@@ -313,7 +313,7 @@ fn has_known_attributes(analysis: &Analysis, node: NodeId) -> bool {
 }
 
 /// The operand of an identity.
-pub fn identity_operand(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
+pub(super) fn identity_operand(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     let graph = &analysis.graph;
     let source = graph.input(node, 0)?;
     let operand = match graph.op(node)? {

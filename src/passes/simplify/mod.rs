@@ -28,18 +28,18 @@ use crate::onnx::Model;
 use crate::onnx::proto::GraphProto;
 use crate::shape::facts::Shape;
 
-pub use cleanup::{Limits, Tidied, read_directly, shared, tidy};
-pub use constant_folding::NamedFloats;
-pub use movements::is_movement;
+pub(crate) use cleanup::{Limits, Tidied, read_directly, shared, tidy};
+pub(crate) use constant_folding::NamedFloats;
+pub(crate) use movements::is_movement;
 
 /// The names of the parts of [`tidy()`] for `--skip`.
-pub const KINDS: [&str; 2] = [constant_folding::KIND, cse::KIND];
+pub(crate) const KINDS: [&str; 2] = [constant_folding::KIND, cse::KIND];
 
 /// The name of CSE and identity elimination for `--skip`.
-pub const DUPLICATE: &str = cse::KIND;
+pub(crate) const DUPLICATE: &str = cse::KIND;
 
 /// The shapes of values of the original graph, by name.
-pub struct KnownShapes<'k> {
+pub(crate) struct KnownShapes<'k> {
     /// The extents of a value.
     pub shape: &'k dyn Fn(&str) -> Option<Shape>,
     /// The elements of a value that is a shape itself.
@@ -47,7 +47,7 @@ pub struct KnownShapes<'k> {
 }
 
 /// The model with its nodes in topological order. Values that bodies capture count as inputs.
-pub fn sorted(mut model: Model) -> Model {
+pub(crate) fn sorted(mut model: Model) -> Model {
     topological_order::sort(model.graph_mut());
     model
 }
@@ -56,7 +56,7 @@ pub fn sorted(mut model: Model) -> Model {
 /// nodes and constants that only removed nodes read, and metadata of removed values.
 ///
 /// `seeds` are the values at which nodes were removed.
-pub fn simplify(editor: Editor, seeds: &[String], shapes: &KnownShapes) -> GraphProto {
+pub(crate) fn simplify(editor: Editor, seeds: &[String], shapes: &KnownShapes) -> GraphProto {
     let Edited {
         mut graph,
         before,
@@ -82,7 +82,7 @@ pub fn simplify(editor: Editor, seeds: &[String], shapes: &KnownShapes) -> Graph
 ///
 /// `seeds` are values of that graph. `made` maps each new value to a value of that graph with the
 /// same shape.
-pub fn simplify_known(
+pub(crate) fn simplify_known(
     mut editor: Editor,
     mut seeds: Vec<String>,
     analysis: &Analysis,

@@ -16,7 +16,11 @@ const BUDGET: usize = 64;
 
 /// Cancels chains of movements through a seed that together move nothing: readers read the value
 /// before the chain. Returns the values that are read instead.
-pub fn cancel(graph: &mut GraphProto, seeds: &[String], shapes: &KnownShapes) -> Vec<String> {
+pub(super) fn cancel(
+    graph: &mut GraphProto,
+    seeds: &[String],
+    shapes: &KnownShapes,
+) -> Vec<String> {
     let edits = find(graph, seeds, shapes, Goal::Nothing);
     edits.carry_out(graph);
     edits.instead.into_values().collect()
@@ -28,7 +32,7 @@ pub fn cancel(graph: &mut GraphProto, seeds: &[String], shapes: &KnownShapes) ->
 ///
 /// Exporters transpose keys by a Reshape to three axes, a Transpose of the last two and a Reshape
 /// back. Engines fuse a single Transpose into the product after it.
-pub fn join(graph: &mut GraphProto, seeds: &[String], shapes: &KnownShapes) -> bool {
+pub(super) fn join(graph: &mut GraphProto, seeds: &[String], shapes: &KnownShapes) -> bool {
     let edits = find(graph, seeds, shapes, Goal::OneNode);
     edits.carry_out(graph);
     !edits.rewired.is_empty()
@@ -292,7 +296,7 @@ impl<'w> Walk<'w> {
 }
 
 /// Whether a node only moves or regroups elements.
-pub fn is_movement(node: &NodeProto) -> bool {
+pub(crate) fn is_movement(node: &NodeProto) -> bool {
     node.category() == Some(Category::Movement) && !node.input.is_empty()
 }
 

@@ -13,14 +13,14 @@ use crate::onnx::tensor::DataType;
 use crate::shape::facts::extent;
 
 /// Finds operands of arithmetic with neutral constants in one graph.
-pub struct Neutral<'a> {
+pub(super) struct Neutral<'a> {
     pub analysis: &'a Analysis<'a>,
     pub signs: &'a ZeroSigns<'a>,
 }
 
 impl Neutral<'_> {
     /// The operand that equals the result of a node. `None` if no constant is neutral.
-    pub fn operand(&self, node: NodeId) -> Option<ValueId> {
+    pub(super) fn operand(&self, node: NodeId) -> Option<ValueId> {
         let graph = &self.analysis.graph;
         let op = graph.op(node)?;
         let [Some(left), Some(right)] = *graph.inputs(node) else {

@@ -15,7 +15,7 @@ const GIVEN: [&str; 2] = ["gemm_input_shape", "gemm_output_shape"];
 const AGAIN: &str = "_token_";
 
 /// Renames stored tensors that have such a name.
-pub fn rename_all(graph: &mut GraphProto) {
+pub(super) fn rename_all(graph: &mut GraphProto) {
     let stored = graph
         .initializer
         .iter()

@@ -10,7 +10,7 @@ use crate::shape::facts::{extent, same};
 
 /// Finds such Reshapes, with the constant targets that replace the computed ones. Nodes of `sites`
 /// stay.
-pub fn find(analysis: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, Vec<i64>)> {
+pub(super) fn find(analysis: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, Vec<i64>)> {
     let graph = &analysis.graph;
     let nodes = graph
         .order()
@@ -22,7 +22,7 @@ pub fn find(analysis: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, Vec<i6
 }
 
 /// Writes the constant targets.
-pub fn write(found: Vec<(NodeId, Vec<i64>)>, analysis: &Analysis, editor: &mut Editor) {
+pub(super) fn write(found: Vec<(NodeId, Vec<i64>)>, analysis: &Analysis, editor: &mut Editor) {
     for (node, extents) in found {
         let wish = format!("{}_shape", analysis.graph.name(node));
         let name = editor.add_constant(&wish, tensor::make_i64(&wish, &extents));

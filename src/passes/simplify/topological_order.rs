@@ -8,7 +8,7 @@ use crate::onnx::proto::{GraphProto, NodeProto};
 
 /// Sorts nodes topologically, each as near to its old place as possible. A sorted graph is
 /// unchanged. Some writers do not sort their graphs, and only some engines accept that.
-pub fn sort(graph: &mut GraphProto) {
+pub(super) fn sort(graph: &mut GraphProto) {
     let count = graph.node.len();
     let mut makers: HashMap<&str, usize> = map_of(count);
     for (place, node) in graph.node.iter().enumerate() {

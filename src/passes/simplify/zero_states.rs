@@ -11,7 +11,7 @@ use crate::ir::editor::Editor;
 const STATES: [usize; 2] = [5, 6];
 
 /// Finds recurrent operators with inputs that can be left out. Nodes of `sites` stay.
-pub fn find(analysis: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, usize)> {
+pub(super) fn find(analysis: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, usize)> {
     let graph = &analysis.graph;
     let mut found = vec![];
     for &node in graph.order() {
@@ -32,7 +32,7 @@ fn is_zero(analysis: &Analysis, node: NodeId, slot: usize) -> bool {
 }
 
 /// Removes the inputs from their nodes.
-pub fn write(found: Vec<(NodeId, usize)>, editor: &mut Editor) {
+pub(super) fn write(found: Vec<(NodeId, usize)>, editor: &mut Editor) {
     for (node, slot) in found {
         editor.clear_input(node, slot);
     }

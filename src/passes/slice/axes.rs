@@ -9,7 +9,7 @@ use crate::shape::facts::extent;
 
 /// Which part of an operand is read to compute one place along an axis of the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PartRead {
+pub(super) enum PartRead {
     /// The place with the same index along this axis.
     Same(usize),
     /// Any place. Every part reads the whole operand, which may be broadcast.
@@ -19,7 +19,7 @@ pub enum PartRead {
 /// Which part of each operand is read to compute one place along an axis of all outputs of a node.
 /// `None` if places depend on each other or are unknown, or if the node cannot be repeated for a
 /// part of them.
-pub fn reads(analysis: &Analysis, node: NodeId, axis: usize) -> Option<Vec<PartRead>> {
+pub(super) fn reads(analysis: &Analysis, node: NodeId, axis: usize) -> Option<Vec<PartRead>> {
     let at = analysis.at(node);
     let mut found = None;
     for (slot, output) in analysis.graph.outputs(node).iter().enumerate() {
@@ -85,7 +85,12 @@ fn can_be_repeated(at: &At, axis: usize, reads: &[AxisRead]) -> bool {
 
 /// The axis of a node's outputs whose places read the same places along an axis of one of its
 /// operands.
-pub fn carried(analysis: &Analysis, node: NodeId, slot: usize, along: usize) -> Option<usize> {
+pub(super) fn carried(
+    analysis: &Analysis,
+    node: NodeId,
+    slot: usize,
+    along: usize,
+) -> Option<usize> {
     let rank = analysis.at(node).output_rank(0).ok()?;
     (0..rank).find(|&axis| {
         let reads = reads(analysis, node, axis);

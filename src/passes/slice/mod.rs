@@ -36,7 +36,7 @@ use crate::analysis::memory_plan::{MemoryPlan, Peak};
 use crate::onnx::node::bodies;
 
 /// The name for `--skip`.
-pub const SLICING: &str = "slicing";
+pub(crate) const SLICING: &str = "slicing";
 
 /// The factor by which `min` may exceed the lowest peak that slices reach, in exchange for fewer
 /// parts.
@@ -46,7 +46,7 @@ const SLACK: f64 = 1.02;
 ///
 /// The peak is computed for the expected sizes of symbolic dimensions. The slices are correct for
 /// every size. A model that `was_sliced` is not sliced again.
-pub fn sliced(
+pub(crate) fn sliced(
     analysis: &Analysis,
     wanted: &Slicing,
     was_sliced: bool,

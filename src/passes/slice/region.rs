@@ -20,7 +20,7 @@ const MOST: usize = 256;
 
 /// A node of a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RegionNode {
+pub(super) struct RegionNode {
     /// The node.
     pub node: NodeId,
     /// Which part of each operand is read to compute one place along the axis.
@@ -32,7 +32,7 @@ pub struct RegionNode {
 
 /// Nodes that can run part by part along an axis.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SliceRegion {
+pub(super) struct SliceRegion {
     /// The nodes, in execution order.
     pub members: Vec<RegionNode>,
     /// The number of places along the axis.
@@ -45,7 +45,7 @@ pub struct SliceRegion {
 
 impl SliceRegion {
     /// The nodes, in execution order.
-    pub fn nodes(&self) -> impl Iterator<Item = NodeId> {
+    pub(super) fn nodes(&self) -> impl Iterator<Item = NodeId> {
         self.members.iter().map(|member| member.node)
     }
 }
@@ -73,7 +73,7 @@ struct Growing<'g> {
 /// The regions around a value along one of its axes. The first has all nodes around values with
 /// more bytes than a limit. Larger regions with more nodes before it follow, each with fewer bytes
 /// on its border.
-pub fn grow(
+pub(super) fn grow(
     analysis: &Analysis,
     (value, axis): (ValueId, usize),
     limit: u64,

@@ -10,7 +10,7 @@ use crate::ir::{self, NodeId, ValueId};
 
 /// A region, and the number of its parts.
 #[derive(Debug, Clone)]
-pub struct PlannedCut {
+pub(super) struct PlannedCut {
     /// The region.
     pub region: SliceRegion,
     /// The number of parts, at most the number of places along the axis.
@@ -19,7 +19,7 @@ pub struct PlannedCut {
 
 impl PlannedCut {
     /// The number of places of each part. If they differ, the first parts have one place more.
-    pub fn extents(&self) -> Vec<usize> {
+    pub(super) fn extents(&self) -> Vec<usize> {
         let (places, parts) = (self.region.extent, self.parts);
         (0..parts)
             .map(|part| places / parts + usize::from(part < places % parts))
@@ -27,7 +27,7 @@ impl PlannedCut {
     }
 
     /// The number of nodes that the cut adds.
-    pub fn added(&self) -> usize {
+    pub(super) fn added(&self) -> usize {
         let SliceRegion {
             members,
             cut,
@@ -40,7 +40,7 @@ impl PlannedCut {
 
 /// The memory plan with these regions cut. Each region runs part by part where its last node ran.
 /// `None` if two regions would have to wait for each other.
-pub fn with_cuts(
+pub(super) fn with_cuts(
     analysis: &Analysis,
     plan: &MemoryPlan,
     cuts: &[PlannedCut],

@@ -34,7 +34,7 @@ const TRIED: usize = 4;
 const LIMITS: &[f64] = &[0.75, 0.5, 0.24, 0.12, 0.05];
 
 /// The state of a search for cuts.
-pub struct CutSearch<'s> {
+pub(super) struct CutSearch<'s> {
     analysis: &'s Analysis<'s>,
     plan: &'s MemoryPlan,
     regions: RefCell<HashMap<ValueId, Vec<SliceRegion>>>,
@@ -61,7 +61,7 @@ impl CutChoice {
 }
 
 impl<'s> CutSearch<'s> {
-    pub fn new(analysis: &'s Analysis<'s>, plan: &'s MemoryPlan) -> Self {
+    pub(super) fn new(analysis: &'s Analysis<'s>, plan: &'s MemoryPlan) -> Self {
         CutSearch {
             analysis,
             plan,
@@ -71,7 +71,7 @@ impl<'s> CutSearch<'s> {
 
     /// Cuts at one peak after another until all are under the goal, or no cut lowers the highest
     /// one.
-    pub fn reach(&self, goal: u64, mut cuts: Vec<PlannedCut>) -> Vec<PlannedCut> {
+    pub(super) fn reach(&self, goal: u64, mut cuts: Vec<PlannedCut>) -> Vec<PlannedCut> {
         // Each round cuts one region, or cuts it into more parts.
         for _ in 0..self.plan.steps.len() {
             let Some(plan) = with_cuts(self.analysis, self.plan, &cuts) else {
@@ -91,7 +91,7 @@ impl<'s> CutSearch<'s> {
 
     /// Cuts each region around a large value into `parts` parts, or into as many parts as it has
     /// places.
-    pub fn all(&self, parts: usize) -> Vec<PlannedCut> {
+    pub(super) fn all(&self, parts: usize) -> Vec<PlannedCut> {
         let mut values: Vec<(u64, ValueId)> = self
             .plan
             .buffers

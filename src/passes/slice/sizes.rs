@@ -8,7 +8,7 @@ use crate::onnx::proto::{Dim, Dimension, ValueInfoProto};
 
 /// The model with these sizes. If the first dimension of an input is symbolic and not in `expect`,
 /// its size is 1.
-pub fn sized(model: &Model, expect: &BTreeMap<String, usize>) -> Model {
+pub(super) fn sized(model: &Model, expect: &BTreeMap<String, usize>) -> Model {
     let mut graph = model.graph().clone();
     let mut sizes = expect.clone();
     for input in &mut graph.input {

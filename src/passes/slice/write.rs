@@ -29,7 +29,7 @@ use crate::shape::facts::extent;
 type PartNames = HashMap<(ValueId, usize), Vec<String>>;
 
 /// Writes the nodes of a region as those of its parts.
-pub fn written(analysis: &Analysis, cut: &PlannedCut) -> Replacement {
+pub(super) fn written(analysis: &Analysis, cut: &PlannedCut) -> Replacement {
     let mut writer = PartWriter {
         analysis,
         graph: &analysis.graph,

@@ -30,7 +30,7 @@ use crate::shape::facts::extent;
 
 /// The reason why a graph could not be evaluated.
 #[derive(Debug, Clone)]
-pub struct Stopped {
+pub(super) struct Stopped {
     /// The cause.
     pub stop: Unmade,
     /// The name of the value or the node.
@@ -50,10 +50,10 @@ impl Stopped {
 }
 
 /// A value that replaces a stored tensor, by its name; `None` to keep its stored elements.
-pub type Instead<'i> = &'i dyn Fn(&str) -> Option<Result<FieldValue, Unmade>>;
+pub(super) type Instead<'i> = &'i dyn Fn(&str) -> Option<Result<FieldValue, Unmade>>;
 
 /// The parameters of an evaluation.
-pub struct Point<'p> {
+pub(super) struct Point<'p> {
     /// The graph, in which all extents of inputs are known.
     pub analysis: &'p Analysis<'p>,
     /// The key of all random numbers.
@@ -80,7 +80,7 @@ pub struct Point<'p> {
 
 /// The names of values about which more is known because the extents of the inputs are known.
 #[derive(Default)]
-pub struct OnlyAtSizes {
+pub(super) struct OnlyAtSizes {
     /// The values that are constant only then.
     pub constants: HashSet<String>,
     /// The outputs whose extents are known only then.
@@ -89,7 +89,7 @@ pub struct OnlyAtSizes {
 
 /// The results of an evaluation.
 #[derive(Default)]
-pub struct Findings {
+pub(super) struct Findings {
     /// The digests of the values by index; `None` for values that were not needed.
     pub digests: Vec<Option<Digest>>,
     /// The requested values.
@@ -115,7 +115,7 @@ pub struct Findings {
 ///
 /// # Errors
 /// If a divisor is 0, or if the computation exceeds the limits.
-pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Findings, Stopped> {
+pub(super) fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Findings, Stopped> {
     let mut evaluation = Evaluation::new(point, wanted);
     let graph = &point.analysis.graph;
     let mut findings = Findings {

@@ -12,7 +12,7 @@ const POWERS: std::ops::RangeInclusive<i64> = -8..=8;
 
 /// Applies `f` element by element, with broadcasting, in row-major order; `None` if the shapes do
 /// not broadcast.
-pub fn zip<A: Copy, B: Copy, C>(
+pub(crate) fn zip<A: Copy, B: Copy, C>(
     a: &ArcArray<A, IxDyn>,
     b: &ArcArray<B, IxDyn>,
     f: impl Fn(A, B) -> C,
@@ -107,7 +107,7 @@ pub(super) fn div(call: &Call) -> Made {
 ///
 /// # Errors
 /// [`Unmade::Zero`] if an element is 0.
-pub fn inverses(elements: &Elements) -> Result<Elements, Unmade> {
+pub(crate) fn inverses(elements: &Elements) -> Result<Elements, Unmade> {
     let mut inverses = slice(elements).to_vec();
     field::invert(&mut inverses).ok_or(Unmade::Zero)?;
     let inverses =

@@ -41,7 +41,7 @@ pub(super) fn cast(call: &Call) -> Made {
 }
 
 /// Converts known integers to a type. Integers outside of its range wrap around.
-pub fn wrapped(made: FieldValue, data_type: DataType) -> FieldValue {
+pub(crate) fn wrapped(made: FieldValue, data_type: DataType) -> FieldValue {
     let Some((low, high)) = range_of(data_type).filter(|_| data_type.bits() < Some(64)) else {
         return made;
     };

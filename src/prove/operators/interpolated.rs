@@ -14,10 +14,10 @@ use crate::prove::matrices::{Extents, multiply};
 use crate::prove::random::{Digest, Hash, Unknown};
 
 /// The maximum rank of a resized image.
-pub const AXES: usize = 8;
+pub(crate) const AXES: usize = 8;
 
 /// The result of a Resize with this identity and this shape.
-pub fn interpolated(call: &Call, function: Digest, shape: Option<&[usize]>) -> Made {
+pub(crate) fn interpolated(call: &Call, function: Digest, shape: Option<&[usize]>) -> Made {
     let mut elements = call.field(0)?.clone();
     let is_cropped =
         call.text("coordinate_transformation_mode", "half_pixel")? == "tf_crop_and_resize";

@@ -41,7 +41,7 @@ const DEFORM_CONV: &[&str] = &[
 
 /// Returns the first difference of the lane that represents a lane. The arguments are the digest of
 /// the operator and the normalized lane, and the lane's own first difference.
-pub type Like<'l> = &'l dyn Fn(Digest, u32) -> u32;
+pub(crate) type Like<'l> = &'l dyn Fn(Digest, u32) -> u32;
 
 /// The laws of a function of lanes.
 #[derive(Clone, Copy)]
@@ -70,7 +70,7 @@ enum Multiples<'p> {
 /// # Errors
 /// [`Unmade::Uncovered`] if the operator does not compute each lane independently, or if its result
 /// is unknown.
-pub fn of_lanes(
+pub(crate) fn of_lanes(
     call: &Call,
     function: Digest,
     shape: Option<&[usize]>,
@@ -182,7 +182,7 @@ fn full_windows(call: &Call, elements: &Elements) -> Result<Vec<usize>, Unmade> 
 
 /// DeformConv: products of its weight with the samples of its taps, which are linear in the image
 /// of each channel.
-pub fn deformed(call: &Call, function: Digest) -> Made {
+pub(crate) fn deformed(call: &Call, function: Digest) -> Made {
     knows(call, DEFORM_CONV)?;
     let (values, weight) = (call.field(0)?, call.field(1)?);
     let (group, offsets) = (call.count("group", 1)?, call.count("offset_group", 1)?);

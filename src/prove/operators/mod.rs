@@ -7,26 +7,26 @@ mod arithmetic;
 mod chosen;
 mod einsum;
 mod gathers;
-pub mod integers;
-pub mod interpolated;
-pub mod lane_functions;
-pub mod movement;
+pub(super) mod integers;
+pub(super) mod interpolated;
+pub(super) mod lane_functions;
+pub(super) mod movement;
 mod normalizers;
 mod padded;
-pub mod products;
-pub mod recurrent;
+pub(super) mod products;
+pub(super) mod recurrent;
 mod reductions;
 mod resized;
 mod scattered;
-pub mod unknown;
-pub mod windows;
+pub(super) mod unknown;
+pub(super) mod windows;
 
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-pub use arithmetic::{inverses, zip};
-pub use reductions::sum;
+pub(super) use arithmetic::{inverses, zip};
+pub(super) use reductions::sum;
 
 use super::field;
 use super::roots::RootContext;
@@ -37,7 +37,7 @@ use crate::prove::field_value::{Elements, FieldValue, Integers, slice};
 
 /// The reasons why an operator has no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unmade {
+pub(super) enum Unmade {
     /// The operator, or this form of it, is not interpreted.
     Uncovered,
     /// It divides by 0 at this point.
@@ -49,10 +49,10 @@ pub enum Unmade {
 }
 
 /// The results of an operator: all, or the first ones.
-pub type Made = Result<Vec<FieldValue>, Unmade>;
+pub(super) type Made = Result<Vec<FieldValue>, Unmade>;
 
 /// The remaining limits of a computation.
-pub struct Allowance {
+pub(super) struct Allowance {
     /// The maximum number of elements of a value.
     largest: u64,
     elements: Cell<u64>,
@@ -63,7 +63,7 @@ impl Allowance {
     /// The limits for a model with `bytes` bytes of weights and `inputs` elements of inputs. Large
     /// weights are used more often, and values grow on their way from the inputs. Since a small
     /// file may declare inputs of any size, their contribution is bounded.
-    pub fn new(bytes: u64, inputs: u64) -> Self {
+    pub(super) fn new(bytes: u64, inputs: u64) -> Self {
         let elements = grown(inputs, 30, 14, 36).saturating_add(bytes.saturating_mul(1 << 8));
         let products = grown(inputs, 32, 17, 37).saturating_add(bytes.saturating_mul(1 << 11));
         Self {
@@ -77,7 +77,7 @@ impl Allowance {
     ///
     /// # Errors
     /// [`Unmade::Beyond`] if it exceeds the limits.
-    pub fn room(&self, shape: &[usize]) -> Result<(), Unmade> {
+    pub(super) fn room(&self, shape: &[usize]) -> Result<(), Unmade> {
         // As in `ndarray`, an extent of 0 does not remove the limit on the others.
         let counted = shape.iter().filter(|&&extent| extent != 0);
         let count = counted.fold(1_u64, |count, &extent| count.saturating_mul(extent as u64));
@@ -93,7 +93,7 @@ impl Allowance {
     ///
     /// # Errors
     /// [`Unmade::Beyond`] if they exceed the limits.
-    pub fn products(&self, factors: &[usize]) -> Result<(), Unmade> {
+    pub(super) fn products(&self, factors: &[usize]) -> Result<(), Unmade> {
         let count = factors
             .iter()
             .fold(1_u64, |count, &factor| count.saturating_mul(factor as u64));
@@ -119,7 +119,7 @@ fn spend(left: &Cell<u64>, amount: u64) -> bool {
 }
 
 /// A node and its inputs.
-pub struct Call<'c> {
+pub(super) struct Call<'c> {
     /// The node.
     pub node: &'c NodeProto,
     /// The version of ONNX's operator set.
@@ -468,7 +468,7 @@ const REDUCTIONS: &[&str] = &["ReduceSum", "ReduceMean", "ReduceSumSquare", "Red
 ///
 /// # Errors
 /// [`Unmade::Uncovered`] if the table does not cover the node.
-pub fn interpret(call: &Call) -> Made {
+pub(super) fn interpret(call: &Call) -> Made {
     type Interpreters =
         HashMap<(&'static str, &'static str), (&'static [&'static str], Interpreter)>;
     static INTERPRETERS: LazyLock<Interpreters> = LazyLock::new(|| {

@@ -14,7 +14,7 @@ use crate::recipe::broadcast;
 /// # Errors
 /// [`Unmade::Misfit`] if the shape has another number of elements, and [`Unmade::Uncovered`] if the
 /// value's shape is unknown.
-pub fn reshaped(value: &FieldValue, shape: &[usize]) -> Result<FieldValue, Unmade> {
+pub(crate) fn reshaped(value: &FieldValue, shape: &[usize]) -> Result<FieldValue, Unmade> {
     let fits = value
         .shape()
         .is_some_and(|from| from.iter().product::<usize>() == shape.iter().product::<usize>());
@@ -47,7 +47,7 @@ pub fn reshaped(value: &FieldValue, shape: &[usize]) -> Result<FieldValue, Unmad
 }
 
 /// The elements at these places along an axis, in this order; `fill` for `None`.
-pub fn pick<T: Copy>(
+pub(crate) fn pick<T: Copy>(
     array: &ArcArray<T, IxDyn>,
     axis: usize,
     places: &[Option<usize>],
@@ -74,13 +74,16 @@ pub fn pick<T: Copy>(
 }
 
 /// Concatenates arrays along an axis.
-pub fn concatenated<T: Copy>(arrays: &[&ArcArray<T, IxDyn>], axis: usize) -> Option<ArrayD<T>> {
+pub(crate) fn concatenated<T: Copy>(
+    arrays: &[&ArcArray<T, IxDyn>],
+    axis: usize,
+) -> Option<ArrayD<T>> {
     let views: Vec<_> = arrays.iter().map(|array| array.view()).collect();
     ndarray::concatenate(Axis(axis), &views).ok()
 }
 
 /// The array with its axes in another order.
-pub fn transposed<T: Copy>(array: &ArcArray<T, IxDyn>, perm: &[usize]) -> ArrayD<T> {
+pub(crate) fn transposed<T: Copy>(array: &ArcArray<T, IxDyn>, perm: &[usize]) -> ArrayD<T> {
     array
         .view()
         .permuted_axes(perm)
@@ -374,7 +377,7 @@ pub(super) fn expand(call: &Call) -> Made {
 ///
 /// # Errors
 /// [`Unmade::Uncovered`] if this does not result in the shape, or if the value's shape is unknown.
-pub fn expanded(value: &FieldValue, shape: &[usize]) -> Result<FieldValue, Unmade> {
+pub(crate) fn expanded(value: &FieldValue, shape: &[usize]) -> Result<FieldValue, Unmade> {
     Ok(either!(
         value,
         array => array.broadcast(shape).ok_or(Unmade::Uncovered)?.as_standard_layout().into_owned(),

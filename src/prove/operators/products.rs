@@ -16,7 +16,7 @@ pub(super) const FUSED: &[&str] = &["alpha", "transA", "transB", "transBatchA", 
 ///
 /// # Errors
 /// If they are not matrices, do not fit each other, or exceed the limits.
-pub fn product(
+pub(crate) fn product(
     left: &Elements,
     right: &Elements,
     allowance: &Allowance,

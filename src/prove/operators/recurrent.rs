@@ -16,7 +16,7 @@ use crate::prove::matrices::{Extents, multiply};
 ///
 /// # Errors
 /// If an input is unknown or does not fit, or if the sums exceed the limits.
-pub fn of_sums(call: &Call) -> Result<Vec<Option<FieldValue>>, Unmade> {
+pub(crate) fn of_sums(call: &Call) -> Result<Vec<Option<FieldValue>>, Unmade> {
     let (x, weight) = (call.field(0)?, call.field(1)?);
     let (&[first, second, channels], &[directions, gates, inner]) = (x.shape(), weight.shape())
     else {
@@ -83,7 +83,7 @@ fn shaped(shape: &[usize], elements: Vec<u32>) -> Result<FieldValue, Unmade> {
 ///
 /// # Errors
 /// The errors of [`product`], or if the bias does not fit.
-pub fn of_projection(call: &Call) -> Result<Vec<Option<FieldValue>>, Unmade> {
+pub(crate) fn of_projection(call: &Call) -> Result<Vec<Option<FieldValue>>, Unmade> {
     let mut sums = row_major(product(call.field(0)?, call.field(1)?, call.allowance)?);
     if let Some(bias) = call.optional_field(2)? {
         sums = row_major(zip(&sums, bias, field::add).ok_or(Unmade::Misfit)?);

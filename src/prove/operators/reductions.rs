@@ -8,7 +8,7 @@ use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 
 /// The sums along these axes, which are kept with extent 1 or removed.
-pub fn sum(elements: &Elements, axes: &[usize], keep: bool) -> ArrayD<u32> {
+pub(crate) fn sum(elements: &Elements, axes: &[usize], keep: bool) -> ArrayD<u32> {
     let mut sums = slice(elements).to_vec();
     let mut shape = elements.shape().to_vec();
     for &axis in axes {
@@ -42,13 +42,13 @@ pub fn sum(elements: &Elements, axes: &[usize], keep: bool) -> ArrayD<u32> {
 ///
 /// # Errors
 /// [`Unmade::Uncovered`] if the number of elements has no inverse.
-pub fn mean(elements: &Elements, axes: &[usize], keep: bool) -> Result<ArrayD<u32>, Unmade> {
+pub(super) fn mean(elements: &Elements, axes: &[usize], keep: bool) -> Result<ArrayD<u32>, Unmade> {
     let count: usize = axes.iter().map(|&axis| elements.shape()[axis]).product();
     let part = field::inverse(field::of_int(count as i64)).ok_or(Unmade::Uncovered)?;
     Ok(sum(elements, axes, keep).mapv_into(|element| field::mul(element, part)))
 }
 
-pub fn squares(elements: &Elements) -> Elements {
+pub(super) fn squares(elements: &Elements) -> Elements {
     elements
         .mapv(|element| field::mul(element, element))
         .into_shared()

@@ -11,7 +11,7 @@ use crate::prove::random::{Digest, Hash, Unknown};
 use crate::recipe::broadcast;
 
 /// A function of the elements at each place, after broadcasting.
-pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
+pub(crate) fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
     let given = call.inputs.iter().flatten();
     let mut shape = vec![];
     for value in given.clone() {
@@ -61,7 +61,7 @@ pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
 }
 
 /// BiasGelu and FastGelu: a function of the sum with the bias, or of the input without one.
-pub fn biased(call: &Call, function: Digest) -> Made {
+pub(crate) fn biased(call: &Call, function: Digest) -> Made {
     let mut sum = call.field(0)?.clone();
     if let Some(bias) = call.optional_field(1)? {
         sum = row_major(zip(&sum, bias, field::add).ok_or(Unmade::Misfit)?);
@@ -75,7 +75,7 @@ pub fn biased(call: &Call, function: Digest) -> Made {
 
 /// FusedConv and FusedGemm: an element-wise function of the linear result, to which a FusedConv may
 /// add another value.
-pub fn activated(call: &Call, function: Digest) -> Made {
+pub(crate) fn activated(call: &Call, function: Digest) -> Made {
     let is_conv = call.node.op_type() == "FusedConv";
     let made = if is_conv {
         windows::conv(call)
@@ -101,7 +101,7 @@ pub fn activated(call: &Call, function: Digest) -> Made {
 }
 
 /// Softsign: `x/(1 + |x|)`, as a model may write it out. `|x|` is uninterpreted.
-pub fn softsign(call: &Call, abs: Digest) -> Made {
+pub(crate) fn softsign(call: &Call, abs: Digest) -> Made {
     let elements = call.field(0)?;
     let sizes = element_wise(call, abs, false)?
         .into_iter()
@@ -121,7 +121,7 @@ const WHOLE: u32 = 64;
 
 /// A Clip between two bounds with an integer difference, HardSigmoid and HardSwish, all expressed
 /// by one function of an element: the clip to `0..=1`.
-pub fn ramp(call: &Call, unit: Digest) -> Made {
+pub(crate) fn ramp(call: &Call, unit: Digest) -> Made {
     let elements = call.field(0)?;
     let (times, plus, height, low) = match call.node.op_type() {
         "Clip" => {
@@ -194,7 +194,7 @@ fn slope(number: f32) -> Result<u32, Unmade> {
 
 /// Softmax and LogSoftmax: functions of the differences of a lane to its first element. The results
 /// of a Softmax sum to 1.
-pub fn softmax(call: &Call, function: Digest) -> Made {
+pub(crate) fn softmax(call: &Call, function: Digest) -> Made {
     let elements = call.field(0)?;
     let shape = elements.shape();
     call.allowance.room(shape)?;

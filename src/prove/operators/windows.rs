@@ -44,7 +44,7 @@ const LAID_OUT: usize = 1 << 24;
 ///
 /// # Errors
 /// If they have other axes, or if the products exceed the limits.
-pub fn convolution(
+pub(crate) fn convolution(
     weight: &Elements,
     values: &Elements,
     windows: &Windows,
@@ -349,7 +349,7 @@ pub(super) fn pooled(call: &Call, input: &[usize]) -> Result<(Windows, Vec<i64>)
 
 /// If a MaxPool's image has a border that consists only of −∞, whose element is `lowest`, the
 /// MaxPool that pads by this border instead, and the image without it. A maximum ignores both.
-pub fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, FieldValue)> {
+pub(crate) fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, FieldValue)> {
     (call.node.op() == ("", "MaxPool") && call.wanted == 1).then_some(())?;
     let FieldValue::Field(elements) = call.optional(0)? else {
         return None;

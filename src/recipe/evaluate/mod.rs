@@ -20,7 +20,7 @@ use crate::onnx::tensor::{DataType, Floats};
 use crate::refusal::{Reason, Refusal};
 
 /// Reads a constant of the model by name, in float64.
-pub type Read<'r> = &'r dyn Fn(&str) -> Result<ArrayD<f64>, Refusal>;
+pub(crate) type Read<'r> = &'r dyn Fn(&str) -> Result<ArrayD<f64>, Refusal>;
 
 /// The number of elements that are computed at a time. Larger operands of products are not computed
 /// whole.

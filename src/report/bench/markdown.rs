@@ -9,7 +9,7 @@ use super::table::{self, Cells, Column, Table};
 use crate::report::format::{failures, how, machine, memory_sentence, plain, verdicts};
 
 /// The report as Markdown tables.
-pub fn markdown(report: &Report) -> String {
+pub(crate) fn markdown(report: &Report) -> String {
     let mut out = String::new();
     // Writing to a string does not fail.
     let _ = write(&mut out, report);
@@ -17,7 +17,7 @@ pub fn markdown(report: &Report) -> String {
 }
 
 /// The ratios and the memory of each setting of all reports, as Markdown.
-pub fn overview_markdown(reports: &[Report]) -> String {
+pub(crate) fn overview_markdown(reports: &[Report]) -> String {
     let made_with = reports
         .first()
         .map(|report| format!("{}.\n\n", escape(&machine(report))));

@@ -7,7 +7,7 @@ mod lead;
 mod markdown;
 mod overview;
 mod svg;
-pub mod table;
+pub(crate) mod table;
 #[cfg(all(test, feature = "cli"))]
 #[path = "../../../docs/examples/extending/report/bench/tabs.rs"]
 pub(crate) mod tabs;

@@ -27,7 +27,7 @@ const WIDE: [Pair; 5] = [
 const PEAK: &str = "peak";
 
 /// The heading above [`overview_lines`].
-pub fn overview_heading() -> String {
+pub(crate) fn overview_heading() -> String {
     let heads = NARROW.map(|(variant, by)| {
         let head = format!("{variant} ÷ {by}")
             .replace("as exported", "exported")
@@ -39,7 +39,7 @@ pub fn overview_heading() -> String {
 
 /// The ratios of each setting of a report, and the peak of memory as a part of that of the exported model, a line each, in
 /// 80 columns.
-pub fn overview_lines(report: &Report) -> String {
+pub(crate) fn overview_lines(report: &Report) -> String {
     let mut lines = String::new();
     for setting in &report.settings {
         let name = plain(&format!("{} {}", report.model, setting.label));

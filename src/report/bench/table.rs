@@ -4,7 +4,7 @@ use super::data::{Class, Measurement, Memory, Report, Setting};
 use crate::report::format::{maybe_bytes, ratio, references, time};
 
 /// A table: its columns, and the cells of each row.
-pub struct Table {
+pub(crate) struct Table {
     /// The title.
     pub title: &'static str,
     /// The columns.
@@ -14,7 +14,7 @@ pub struct Table {
 }
 
 /// A column of a table.
-pub struct Column {
+pub(crate) struct Column {
     /// The heading.
     pub head: String,
     /// The layout of its cells.
@@ -23,7 +23,7 @@ pub struct Column {
 
 /// The layout of the cells of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cells {
+pub(crate) enum Cells {
     /// Left-aligned text of any length, such as a name in the model, which may contain markup.
     Text,
     /// Right-aligned.
@@ -34,7 +34,7 @@ pub enum Cells {
 
 impl Cells {
     /// A column of such cells, with a heading.
-    pub fn under(self, head: impl Into<String>) -> Column {
+    pub(crate) fn under(self, head: impl Into<String>) -> Column {
         Column {
             head: head.into(),
             kind: self,
@@ -43,7 +43,7 @@ impl Cells {
 }
 
 /// A table of the latency of each variant and its ratios to the references.
-pub fn latency(setting: &Setting) -> Table {
+pub(crate) fn latency(setting: &Setting) -> Table {
     let mut columns = vec![
         Cells::Text.under("variant"),
         Cells::Number.under("median"),
@@ -90,7 +90,7 @@ pub fn latency(setting: &Setting) -> Table {
 }
 
 /// A table of the memory of each variant.
-pub fn memory(setting: &Setting) -> Table {
+pub(crate) fn memory(setting: &Setting) -> Table {
     let columns = vec![
         Cells::Text.under("variant"),
         Cells::Number.under("live peak"),
@@ -131,7 +131,7 @@ pub fn memory(setting: &Setting) -> Table {
 }
 
 /// A table of the time in each class of operators.
-pub fn shares(setting: &Setting) -> Table {
+pub(crate) fn shares(setting: &Setting) -> Table {
     let mut columns = vec![Cells::Text.under("time in")];
     columns.extend(Class::ALL.map(|class| Cells::Number.under(class.name())));
     let mut rows = vec![];
@@ -152,7 +152,7 @@ pub fn shares(setting: &Setting) -> Table {
 }
 
 /// A table of the normalizers and their outcomes.
-pub fn sites(report: &Report) -> Table {
+pub(crate) fn sites(report: &Report) -> Table {
     let columns = vec![
         Cells::Text.under("site"),
         Cells::Text.under("kind"),

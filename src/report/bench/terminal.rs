@@ -19,7 +19,7 @@ const GAP: usize = 2;
 const NARROW: usize = 60;
 
 /// The report as text, in which a table has at most this width, and a sentence at most 80 columns of it.
-pub fn terminal_of(report: &Report, width: usize) -> String {
+pub(crate) fn terminal_of(report: &Report, width: usize) -> String {
     let mut out = String::new();
     // Writing to a string does not fail.
     let _ = write(&mut out, report, width);

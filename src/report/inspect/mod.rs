@@ -22,7 +22,7 @@ const SCRIPT: &str = concat!(
 /// The outline of a model before and after folding: its operators side by side in blocks, and the
 /// outcomes of its sites.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Outline {
+pub(crate) struct Outline {
     /// The name of the model, such as its file.
     pub model: String,
     /// The version of unfold.
@@ -47,7 +47,7 @@ pub struct Outline {
 
 /// A new tensor, with the formula that computes it from tensors of the model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ReportedTensor {
+pub(crate) struct ReportedTensor {
     /// Its name.
     pub name: String,
     /// Its element type.
@@ -64,7 +64,7 @@ pub struct ReportedTensor {
 
 /// A site and its outcome.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OutlineSite {
+pub(crate) struct OutlineSite {
     /// Its name.
     pub name: String,
     /// Its kind.
@@ -86,7 +86,7 @@ pub struct OutlineSite {
 /// The state of a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum SiteState {
+pub(crate) enum SiteState {
     /// Everything in it that can fold is folded.
     Folded,
     /// Some of it is folded, and some of it stays.
@@ -99,7 +99,7 @@ pub enum SiteState {
 
 /// The state of a part of a site.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OutlinePart {
+pub(crate) struct OutlinePart {
     /// The name of the part.
     pub part: &'static str,
     /// The direction in which it folds, such as `forward`, or `shift` or `scale` if only that folds;
@@ -113,7 +113,7 @@ pub struct OutlinePart {
 
 /// A reason for which a part stays.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ReportedRefusal {
+pub(crate) struct ReportedRefusal {
     /// The refused direction or part: `forward` and `backward`, or `scale`, or `shift`.
     pub what: &'static str,
     /// The name of the reason.
@@ -126,7 +126,7 @@ pub struct ReportedRefusal {
 
 /// An operator before and after.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OutlineRow {
+pub(crate) struct OutlineRow {
     /// The difference between the two.
     pub change: RowChange,
     /// The class of the operator.
@@ -145,7 +145,7 @@ pub struct OutlineRow {
 /// The change of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum RowChange {
+pub(crate) enum RowChange {
     /// No change.
     Same,
     /// An input or output has another name, because a neighbour was removed.
@@ -160,7 +160,7 @@ pub enum RowChange {
 
 /// An operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct OutlineNode {
+pub(crate) struct OutlineNode {
     /// Its name.
     pub name: String,
     /// The operator.
@@ -176,7 +176,7 @@ pub struct OutlineNode {
 
 /// An input or output of an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct OutlineValue {
+pub(crate) struct OutlineValue {
     /// The type and the extents, such as `float[batch, 65, 40]`; unknown ones are `?`.
     pub of: String,
     /// Whether it is a constant of the model.
@@ -186,7 +186,7 @@ pub struct OutlineValue {
 
 /// A group of related operators.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct OutlineBlock {
+pub(crate) struct OutlineBlock {
     /// The name within the enclosing block.
     pub name: String,
     /// The contents, in order.
@@ -196,7 +196,7 @@ pub struct OutlineBlock {
 /// A part of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum OutlineItem {
+pub(crate) enum OutlineItem {
     /// The index of a row.
     Row(usize),
     /// The index of a block.
@@ -211,7 +211,7 @@ pub enum OutlineItem {
 ///
 /// # Errors
 /// If the outline cannot be encoded in JSON.
-pub fn outline_html(outline: &Outline) -> serde_json::Result<String> {
+pub(crate) fn outline_html(outline: &Outline) -> serde_json::Result<String> {
     // In a JSON string the escape is equivalent. In a page, `<` would begin a tag, which may end
     // the script.
     let data = serde_json::to_string(outline)?.replace('<', "\\u003c");

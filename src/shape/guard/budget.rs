@@ -143,7 +143,7 @@ fn symbols(tensor: &Tensor) -> impl Iterator<Item = &TDim> {
 }
 
 /// The budget of one graph.
-pub struct Budget {
+pub(crate) struct Budget {
     bytes: Cell<u64>,
     reserved: u64,
     dims: Cell<u64>,
@@ -152,7 +152,7 @@ pub struct Budget {
 
 impl Budget {
     /// A budget of `bytes` for evaluated constants, with the fixed bounds for symbols.
-    pub fn new(bytes: u64) -> Self {
+    pub(crate) fn new(bytes: u64) -> Self {
         Self {
             bytes: Cell::new(bytes),
             reserved: bytes / RESERVED_FRACTION,
@@ -165,14 +165,14 @@ impl Budget {
     ///
     /// Large values leave a part of the budget to small ones, because shapes consist of small
     /// values. They may be computed from large zeros that an exporter writes.
-    pub fn spend(&self, bytes: u64) -> bool {
+    pub(crate) fn spend(&self, bytes: u64) -> bool {
         let is_left = bytes <= SMALL || bytes.saturating_add(self.reserved) <= self.bytes.get();
         is_left && spend(&self.bytes, bytes)
     }
 
     /// Subtracts the bytes of a value from the budget, and drops the value if there are not enough
     /// left.
-    pub fn charge(&self, fact: InferenceFact) -> InferenceFact {
+    pub(crate) fn charge(&self, fact: InferenceFact) -> InferenceFact {
         let value = fact.value.concretize();
         let bytes = value.map_or(0, |tensor| {
             (tensor.volume() * tensor.datum_type().size_of()) as u64
@@ -185,7 +185,7 @@ impl Budget {
     }
 
     /// The fact, with the parts that exceed the bounds replaced by unknown ones.
-    pub fn admit(&self, fact: InferenceFact) -> InferenceFact {
+    pub(crate) fn admit(&self, fact: InferenceFact) -> InferenceFact {
         let fact = match &fact.value.concretize() {
             Some(tensor) if !symbols(tensor).all(|dim| self.admits(dim)) => fact.without_value(),
             _ => fact,

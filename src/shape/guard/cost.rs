@@ -45,7 +45,7 @@ const UNEVALUATED: &[&str] = &[
 ];
 
 /// The cost of evaluating a node.
-pub enum Cost {
+pub(crate) enum Cost {
     /// The bytes of its results, plus an eighth of the bytes of its inputs.
     Bytes(u64),
     /// More memory or time than a constant is worth.
@@ -55,7 +55,11 @@ pub enum Cost {
 }
 
 /// The cost of evaluating a node, from the facts about its inputs and outputs.
-pub fn evaluation(node: &NodeProto, inputs: &[&InferenceFact], outputs: &[InferenceFact]) -> Cost {
+pub(crate) fn evaluation(
+    node: &NodeProto,
+    inputs: &[&InferenceFact],
+    outputs: &[InferenceFact],
+) -> Cost {
     if has_negative_pads(node, inputs) {
         return Cost::TooMuch;
     }
@@ -153,7 +157,7 @@ fn multiplications(
 }
 
 /// The number of multiplications of a node in a run; 0 if its shapes are unknown.
-pub fn work(node: &NodeProto, inputs: &[&InferenceFact], outputs: &[&InferenceFact]) -> f64 {
+pub(crate) fn work(node: &NodeProto, inputs: &[&InferenceFact], outputs: &[&InferenceFact]) -> f64 {
     inferred_work(node, inputs, outputs).unwrap_or(0.0)
 }
 
@@ -167,7 +171,7 @@ fn inferred_work(
 }
 
 /// Whether a run of a model with `weight_bytes` bytes of weights may take `work` multiplications.
-pub fn is_worth(work: f64, weight_bytes: u64) -> bool {
+pub(crate) fn is_worth(work: f64, weight_bytes: u64) -> bool {
     work <= RUN.max(weight_bytes as f64 * TIMES_EACH_BYTE)
 }
 

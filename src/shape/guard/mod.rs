@@ -13,9 +13,9 @@ use tract_onnx::tract_hir::infer::Factoid;
 use tract_onnx::tract_hir::internal::DimFact;
 
 use crate::shape::encode::ints_of;
-pub use crate::shape::guard::budget::Budget;
-pub use crate::shape::guard::cost::{Cost, evaluation, is_worth, work};
-pub use crate::shape::guard::question::{beyond_symbols, can_be_asked};
+pub(crate) use crate::shape::guard::budget::Budget;
+pub(crate) use crate::shape::guard::cost::{Cost, evaluation, is_worth, work};
+pub(crate) use crate::shape::guard::question::{beyond_symbols, can_be_asked};
 
 /// The maximum rank, as in numpy.
 const RANK: usize = 64;
@@ -25,7 +25,7 @@ const LARGEST_RUN: u64 = 1 << 28;
 
 /// Whether a value fits into memory as far as its shape is known, on a machine that holds
 /// `weight_bytes` bytes of weights.
-pub fn fits(fact: &InferenceFact, weight_bytes: u64) -> bool {
+pub(crate) fn fits(fact: &InferenceFact, weight_bytes: u64) -> bool {
     let numbers = fact
         .shape
         .dims()

@@ -71,7 +71,7 @@ const LEAST_RANK: &[(&str, &[usize])] = &[
 ];
 
 /// Whether tract may infer the facts of a node.
-pub fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
+pub(crate) fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
     let question = Question { node, inputs };
     !question.allocates_while_built()
         && !question.exceeds_symbols()
@@ -87,7 +87,7 @@ pub fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool
 }
 
 /// Whether tract would convert numbers to symbols that do not fit: it casts them to 32 bits.
-pub fn beyond_symbols(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
+pub(crate) fn beyond_symbols(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
     Question { node, inputs }.exceeds_symbols()
 }
 

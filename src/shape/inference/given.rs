@@ -135,7 +135,7 @@ impl Inference {
 
     /// Converts a tensor of the model to tract's. bfloat16 becomes float32, because tract's ONNX
     /// front end lacks it.
-    pub fn tensor(&self, graph: &Graph, proto: &TensorProto) -> Option<Arc<Tensor>> {
+    pub(crate) fn tensor(&self, graph: &Graph, proto: &TensorProto) -> Option<Arc<Tensor>> {
         let externals = graph.model().externals();
         if proto.data_type() == DataType::BFloat16.code() {
             let values = tensor::read_f64(proto, externals).ok()?;

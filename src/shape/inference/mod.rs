@@ -33,14 +33,14 @@ use crate::shape::unknown_dims::UnknownDims;
 
 /// The maximum number of elements of constants that are evaluated while shapes are inferred. Shapes
 /// and the parameters of normalizers are far below it, and weights are above it.
-pub const SMALL: usize = 1 << 14;
+pub(crate) const SMALL: usize = 1 << 14;
 
 /// The budget in bytes for constants that are evaluated while shapes are inferred. Beyond it,
 /// constants are evaluated only when their elements are needed.
 const EVALUATED: u64 = 1 << 27;
 
 /// Infers by tract's operators, one node at a time.
-pub struct Inference {
+pub(crate) struct Inference {
     onnx: Onnx,
     /// The imports of the model without its graph, which operators read while they are built.
     model: pb::ModelProto,
@@ -60,7 +60,7 @@ pub struct Inference {
 type SmallConstant = (i32, Vec<i64>, Vec<u8>);
 
 impl Inference {
-    pub fn new(graph: &Graph) -> Self {
+    pub(crate) fn new(graph: &Graph) -> Self {
         let model = graph.model();
         let opset_import = model
             .proto
@@ -92,17 +92,17 @@ impl Inference {
 
     /// The first node whose attributes are not valid for its operator, or the first value that is
     /// too large.
-    pub fn out_of_bounds(&self) -> Option<String> {
+    pub(crate) fn out_of_bounds(&self) -> Option<String> {
         self.out_of_bounds.borrow().clone()
     }
 
     /// Whether any element of a value is unknown.
-    pub fn is_open(&self, tensor: &Tensor) -> bool {
+    pub(crate) fn is_open(&self, tensor: &Tensor) -> bool {
         self.unknown_dims.is_in(tensor)
     }
 
     /// The facts of all values, inferred node by node.
-    pub fn all(&self, graph: &Graph, loop_states: &LoopStates) -> Vec<Rc<InferenceFact>> {
+    pub(crate) fn all(&self, graph: &Graph, loop_states: &LoopStates) -> Vec<Rc<InferenceFact>> {
         let mut facts = self.given(graph);
         let infos = graph.proto().value_info.iter();
         let declared: HashMap<&str, &ValueInfoProto> =
@@ -170,7 +170,12 @@ impl Inference {
     }
 
     /// The facts of the outputs of a node, one for each output.
-    pub fn infer(&self, graph: &Graph, node: &NodeProto, known: KnownFacts) -> Vec<InferenceFact> {
+    pub(crate) fn infer(
+        &self,
+        graph: &Graph,
+        node: &NodeProto,
+        known: KnownFacts,
+    ) -> Vec<InferenceFact> {
         match node.op() {
             ("", "Constant") => {
                 let tensor = constant_tensor(node);

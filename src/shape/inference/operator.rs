@@ -134,7 +134,7 @@ impl Inference {
     ///
     /// # Errors
     /// The reason why it cannot be evaluated.
-    pub fn evaluate(
+    pub(crate) fn evaluate(
         &self,
         node: &NodeProto,
         inputs: &[Arc<Tensor>],

@@ -10,7 +10,7 @@ use crate::shape::extents::{Shape, extent};
 use crate::shape::rules::{broadcast_extent, shape};
 
 /// The letters of an Einsum.
-pub struct Contracted {
+pub(crate) struct Contracted {
     result: Vec<char>,
     /// The extents on which all operands agree. Engines disagree about a letter that has extent 1
     /// in only some operands.
@@ -19,7 +19,7 @@ pub struct Contracted {
 
 impl Contracted {
     /// The letters of a node with these operands; `None` if its equation cannot be parsed.
-    pub fn from_node(node: &NodeProto, operands: &[Option<InferenceFact>]) -> Option<Self> {
+    pub(crate) fn from_node(node: &NodeProto, operands: &[Option<InferenceFact>]) -> Option<Self> {
         let shapes: Vec<Option<Shape>> =
             operands.iter().map(|fact| shape(fact.as_ref()?)).collect();
         let ranks: Vec<Option<usize>> = shapes
@@ -42,12 +42,12 @@ impl Contracted {
     }
 
     /// Whether the extent of each letter is known.
-    pub fn is_told(&self) -> bool {
+    pub(crate) fn is_told(&self) -> bool {
         self.extents.values().all(Option::is_some)
     }
 
     /// The extents of the result.
-    pub fn shape(&self) -> Option<Shape> {
+    pub(crate) fn shape(&self) -> Option<Shape> {
         self.result
             .iter()
             .map(|letter| self.extents.get(letter).cloned())

@@ -8,7 +8,7 @@ use crate::shape::extents::{Shape, extent};
 use crate::shape::rules::{NodeQuery, broadcast};
 
 /// The extents of the first output of a node.
-pub fn first_output(query: &NodeQuery) -> Option<Shape> {
+pub(super) fn first_output(query: &NodeQuery) -> Option<Shape> {
     match query.node.op_type() {
         "Attention" => packed_attention(query),
         "DynamicQuantizeLSTM" => lstm(query),

@@ -9,7 +9,7 @@ use crate::shape::extents::{Shape, extent};
 use crate::shape::rules::{NodeQuery, broadcast};
 
 /// The extents of the first output of a node.
-pub fn first_output(query: &NodeQuery) -> Option<Shape> {
+pub(super) fn first_output(query: &NodeQuery) -> Option<Shape> {
     match query.node.op_type() {
         "BitCast"
         | "CausalConvWithState"
@@ -91,7 +91,7 @@ fn channels_of_columns(columns: &Option<TDim>, block: &Shape) -> Option<TDim> {
 }
 
 /// The input from which the first output takes its element type.
-pub fn typed_like(node: &NodeProto) -> Option<usize> {
+pub(super) fn typed_like(node: &NodeProto) -> Option<usize> {
     match node.op() {
         (
             "",

@@ -20,14 +20,14 @@ use crate::onnx::operator::{Category, input_at};
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
 use crate::shape::extents::{Shape, extent};
-pub use crate::shape::rules::einsum::Contracted;
-pub use crate::shape::rules::movement::{read_by_shape, takes_all_of_one};
+pub(crate) use crate::shape::rules::einsum::Contracted;
+pub(crate) use crate::shape::rules::movement::{read_by_shape, takes_all_of_one};
 
 /// The maximum length of a vector of integers that may be a shape.
 const LONGEST: usize = 64;
 
 /// A node whose output shapes are inferred.
-pub struct NodeQuery<'n> {
+pub(crate) struct NodeQuery<'n> {
     /// The node.
     pub node: &'n NodeProto,
     /// The version of ONNX's operator set.
@@ -41,12 +41,12 @@ pub struct NodeQuery<'n> {
 }
 
 /// The extents of a fact; `None` if the rank is unknown.
-pub fn shape(fact: &InferenceFact) -> Option<Shape> {
+pub(crate) fn shape(fact: &InferenceFact) -> Option<Shape> {
     (!fact.shape.is_open()).then(|| fact.shape.dims().map(|dim| dim.concretize()).collect())
 }
 
 /// The fact about one output, completed by the operator's rule.
-pub fn complete(query: &NodeQuery, slot: usize, mut fact: InferenceFact) -> InferenceFact {
+pub(crate) fn complete(query: &NodeQuery, slot: usize, mut fact: InferenceFact) -> InferenceFact {
     if let Some(datum_type) = query.output_type(slot) {
         fact.datum_type = datum_type.into();
     }
@@ -93,7 +93,7 @@ fn more_precise(known: Option<TDim>, inferred: Option<TDim>, is_reshape: bool) -
 }
 
 /// A shape with as many axes as `shape`, some of which may be open.
-pub fn closed(shape: Shape) -> ShapeFactoid {
+pub(crate) fn closed(shape: Shape) -> ShapeFactoid {
     ShapeFactoid::closed(
         shape
             .into_iter()

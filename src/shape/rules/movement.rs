@@ -10,7 +10,7 @@ use crate::shape::extents::{Shape, extent};
 use crate::shape::rules::NodeQuery;
 
 /// The extents that a Shape returns, if the rank of its input is known. It may read only some axes.
-pub fn read_by_shape(query: &NodeQuery) -> Option<Shape> {
+pub(crate) fn read_by_shape(query: &NodeQuery) -> Option<Shape> {
     let shape = query.shape(0).filter(|_| query.node.op_type() == "Shape")?;
     let rank = shape.len() as i64;
     let start = clamped(query.int("start", 0)?, rank)?;
@@ -30,7 +30,7 @@ fn clamped(bound: i64, rank: i64) -> Option<usize> {
 
 /// Whether a node is a Squeeze without axes, which removes all axes of extent 1. An axis of unknown
 /// extent may be among them.
-pub fn takes_all_of_one(node: &NodeProto, opset: i64) -> bool {
+pub(crate) fn takes_all_of_one(node: &NodeProto, opset: i64) -> bool {
     let names_axes = match input_at("Squeeze", "axes", opset) {
         None => node.attr_ints("axes").map_or(true, |list| list.is_some()),
         Some(slot) => node.input.get(slot).is_some_and(|name| !name.is_empty()),

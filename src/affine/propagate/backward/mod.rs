@@ -134,7 +134,7 @@ impl Start<'_, '_> {
 /// # Errors
 /// A refusal at the node or value that has another reader, or that cannot absorb or pass the
 /// affine.
-pub fn backward(
+pub(crate) fn backward(
     overlay: &GraphOverlay,
     items: &Items,
     item: usize,
@@ -168,7 +168,7 @@ pub fn backward(
 
 /// Like [`backward`], but every reader of any value may need the affine, as with a value and the
 /// mean of it.
-pub fn by_all(
+pub(crate) fn by_all(
     overlay: &GraphOverlay,
     items: &Items,
     item: usize,
@@ -216,7 +216,7 @@ fn folds_into_shared(overlay: &GraphOverlay, propagation: &Propagation) -> bool 
 ///
 /// # Errors
 /// The errors of [`backward`] and [`forward::compensate`].
-pub fn returning(
+pub(crate) fn returning(
     overlay: &GraphOverlay,
     items: &Items,
     item: usize,
@@ -269,7 +269,7 @@ fn first_demand(compensation: &Compensation) -> Option<(NodeId, usize, Affine)> 
 ///
 /// # Errors
 /// The errors of [`backward`].
-pub fn wanted(
+pub(crate) fn wanted(
     overlay: &GraphOverlay,
     items: &Items,
     item: usize,
@@ -289,7 +289,7 @@ pub fn wanted(
 ///
 /// # Errors
 /// The errors of [`backward`], if not all readers need the same affine either.
-pub fn wanted_by_all(
+pub(crate) fn wanted_by_all(
     overlay: &GraphOverlay,
     items: &Items,
     item: usize,

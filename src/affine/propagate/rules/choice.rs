@@ -17,7 +17,7 @@ const HIDES: f64 = 100.0;
 const LARGEST: f64 = 1000.0;
 
 /// Where.
-pub struct Choice;
+pub(super) struct Choice;
 
 impl Rule for Choice {
     fn ops(&self) -> &'static [&'static str] {
@@ -93,7 +93,7 @@ fn largest(numbers: &Numbers) -> f64 {
 }
 
 /// Whether a branch is a constant of zeros.
-pub fn is_zero(at: &At, slot: usize) -> bool {
+pub(super) fn is_zero(at: &At, slot: usize) -> bool {
     at.is_constant(slot)
         && at
             .numbers(slot)

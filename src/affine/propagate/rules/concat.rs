@@ -10,7 +10,7 @@ use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
 /// Concat.
-pub struct Concat;
+pub(super) struct Concat;
 
 impl Rule for Concat {
     fn ops(&self) -> &'static [&'static str] {

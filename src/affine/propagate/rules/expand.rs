@@ -7,7 +7,7 @@ use crate::refusal::Reason;
 use crate::shape::facts::{extent, same};
 
 /// Expand and Tile.
-pub struct Expand;
+pub(super) struct Expand;
 
 impl Rule for Expand {
     fn ops(&self) -> &'static [&'static str] {

@@ -9,7 +9,7 @@ use crate::refusal::Reason;
 use crate::shape::facts::extent;
 
 /// Gather.
-pub struct Gather;
+pub(super) struct Gather;
 
 impl Rule for Gather {
     fn ops(&self) -> &'static [&'static str] {

@@ -11,7 +11,7 @@ use crate::refusal::Reason;
 use crate::shape::facts::extent;
 
 /// GatherND.
-pub struct GatherND;
+pub(super) struct GatherND;
 
 impl Rule for GatherND {
     fn ops(&self) -> &'static [&'static str] {
@@ -34,7 +34,7 @@ impl Rule for GatherND {
 ///
 /// # Errors
 /// The shapes are not known, or `batch_dims` does not fit them.
-pub fn axes(at: &At) -> Result<(Range<usize>, Range<usize>), Reason> {
+pub(super) fn axes(at: &At) -> Result<(Range<usize>, Range<usize>), Reason> {
     let (rank, indices) = (at.rank(0)?, at.shape(1)?);
     let length = extent(indices.last().ok_or(Reason::UnknownShape)?).ok_or(Reason::UnknownShape)?;
     let batch = usize::try_from(at.attr("batch_dims", 0)?).ok();
@@ -48,7 +48,7 @@ pub fn axes(at: &At) -> Result<(Range<usize>, Range<usize>), Reason> {
 ///
 /// # Errors
 /// [`Reason::WrongAxis`] if the affine varies along one of them.
-pub fn replaced(
+pub(super) fn replaced(
     affine: &Affine,
     axes: Range<usize>,
     others: Range<usize>,

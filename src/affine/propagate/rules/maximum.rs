@@ -12,7 +12,7 @@ use crate::affine::transfer::{At, Rule, Step};
 use crate::refusal::Reason;
 
 /// Maxima of windows, of images, and along axes.
-pub struct Maximum;
+pub(super) struct Maximum;
 
 impl Rule for Maximum {
     fn ops(&self) -> &'static [&'static str] {

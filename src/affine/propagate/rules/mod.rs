@@ -11,7 +11,7 @@ mod expand;
 mod gather;
 mod gather_nd;
 mod maximum;
-pub mod pad;
+pub(crate) mod pad;
 mod pass;
 mod pool;
 mod positive;
@@ -23,15 +23,15 @@ mod rotary;
 mod sample;
 mod scatter;
 mod skip;
-pub mod slice;
+pub(crate) mod slice;
 mod split;
 mod transpose;
-pub mod window;
+pub(crate) mod window;
 
 use crate::affine::transfer::Rule;
 
 /// The rules of this folder.
-pub const RULES: &[&dyn Rule] = &[
+pub(crate) const RULES: &[&dyn Rule] = &[
     &pass::PassThrough,
     &transpose::Transpose,
     &reshape::Reshape,

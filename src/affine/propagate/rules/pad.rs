@@ -18,7 +18,7 @@ use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
 /// Pad.
-pub struct Pad;
+pub(crate) struct Pad;
 
 impl Rule for Pad {
     fn ops(&self) -> &'static [&'static str] {
@@ -74,7 +74,7 @@ impl Rule for Pad {
 }
 
 /// The padding of a Pad before and after each axis. Negative padding cuts.
-pub struct Padding {
+pub(crate) struct Padding {
     before: Vec<i64>,
     after: Vec<i64>,
     is_constant: bool,
@@ -86,7 +86,7 @@ impl Padding {
     ///
     /// # Errors
     /// The padding is not known.
-    pub fn from_node(at: &At, rank: usize) -> Result<Self, Reason> {
+    pub(crate) fn from_node(at: &At, rank: usize) -> Result<Self, Reason> {
         let value = match at.input_for("value") {
             None => at.attr_float("value", 0.0)?,
             Some(slot) if at.graph.input(at.node, slot).is_some() => at
@@ -124,7 +124,7 @@ impl Padding {
 
     /// The padding of an image as a convolution has it: before each spatial axis, then after each.
     /// `None` if the Pad does more than to surround an image by this constant.
-    pub fn of_image(&self, border: f64) -> Option<Vec<i64>> {
+    pub(crate) fn of_image(&self, border: f64) -> Option<Vec<i64>> {
         let rank = self.before.len();
         let is_around = self.is_constant
             && self.value == border

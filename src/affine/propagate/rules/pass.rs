@@ -7,7 +7,7 @@ use crate::affine::transfer::{At, Rule, Step};
 use crate::refusal::Reason;
 
 /// Operators that return their first input.
-pub struct PassThrough;
+pub(super) struct PassThrough;
 
 impl Rule for PassThrough {
     fn ops(&self) -> &'static [&'static str] {

@@ -11,7 +11,7 @@ use crate::onnx::operator::AVERAGE_POOL;
 use crate::refusal::Reason;
 
 /// Average pooling over the spatial axes of `[B, C, ...]`.
-pub struct Pool;
+pub(super) struct Pool;
 
 impl Rule for Pool {
     fn ops(&self) -> &'static [&'static str] {

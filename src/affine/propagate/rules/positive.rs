@@ -9,7 +9,7 @@ use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
 /// Operators that pass a positive scalar.
-pub struct Positive;
+pub(super) struct Positive;
 
 impl Rule for Positive {
     fn ops(&self) -> &'static [&'static str] {

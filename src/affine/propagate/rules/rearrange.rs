@@ -14,7 +14,7 @@ use crate::refusal::Reason;
 use crate::shape::facts::same;
 
 /// Operators that move or sum elements.
-pub struct Rearrange;
+pub(super) struct Rearrange;
 
 impl Rule for Rearrange {
     fn ops(&self) -> &'static [&'static str] {

@@ -8,7 +8,7 @@ use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
 /// ReduceMean and ReduceSum.
-pub struct Reduce;
+pub(super) struct Reduce;
 
 impl Rule for Reduce {
     fn ops(&self) -> &'static [&'static str] {

@@ -6,7 +6,7 @@ use crate::analysis::broadcast;
 use crate::refusal::Reason;
 
 /// Operators that only change the shape.
-pub struct Reshape;
+pub(super) struct Reshape;
 
 impl Rule for Reshape {
     fn ops(&self) -> &'static [&'static str] {

@@ -13,7 +13,7 @@ use crate::refusal::Reason;
 use crate::shape::facts::same;
 
 /// Resize, and its predecessor Upsample.
-pub struct Resize;
+pub(super) struct Resize;
 
 impl Rule for Resize {
     fn ops(&self) -> &'static [&'static str] {

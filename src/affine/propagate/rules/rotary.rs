@@ -8,7 +8,7 @@ use crate::affine::transfer::{At, Rule};
 use crate::refusal::Reason;
 
 /// RotaryEmbedding, of ONNX and of `com.microsoft`.
-pub struct Rotary;
+pub(super) struct Rotary;
 
 impl Rule for Rotary {
     fn ops(&self) -> &'static [&'static str] {

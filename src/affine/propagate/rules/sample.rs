@@ -9,7 +9,7 @@ use crate::affine::transfer::{At, Rule};
 use crate::refusal::Reason;
 
 /// GridSample.
-pub struct Sample;
+pub(super) struct Sample;
 
 impl Rule for Sample {
     fn ops(&self) -> &'static [&'static str] {

@@ -14,7 +14,7 @@ use crate::refusal::Reason;
 use crate::shape::facts::same;
 
 /// Operators that write into a copy of a value.
-pub struct Scatter;
+pub(super) struct Scatter;
 
 /// The inputs with elements: data and updates.
 const VALUE: usize = 0;

@@ -7,7 +7,7 @@ use crate::affine::transfer::{At, Rule, Step};
 use crate::refusal::Reason;
 
 /// SkipLayerNormalization and SkipSimplifiedLayerNormalization.
-pub struct Skip;
+pub(super) struct Skip;
 
 impl Rule for Skip {
     fn ops(&self) -> &'static [&'static str] {

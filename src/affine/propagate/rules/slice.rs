@@ -12,7 +12,7 @@ use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
 /// Slice.
-pub struct Slice;
+pub(crate) struct Slice;
 
 impl Rule for Slice {
     fn ops(&self) -> &'static [&'static str] {
@@ -53,7 +53,7 @@ impl Rule for Slice {
 ///
 /// # Errors
 /// [`Reason::OtherReader`] if a place is taken twice, because it could need two affines.
-pub fn scatter(
+pub(crate) fn scatter(
     affine: &Affine,
     axis: usize,
     taken: &[usize],
@@ -99,7 +99,7 @@ fn placed(
 
 /// The start, end and step of a Slice along an axis, as given.
 #[derive(Clone, Copy)]
-pub struct Cut {
+pub(crate) struct Cut {
     /// The first place. A negative number counts from the end.
     pub start: i64,
     /// The place after the last one. A negative number counts from the end.
@@ -153,7 +153,7 @@ fn place_from(bound: i64, length: i64) -> i64 {
 ///
 /// # Errors
 /// The axes are not known.
-pub fn cuts(at: &At) -> Result<Vec<(usize, Option<Cut>)>, Reason> {
+pub(crate) fn cuts(at: &At) -> Result<Vec<(usize, Option<Cut>)>, Reason> {
     let rank = at.rank(0)?;
     let steps = at.list("steps")?;
     let (starts, ends) = match (at.list("starts"), at.list("ends")) {

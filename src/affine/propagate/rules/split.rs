@@ -10,7 +10,7 @@ use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
 /// Split.
-pub struct Split;
+pub(super) struct Split;
 
 impl Rule for Split {
     fn ops(&self) -> &'static [&'static str] {
@@ -72,7 +72,7 @@ fn parts(at: &At, axis: usize) -> Result<Vec<Range<usize>>, Reason> {
 ///
 /// # Errors
 /// [`Reason::UnknownShape`] if a place is out of range.
-pub fn cut(numbers: &Numbers, axis: usize, range: Range<usize>) -> Result<Numbers, Reason> {
+pub(super) fn cut(numbers: &Numbers, axis: usize, range: Range<usize>) -> Result<Numbers, Reason> {
     match numbers.shape()[axis] {
         1 => Ok(numbers.clone()),
         _ => numbers

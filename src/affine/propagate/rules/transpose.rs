@@ -6,7 +6,7 @@ use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
 /// Transpose.
-pub struct Transpose;
+pub(super) struct Transpose;
 
 impl Rule for Transpose {
     fn ops(&self) -> &'static [&'static str] {

@@ -12,7 +12,7 @@ use crate::refusal::Reason;
 ///
 /// # Errors
 /// [`Reason::Attribute`] for the first attribute that is not understood.
-pub fn meet_the_image(at: &At) -> Result<bool, Reason> {
+pub(crate) fn meet_the_image(at: &At) -> Result<bool, Reason> {
     let axes = kernel_axes(at)?;
     let kernel = at_least(at, "kernel_shape", vec![0; axes], 1)?;
     let strides = at_least(at, "strides", vec![1; axes], 1)?;
@@ -42,7 +42,7 @@ pub fn meet_the_image(at: &At) -> Result<bool, Reason> {
 ///
 /// # Errors
 /// [`Reason::Attribute`] for the first attribute that is not understood.
-pub fn is_by_place(at: &At, axis: usize) -> Result<bool, Reason> {
+pub(crate) fn is_by_place(at: &At, axis: usize) -> Result<bool, Reason> {
     let Some(place) = axis.checked_sub(2) else {
         return Ok(true);
     };

@@ -14,12 +14,12 @@ use crate::ir::{Graph, NodeId, ValueId};
 use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};
 
-pub use search::find;
-pub use step::batch_norm;
+pub(crate) use search::find;
+pub(crate) use step::batch_norm;
 
 /// An affine of one value, with the nodes that compute it.
 #[derive(Debug, Clone)]
-pub struct Chain {
+pub(crate) struct Chain {
     /// The value to which the affine is applied.
     pub input: ValueId,
     /// The result.
@@ -41,7 +41,7 @@ pub struct Chain {
 
 impl Chain {
     /// Whether any of its words begins with one of `starts`.
-    pub fn mentions(&self, starts: &[&str]) -> bool {
+    pub(crate) fn mentions(&self, starts: &[&str]) -> bool {
         self.words
             .iter()
             .any(|word| starts.iter().any(|start| word.starts_with(start)))
@@ -49,7 +49,7 @@ impl Chain {
 
     /// Whether the chain scales each channel. A chain without a scale is a bias. A chain with one
     /// scalar for all channels counts only if its words name a normalizer.
-    pub fn is_per_channel(&self) -> bool {
+    pub(crate) fn is_per_channel(&self) -> bool {
         self.affine.scale.len() > 1
             || (self.nodes.len() > 1 && !self.affine.has_no_scale() && self.is_named())
     }
@@ -60,14 +60,14 @@ impl Chain {
     }
 
     /// Whether the chain contains a BatchNormalization.
-    pub fn has_batch_norm(&self, graph: &Graph) -> bool {
+    pub(crate) fn has_batch_norm(&self, graph: &Graph) -> bool {
         self.nodes
             .iter()
             .any(|&node| graph.is(node, "BatchNormalization"))
     }
 
     /// The only axis along which the affine varies. `None` if it varies along no axis or several.
-    pub fn axis(&self) -> Option<usize> {
+    pub(crate) fn axis(&self) -> Option<usize> {
         match self.affine.axes()[..] {
             [axis] => Some(axis),
             _ => None,
@@ -81,7 +81,7 @@ impl Chain {
     }
 
     /// The part of a site with the affine of the chain.
-    pub fn part(&self) -> Part {
+    pub(crate) fn part(&self) -> Part {
         Part {
             affine: self.affine.clone(),
             input: self.input,
@@ -92,7 +92,7 @@ impl Chain {
     }
 
     /// The site of the chain, of a kind with fixed statistics.
-    pub fn site(&self, view: &View, kind: Kind) -> Site {
+    pub(crate) fn site(&self, view: &View, kind: Kind) -> Site {
         let graph = view.graph;
         let axis = self.axis().or(self.factor_axis).unwrap_or(0);
         let extent = view.facts.extent(self.output, axis);
@@ -114,6 +114,6 @@ impl Chain {
 }
 
 /// A kind with fixed statistics.
-pub const fn offline(name: &'static str) -> Kind {
+pub(crate) const fn offline(name: &'static str) -> Kind {
     Kind::new(name, Family::Offline)
 }

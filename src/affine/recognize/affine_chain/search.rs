@@ -13,7 +13,7 @@ use crate::onnx::operator::Category;
 use crate::shape::facts::{Facts, extent};
 
 /// Finds all maximal chains, in the order of their last nodes.
-pub fn find(analysis: &Analysis) -> Vec<Chain> {
+pub(crate) fn find(analysis: &Analysis) -> Vec<Chain> {
     let Analysis {
         graph,
         facts,

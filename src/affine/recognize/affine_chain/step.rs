@@ -14,7 +14,7 @@ use crate::shape::facts::extent;
 const LARGEST: usize = 1 << 18;
 
 /// The affine of a node on this input, which is its only input that varies.
-pub fn step(at: &At, value: ValueId, output: ValueId) -> Option<Affine> {
+pub(super) fn step(at: &At, value: ValueId, output: ValueId) -> Option<Affine> {
     let rank = at.facts.rank(output)?;
     let is_first = at.graph.input(at.node, 0) == Some(value);
     let affine = match at.graph.op(at.node)? {
@@ -89,7 +89,7 @@ fn longer_axes(extents: &[usize]) -> usize {
 ///
 /// # Errors
 /// The reason why this BatchNormalization is not an affine with constants.
-pub fn batch_norm(at: &At) -> Result<Affine, Reason> {
+pub(crate) fn batch_norm(at: &At) -> Result<Affine, Reason> {
     at.only_attributes(&["epsilon", "momentum", "training_mode", "spatial"])?;
     let extra = at.graph.outputs(at.node).iter().skip(1).flatten();
     let trains = batch_norm_trains(at.proto(), at.opset());

@@ -10,7 +10,7 @@ use crate::ir::{Graph, NodeId, ValueId};
 const ORIGINS: usize = 64;
 
 /// The origin of nodes, in words.
-pub struct Words {
+pub(super) struct Words {
     /// The words, in lower case and sorted, each once.
     pub words: Vec<String>,
     /// The module path of the first node that has one.
@@ -19,7 +19,7 @@ pub struct Words {
 
 impl Words {
     /// Collects the words of some nodes.
-    pub fn from_nodes(graph: &Graph, constants: &Constants, nodes: &[NodeId]) -> Self {
+    pub(super) fn from_nodes(graph: &Graph, constants: &Constants, nodes: &[NodeId]) -> Self {
         let mut words = vec![];
         let mut path = String::new();
         for &node in nodes {

@@ -14,7 +14,7 @@ use crate::refusal::Refusal;
 use crate::shape::facts::extent;
 
 /// The meaning of a region.
-pub struct Meaning {
+pub(super) struct Meaning {
     /// The quotient, in the layout of the input.
     pub output: ValueId,
     /// The nodes after the region that restore that layout.
@@ -35,7 +35,7 @@ pub struct Meaning {
 
 /// A pooling of tokens: the average over a block represents all tokens of the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pooling {
+pub(super) struct Pooling {
     /// The number of blocks along the height and the width.
     pub blocks: [usize; 2],
     /// The number of tokens along the height and the width of a block.
@@ -43,7 +43,7 @@ pub struct Pooling {
 }
 
 /// Reads a region. `None` if it is not a Dynamic Token Normalization of [batch, tokens, channels].
-pub fn interpret(view: &View, alike: &Alike, region: &Region) -> Option<Meaning> {
+pub(super) fn interpret(view: &View, alike: &Alike, region: &Region) -> Option<Meaning> {
     let shape = view.facts.shape(region.input)?;
     let [_, tokens, channels] = &shape[..] else {
         return None;
@@ -228,7 +228,7 @@ fn has_only(formula: &Formula, terms: &[&Term]) -> Option<bool> {
 /// `(x − a·μ^ln − b·Px) / √(c·(σ²)^ln + d·(P(x⊙x) − Px⊙Px) + e)`, times `scale`: lines 10 to 13 of
 /// Algorithm 1. Each weight is [channels], one scalar for each channel.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Normalized {
+pub(super) struct Normalized {
     /// The factor of the quotient.
     pub scale: Numbers,
     /// `a`, the weight of the mean over channels.
@@ -292,7 +292,7 @@ impl Normalized {
     }
 
     /// The weights of these channels.
-    pub fn picked(&self, channels: &Range<usize>) -> Option<Self> {
+    pub(super) fn picked(&self, channels: &Range<usize>) -> Option<Self> {
         Some(Normalized {
             scale: self.scale.pick(0, channels.clone().map(Some))?,
             intra_mean: self.intra_mean.pick(0, channels.clone().map(Some))?,

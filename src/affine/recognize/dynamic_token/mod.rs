@@ -32,7 +32,7 @@ const KIND: Kind = Kind {
 };
 
 /// Dynamic Token Normalization.
-pub struct DynamicToken;
+pub(super) struct DynamicToken;
 
 impl Normalizer for DynamicToken {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

@@ -45,7 +45,7 @@ enum Blend {
 }
 
 /// The new operators of a site.
-pub struct Rewritten {
+pub(super) struct Rewritten {
     /// The nodes. The last one computes the output of the place.
     pub made: Vec<NodeProto>,
     /// Their constants.
@@ -55,7 +55,7 @@ pub struct Rewritten {
 }
 
 /// The place of the new operators in the graph.
-pub struct Place<'t> {
+pub(super) struct Place<'t> {
     /// The value that they read.
     pub input: &'t str,
     /// The value that they output.
@@ -67,7 +67,7 @@ pub struct Place<'t> {
 }
 
 /// Writes the operators of a site.
-pub fn rewrite(graph: &Graph, meaning: &Meaning, place: &Place) -> Option<Rewritten> {
+pub(super) fn rewrite(graph: &Graph, meaning: &Meaning, place: &Place) -> Option<Rewritten> {
     let maker = Maker::new(graph, place.like);
     let mut job = Job {
         maker,

@@ -8,11 +8,11 @@ use crate::analysis::axis_factors::{AxisFactor, AxisFactors};
 use crate::recipe::Numbers;
 
 /// A coefficient with more numbers is not computed. There are fewer channels.
-pub const LARGEST: usize = 1 << 15;
+pub(super) const LARGEST: usize = 1 << 15;
 
 /// One number for each place along some axis factors. It is constant along all others.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Coefficient {
+pub(crate) struct Coefficient {
     /// The axis factors, in ascending order.
     along: Vec<AxisFactor>,
     numbers: Numbers,
@@ -20,7 +20,7 @@ pub struct Coefficient {
 
 impl Coefficient {
     /// A coefficient with one number for all places.
-    pub fn number(number: f64) -> Self {
+    pub(crate) fn number(number: f64) -> Self {
         Coefficient {
             along: vec![],
             numbers: Numbers::number(number, 0),
@@ -29,7 +29,11 @@ impl Coefficient {
 
     /// Builds a coefficient with a number for each place along these axis factors, the last of
     /// which varies fastest.
-    pub fn new(along: &[AxisFactor], numbers: &Numbers, atoms: &AxisFactors) -> Option<Self> {
+    pub(crate) fn new(
+        along: &[AxisFactor],
+        numbers: &Numbers,
+        atoms: &AxisFactors,
+    ) -> Option<Self> {
         let extents: Vec<usize> = along
             .iter()
             .map(|&atom| atoms.extent(atom))
@@ -63,7 +67,7 @@ impl Coefficient {
 
     /// A number for each place along these axis factors, the last of which varies fastest. `None`
     /// if they vary along others.
-    pub fn along(&self, order: &[AxisFactor], atoms: &AxisFactors) -> Option<Numbers> {
+    pub(crate) fn along(&self, order: &[AxisFactor], atoms: &AxisFactors) -> Option<Numbers> {
         let extents: Vec<usize> = order
             .iter()
             .map(|&atom| atoms.extent(atom))
@@ -74,7 +78,7 @@ impl Coefficient {
     }
 
     /// Applies an operation place by place.
-    pub fn zip(
+    pub(crate) fn zip(
         &self,
         other: &Coefficient,
         f: impl Fn(&Numbers, &Numbers) -> Numbers,
@@ -103,7 +107,7 @@ impl Coefficient {
     }
 
     /// Applies a function to all numbers.
-    pub fn map(&self, f: impl Fn(&Numbers) -> Numbers) -> Coefficient {
+    pub(crate) fn map(&self, f: impl Fn(&Numbers) -> Numbers) -> Coefficient {
         Coefficient {
             along: self.along.clone(),
             numbers: f(&self.numbers),
@@ -111,19 +115,19 @@ impl Coefficient {
     }
 
     /// All numbers.
-    pub fn numbers(&self) -> impl Iterator<Item = f64> {
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = f64> {
         self.numbers.iter().copied()
     }
 
     /// Whether all numbers are equal.
-    pub fn is_uniform(&self) -> bool {
+    pub(crate) fn is_uniform(&self) -> bool {
         self.numbers
             .first()
             .is_none_or(|&first| self.numbers.iter().all(|&number| number == first))
     }
 
     /// The coefficient without these axis factors. `None` if it varies along them.
-    pub fn constant_along(&self, over: &[AxisFactor]) -> Option<Coefficient> {
+    pub(crate) fn constant_along(&self, over: &[AxisFactor]) -> Option<Coefficient> {
         let mut constant = self.clone();
         for atom in over {
             let Ok(place) = constant.along.binary_search(atom) else {
@@ -143,7 +147,7 @@ impl Coefficient {
     }
 
     /// The coefficient in terms of axis factors that are not split any further.
-    pub fn settled(&self, atoms: &AxisFactors) -> Option<Coefficient> {
+    pub(crate) fn settled(&self, atoms: &AxisFactors) -> Option<Coefficient> {
         let leaves = atoms.leaves(&self.along);
         if leaves == self.along {
             Some(self.clone())

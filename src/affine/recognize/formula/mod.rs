@@ -11,13 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::analysis::axis_factors::{AxisFactor, AxisFactors};
 
-pub use coefficient::Coefficient;
+pub(super) use coefficient::Coefficient;
 use coefficient::LARGEST;
-pub use read::{Mixing, Quotient, is_understood, read};
+pub(super) use read::{Mixing, Quotient, is_understood, read};
 
 /// A factor of a term of a formula.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Factor {
+pub(super) enum Factor {
     /// `x`.
     Input,
     /// The mean of a product over some axis factors.
@@ -27,7 +27,7 @@ pub enum Factor {
 }
 
 /// A product of factors, in order.
-pub type Term = Vec<Factor>;
+pub(super) type Term = Vec<Factor>;
 
 impl Factor {
     /// The degree of the factor in `x`.
@@ -60,7 +60,7 @@ impl Factor {
 }
 
 /// The degree of a product in `x`.
-pub fn degree(term: &[Factor]) -> usize {
+pub(super) fn degree(term: &[Factor]) -> usize {
     term.iter().map(Factor::degree).sum()
 }
 
@@ -99,7 +99,7 @@ fn mean(term: &[Factor], along: AxisFactor) -> Term {
 
 /// `scale · Σ coefficient · product of factors`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Formula {
+pub(super) struct Formula {
     /// The factor of all terms. If it is 0 for a channel, the terms of the channel are still known.
     pub scale: Coefficient,
     /// The coefficients, by the factors of their terms.
@@ -108,7 +108,7 @@ pub struct Formula {
 
 impl Formula {
     /// A formula with a single term.
-    pub fn term(factors: &[Factor], coefficient: Coefficient) -> Self {
+    pub(super) fn term(factors: &[Factor], coefficient: Coefficient) -> Self {
         let terms = BTreeMap::from([(factors.to_vec(), coefficient)]);
         Formula {
             scale: Coefficient::number(1.0),
@@ -117,7 +117,7 @@ impl Formula {
     }
 
     /// The value of a constant formula. `None` if it depends on `x`.
-    pub fn constant(&self) -> Option<Coefficient> {
+    pub(super) fn constant(&self) -> Option<Coefficient> {
         self.terms
             .keys()
             .all(Vec::is_empty)
@@ -125,7 +125,7 @@ impl Formula {
     }
 
     /// The coefficient of a term, including the scale.
-    pub fn coefficient(&self, factors: &[Factor]) -> Option<Coefficient> {
+    pub(super) fn coefficient(&self, factors: &[Factor]) -> Option<Coefficient> {
         match self.terms.get(factors) {
             Some(own) => own.zip(&self.scale, |a, b| a * b),
             None => Some(Coefficient::number(0.0)),
@@ -133,13 +133,13 @@ impl Formula {
     }
 
     /// The formula times a constant.
-    pub fn scaled(mut self, by: &Coefficient) -> Option<Self> {
+    pub(super) fn scaled(mut self, by: &Coefficient) -> Option<Self> {
         self.scale = self.scale.zip(by, |a, b| a * b)?;
         Some(self)
     }
 
     /// The formula without its scale.
-    pub fn unscaled(&self) -> Self {
+    pub(super) fn unscaled(&self) -> Self {
         Formula {
             scale: Coefficient::number(1.0),
             ..self.clone()
@@ -147,13 +147,13 @@ impl Formula {
     }
 
     /// The formula with the opposite sign.
-    pub fn negated(mut self) -> Self {
+    pub(super) fn negated(mut self) -> Self {
         self.scale = self.scale.map(|a| -a);
         self
     }
 
     /// Multiplies the coefficients by the scale, and removes terms that are 0.
-    pub fn spread(&self) -> Option<Self> {
+    pub(super) fn spread(&self) -> Option<Self> {
         let mut spread = Formula {
             scale: Coefficient::number(1.0),
             terms: BTreeMap::new(),
@@ -180,7 +180,7 @@ impl Formula {
     }
 
     /// The sum of two formulas.
-    pub fn plus(&self, other: &Formula) -> Option<Self> {
+    pub(super) fn plus(&self, other: &Formula) -> Option<Self> {
         if self.scale != other.scale {
             return self.spread()?.plus_same(&other.spread()?);
         }
@@ -195,7 +195,7 @@ impl Formula {
     }
 
     /// The product of two formulas. `None` if a term has a degree above 2.
-    pub fn times(&self, other: &Formula) -> Option<Self> {
+    pub(super) fn times(&self, other: &Formula) -> Option<Self> {
         // A constant only changes the scale.
         for (constant, formula) in [(self, other), (other, self)] {
             if let Some(constant) = constant.constant() {
@@ -242,7 +242,7 @@ impl Formula {
     }
 
     /// The mean over axis factors of `x`.
-    pub fn mean(&self, over: &[AxisFactor]) -> Option<Self> {
+    pub(super) fn mean(&self, over: &[AxisFactor]) -> Option<Self> {
         self.spread()?.mapped(over, |term| {
             let atoms = over.iter();
             Some(atoms.fold(term.to_vec(), |term, &along| mean(&term, along)))
@@ -259,7 +259,7 @@ impl Formula {
 
     /// The derivative with respect to a scalar that is added to all of `x`. `None` if it is not
     /// known.
-    pub fn derivative(&self) -> Option<Self> {
+    pub(super) fn derivative(&self) -> Option<Self> {
         let mut derived = Formula {
             scale: Coefficient::number(1.0),
             terms: BTreeMap::new(),

@@ -15,7 +15,7 @@ use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
 
 /// A subtracted mean of the channels.
-pub struct SubtractedMean;
+pub(crate) struct SubtractedMean;
 
 impl Normalizer for SubtractedMean {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

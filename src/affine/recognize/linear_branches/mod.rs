@@ -20,9 +20,9 @@ mod window;
 
 use std::cmp::Reverse;
 
-pub use mean::SubtractedMean;
-pub use repeated::RepeatedPart;
-pub use row::Factors;
+pub(super) use mean::SubtractedMean;
+pub(super) use repeated::RepeatedPart;
+pub(super) use row::Factors;
 use sum::Sum;
 use summand::Summand;
 use union::Union;
@@ -32,7 +32,7 @@ use crate::hash::HashMap;
 use crate::ir::{NodeId, ValueId};
 
 /// Branches of one value.
-pub struct Branches;
+pub(super) struct Branches;
 
 impl Normalizer for Branches {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

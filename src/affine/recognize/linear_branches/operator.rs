@@ -11,7 +11,7 @@ use crate::refusal::Reason;
 ///
 /// # Errors
 /// The element type of the weight is unknown.
-pub fn operator(
+pub(super) fn operator(
     view: &View,
     like: &Windowed,
     x: &str,

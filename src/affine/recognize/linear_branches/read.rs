@@ -11,7 +11,7 @@ use crate::shape::facts::extent;
 
 /// A term that is linear in a value, with constant coefficients.
 #[derive(Debug, Clone)]
-pub struct Branch {
+pub(super) struct Branch {
     pub window: Window,
     /// The weight: `[channels out, channels in / group, kernel...]`.
     pub weight: Recipe,
@@ -23,7 +23,7 @@ pub struct Branch {
 
 /// An operator with a window, or two such operators in a row.
 #[derive(Debug, Clone)]
-pub struct Windowed {
+pub(super) struct Windowed {
     /// The last node.
     pub node: NodeId,
     pub nodes: Vec<NodeId>,
@@ -35,7 +35,7 @@ pub struct Windowed {
 impl Windowed {
     /// The operator with a window that outputs a value. It is merged with the operator before it if
     /// nothing is in between.
-    pub fn making(view: &View, value: ValueId) -> Option<Self> {
+    pub(super) fn making(view: &View, value: ValueId) -> Option<Self> {
         let operator = Self::alone(view, value)?;
         Some(
             operator
@@ -47,7 +47,7 @@ impl Windowed {
 
     /// The linear operator before this one, with the constant that is added after it. `None` if its
     /// result has other readers.
-    pub fn before(&self, view: &View) -> Option<Self> {
+    pub(super) fn before(&self, view: &View) -> Option<Self> {
         let first = *self.nodes.first()?;
         view.only_reader(self.base)
             .filter(|&reader| reader == first)?;
@@ -60,7 +60,7 @@ impl Windowed {
     }
 
     /// The operator that outputs a value, with the Add of its bias if it has no input for one.
-    pub fn with_bias(view: &View, value: ValueId) -> Option<Self> {
+    pub(super) fn with_bias(view: &View, value: ValueId) -> Option<Self> {
         Self::alone(view, value).or_else(|| {
             let add = view.maker(value)?;
             let operands = view.graph.inputs(add).iter().take(2).flatten().copied();
@@ -74,7 +74,7 @@ impl Windowed {
 
     /// Composes this operator with the one before it. `None` if the composition is not one
     /// operator.
-    pub fn behind(&self, before: Self) -> Option<Self> {
+    pub(super) fn behind(&self, before: Self) -> Option<Self> {
         let branch = before.branch.ok()?.then(self.branch.as_ref().ok()?).ok()?;
         let nodes = [&before.nodes[..], &self.nodes].concat();
         Some(Self {
@@ -87,7 +87,7 @@ impl Windowed {
 
     /// The operator with the constant that a node adds to each channel. `None` if the node does
     /// anything else.
-    pub fn shifted(&self, view: &View, node: NodeId) -> Option<Self> {
+    pub(super) fn shifted(&self, view: &View, node: NodeId) -> Option<Self> {
         let graph = view.graph;
         let made = graph.only_output(*self.nodes.last()?)?;
         let (op, inputs) = (graph.op(node)?, graph.inputs(node));
@@ -115,7 +115,7 @@ impl Windowed {
 
     /// A mean over windows, together with an affine that is its only reader. The mean has no weight
     /// that could absorb the affine, and no shift passes it if its border counts.
-    pub fn before_affine(view: &View, chain: &Chain) -> Option<Self> {
+    pub(super) fn before_affine(view: &View, chain: &Chain) -> Option<Self> {
         let mean = Self::making(view, chain.input).filter(|mean| !mean.has_weight(view))?;
         let mut nodes = chain.nodes.iter();
         let is_beside = nodes.all(|&node| view.are_in_one_body(node, mean.node));
@@ -135,12 +135,12 @@ impl Windowed {
     }
 
     /// Whether the operator has no input for a bias.
-    pub fn is_product(&self, view: &View) -> bool {
+    pub(super) fn is_product(&self, view: &View) -> bool {
         view.graph.is(self.node, "MatMul")
     }
 
     /// The operator with a window that outputs a value.
-    pub fn alone(view: &View, value: ValueId) -> Option<Self> {
+    pub(super) fn alone(view: &View, value: ValueId) -> Option<Self> {
         let node = view.maker(value)?;
         view.graph.only_output(node)?;
         let at = view.at(node);
@@ -165,7 +165,7 @@ impl Windowed {
     }
 
     /// Whether the operator has a weight of its own.
-    pub fn has_weight(&self, view: &View) -> bool {
+    pub(super) fn has_weight(&self, view: &View) -> bool {
         !view.graph.is(self.node, "AveragePool")
     }
 }
@@ -194,14 +194,14 @@ impl Branch {
     }
 
     /// The identity, as a branch next to an operator with this window.
-    pub fn identity(beside: &Window) -> Option<Self> {
+    pub(super) fn identity(beside: &Window) -> Option<Self> {
         let window = each(beside)?;
         let weight = Recipe::filled(1.0, &window.shape());
         Some(Self::new(window, weight, None))
     }
 
     /// An affine, as a branch next to an operator with this window.
-    pub fn affine(chain: &Chain, beside: &Window) -> Option<Self> {
+    pub(super) fn affine(chain: &Chain, beside: &Window) -> Option<Self> {
         let window = each(beside)?;
         let rank = chain.affine.rank();
         let axis = window.channel_axis(rank)?;
@@ -221,7 +221,7 @@ impl Branch {
     }
 
     /// The operator with the opposite sign.
-    pub fn negated(self) -> Self {
+    pub(super) fn negated(self) -> Self {
         Self {
             weight: self.weight.neg(),
             bias: self.bias.map(|bias| bias.neg()),
@@ -253,7 +253,7 @@ fn per_channel(numbers: &Recipe, rank: usize, axis: usize, channels: usize) -> O
 
 /// Reshapes a constant summand after an operator to a list over its channels. `None` if it has
 /// another form.
-pub fn shift(view: &View, constant: ValueId, operator: &Windowed) -> Option<Recipe> {
+pub(super) fn shift(view: &View, constant: ValueId, operator: &Windowed) -> Option<Recipe> {
     let window = &operator.branch.as_ref().ok()?.window;
     let rank = view.facts.rank(view.graph.only_output(operator.node)?)?;
     let axis = window.channel_axis(rank)?;

@@ -24,7 +24,7 @@ use crate::shape::facts::{extent, same};
 const WIDE: usize = 4;
 
 /// Channels that are repeated before a linear operator.
-pub struct RepeatedPart;
+pub(crate) struct RepeatedPart;
 
 impl Normalizer for RepeatedPart {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {

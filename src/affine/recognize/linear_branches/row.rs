@@ -16,7 +16,7 @@ use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
 
 /// Two linear operators in a row.
-pub struct Factors;
+pub(crate) struct Factors;
 
 impl Normalizer for Factors {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
@@ -65,7 +65,7 @@ fn shift_in_between(view: &View, second: &Windowed) -> Option<Site> {
 }
 
 /// Adds the Add of a bias after a product to the row.
-pub fn with_bias(view: &View, row: Windowed) -> Windowed {
+pub(super) fn with_bias(view: &View, row: Windowed) -> Windowed {
     let output = view
         .graph
         .only_output(row.node)
@@ -120,7 +120,7 @@ impl Branch {
     ///
     /// # Errors
     /// The reason why they are not one operator.
-    pub fn then(&self, next: &Branch) -> Result<Self, Reason> {
+    pub(super) fn then(&self, next: &Branch) -> Result<Self, Reason> {
         let window = self.window.then(&next.window).ok_or(Reason::Unaligned)?;
         if self.bias.is_some() && !next.window.stays_inside() {
             return Err(Reason::Padding);

@@ -5,14 +5,14 @@ use crate::ir::{NodeId, ValueId};
 
 /// A value that a sum adds or subtracts.
 #[derive(Debug, Clone, Copy)]
-pub struct Addend {
+pub(super) struct Addend {
     pub value: ValueId,
     pub negative: bool,
 }
 
 /// A sum of several nodes, such as a row of Adds.
 #[derive(Debug)]
-pub struct Sum {
+pub(super) struct Sum {
     pub output: ValueId,
     pub terms: Vec<Addend>,
     /// The nodes that add.
@@ -21,7 +21,7 @@ pub struct Sum {
 
 impl Sum {
     /// The sum that ends in a node. `None` if the node is not a sum, or is part of a larger sum.
-    pub fn ending_in(view: &View, root: NodeId) -> Option<Self> {
+    pub(super) fn ending_in(view: &View, root: NodeId) -> Option<Self> {
         let output = view.graph.only_output(root)?;
         operands(view, root)?;
         if summand(view, output).is_some()

@@ -8,7 +8,7 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::refusal::{Reason, Refusal};
 
 /// A term of a sum, with its producer.
-pub struct Summand<'v> {
+pub(super) struct Summand<'v> {
     pub term: Addend,
     form: SummandForm<'v>,
 }
@@ -37,7 +37,7 @@ impl<'v> SummandForm<'v> {
 }
 
 impl<'v> Summand<'v> {
-    pub fn new(view: &'v View, term: Addend) -> Self {
+    pub(super) fn new(view: &'v View, term: Addend) -> Self {
         let form = match Windowed::making(view, term.value) {
             _ if view.constants.is_constant(term.value) => SummandForm::Constant,
             Some(operator) => SummandForm::Operator(operator),
@@ -47,7 +47,7 @@ impl<'v> Summand<'v> {
     }
 
     /// The values in which the term may be linear: the input of its operators, and the term itself.
-    pub fn bases(&self) -> impl Iterator<Item = ValueId> {
+    pub(super) fn bases(&self) -> impl Iterator<Item = ValueId> {
         let read = match &self.form {
             SummandForm::Operator(operator) => Some(operator.base),
             SummandForm::Chain(chain) => Some(chain.input),
@@ -56,13 +56,13 @@ impl<'v> Summand<'v> {
         read.into_iter().chain([self.term.value])
     }
 
-    pub fn is_constant(&self) -> bool {
+    pub(super) fn is_constant(&self) -> bool {
         matches!(self.form, SummandForm::Constant)
     }
 
     /// The operator on `base` that computes the term, if it has a weight to which other weights can
     /// be added.
-    pub fn operator(&self, view: &View, base: ValueId) -> Option<&Windowed> {
+    pub(super) fn operator(&self, view: &View, base: ValueId) -> Option<&Windowed> {
         match &self.form {
             SummandForm::Operator(operator) => {
                 Some(operator).filter(|operator| operator.base == base && operator.has_weight(view))
@@ -73,7 +73,7 @@ impl<'v> Summand<'v> {
 
     /// The rank of the term as the one to which others are added. A single operator with a large
     /// weight is best.
-    pub fn rank(&self, view: &View, base: ValueId) -> (bool, bool, usize) {
+    pub(super) fn rank(&self, view: &View, base: ValueId) -> (bool, bool, usize) {
         let Some(operator) = self.operator(view, base) else {
             return (false, false, 0);
         };
@@ -85,7 +85,7 @@ impl<'v> Summand<'v> {
     }
 
     /// The nodes that compute only this term.
-    pub fn nodes(&self, base: ValueId) -> &[NodeId] {
+    pub(super) fn nodes(&self, base: ValueId) -> &[NodeId] {
         match &self.form {
             _ if self.term.value == base => &[],
             SummandForm::Operator(operator) => &operator.nodes,
@@ -98,7 +98,12 @@ impl<'v> Summand<'v> {
     ///
     /// # Errors
     /// The reason why the term is not linear, or has to stay.
-    pub fn branch(&self, view: &View, base: ValueId, beside: &Window) -> Result<Branch, Refusal> {
+    pub(super) fn branch(
+        &self,
+        view: &View,
+        base: ValueId,
+        beside: &Window,
+    ) -> Result<Branch, Refusal> {
         let name = view.graph.value_name(self.term.value);
         let branch = match &self.form {
             _ if self.term.value == base => Branch::identity(beside),

@@ -14,7 +14,7 @@ use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
 
 /// An operator that computes the sum of several operators.
-pub struct Union<'m> {
+pub(super) struct Union<'m> {
     /// The operator on which it is modelled.
     like: &'m Windowed,
     /// The indices of the terms that it computes.
@@ -27,7 +27,7 @@ impl<'m> Union<'m> {
     ///
     /// # Errors
     /// The first reason, if no operator can absorb others.
-    pub fn new(
+    pub(super) fn new(
         view: &View,
         parts: &'m [Summand],
         base: ValueId,
@@ -137,7 +137,7 @@ impl<'m> Union<'m> {
     }
 
     /// The nodes that are no longer needed, in execution order.
-    pub fn nodes(&self, view: &View, sum: &Sum, parts: &[Summand]) -> Vec<NodeId> {
+    pub(super) fn nodes(&self, view: &View, sum: &Sum, parts: &[Summand]) -> Vec<NodeId> {
         let own = self
             .parts
             .iter()
@@ -152,7 +152,7 @@ impl<'m> Union<'m> {
     ///
     /// # Errors
     /// The element type of the weight is unknown.
-    pub fn replacement(
+    pub(super) fn replacement(
         &self,
         view: &View,
         sum: &Sum,

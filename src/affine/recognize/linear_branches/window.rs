@@ -8,11 +8,11 @@
 use crate::recipe::Recipe;
 
 /// The largest number that an attribute may have.
-pub const LARGEST: i64 = 1 << 31;
+pub(super) const LARGEST: i64 = 1 << 31;
 
 /// A window along one spatial axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Taps {
+pub(super) struct Taps {
     pub kernel: i64,
     pub stride: i64,
     pub dilation: i64,
@@ -23,7 +23,7 @@ pub struct Taps {
 
 impl Taps {
     /// A single tap at the place of the result.
-    pub const SAME: Self = Self {
+    pub(super) const SAME: Self = Self {
         kernel: 1,
         stride: 1,
         dilation: 1,
@@ -116,7 +116,7 @@ fn gcd(a: i64, b: i64) -> i64 {
 /// The window of a linear operator with a weight of shape `[channels out, channels in / group,
 /// kernel...]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Window {
+pub(super) struct Window {
     /// The numbers of input and output channels.
     pub channels: [usize; 2],
     pub group: usize,
@@ -126,7 +126,7 @@ pub struct Window {
 
 impl Window {
     /// The window of the identity on each channel. With no channels, there is one empty group.
-    pub fn each(channels: usize, spatial: usize) -> Self {
+    pub(super) fn each(channels: usize, spatial: usize) -> Self {
         Self {
             channels: [channels; 2],
             group: channels.max(1),
@@ -135,7 +135,7 @@ impl Window {
     }
 
     /// The extents of the weight.
-    pub fn shape(&self) -> Vec<usize> {
+    pub(super) fn shape(&self) -> Vec<usize> {
         let [inner, outer] = self.channels;
         let kernel = self.axes.iter().map(|axis| axis.kernel as usize);
         [outer, inner / self.group]
@@ -145,12 +145,12 @@ impl Window {
     }
 
     /// The number of products for each place of the result.
-    pub fn work(&self) -> usize {
+    pub(super) fn work(&self) -> usize {
         self.shape().into_iter().fold(1, usize::saturating_mul)
     }
 
     /// The window with the taps of both. `None` if the extents of their results differ.
-    pub fn joined(&self, other: &Self) -> Option<Self> {
+    pub(super) fn joined(&self, other: &Self) -> Option<Self> {
         if self.channels != other.channels || self.axes.len() != other.axes.len() {
             return None;
         }
@@ -168,7 +168,7 @@ impl Window {
     }
 
     /// The composition with another window. `None` if it is not a window.
-    pub fn then(&self, next: &Self) -> Option<Self> {
+    pub(super) fn then(&self, next: &Self) -> Option<Self> {
         if self.channels[1] != next.channels[0] || self.axes.len() != next.axes.len() {
             return None;
         }
@@ -187,7 +187,7 @@ impl Window {
     }
 
     /// The axis of the channels in a value of rank `rank`.
-    pub fn channel_axis(&self, rank: usize) -> Option<usize> {
+    pub(super) fn channel_axis(&self, rank: usize) -> Option<usize> {
         if self.axes.is_empty() {
             rank.checked_sub(1)
         } else {
@@ -196,14 +196,14 @@ impl Window {
     }
 
     /// Whether the window reads no place outside of the input.
-    pub fn stays_inside(&self) -> bool {
+    pub(super) fn stays_inside(&self) -> bool {
         self.axes
             .iter()
             .all(|axis| axis.before == 0 && axis.after == 0)
     }
 
     /// Extends a weight of this window to the window `all`, with 0 at all other taps.
-    pub fn widened(&self, weight: &Recipe, all: &Self) -> Option<Recipe> {
+    pub(super) fn widened(&self, weight: &Recipe, all: &Self) -> Option<Recipe> {
         let mut weight = in_groups(weight, self.group, all.group)?;
         for (axis, (own, all)) in self.axes.iter().zip(&all.axes).enumerate() {
             weight = weight.pick(axis + 2, own.taps(*all))?;
@@ -214,7 +214,7 @@ impl Window {
 
 /// Converts the weight of a grouped operator to one with fewer groups, with the blocks on the
 /// diagonal.
-pub fn in_groups(weight: &Recipe, from: usize, to: usize) -> Option<Recipe> {
+pub(super) fn in_groups(weight: &Recipe, from: usize, to: usize) -> Option<Recipe> {
     let blocks = from / to;
     if blocks == 1 {
         return Some(weight.clone());

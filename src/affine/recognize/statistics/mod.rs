@@ -17,7 +17,7 @@ use trail::{Division, Moment, Trail};
 
 /// A normalization by statistics of the input, without the affine after it.
 #[derive(Debug, Clone)]
-pub struct Core {
+pub(crate) struct Core {
     /// The value that is normalized.
     pub input: ValueId,
     /// The normalized value.
@@ -53,7 +53,7 @@ pub struct Core {
 
 impl Core {
     /// Whether the squared value has the shape of the normalized value.
-    pub fn input_is_squared(&self, view: &View) -> bool {
+    pub(crate) fn input_is_squared(&self, view: &View) -> bool {
         view.facts
             .shape(self.squared)
             .is_some_and(|shape| Some(shape) == view.facts.shape(self.output))
@@ -61,12 +61,12 @@ impl Core {
 }
 
 /// The core that ends in a node, which is a Div or a Mul by a reciprocal.
-pub fn core(view: &View, node: NodeId) -> Option<Core> {
+pub(crate) fn core(view: &View, node: NodeId) -> Option<Core> {
     scaled_core(view, node).filter(|core| core.factor.is_none())
 }
 
 /// Like [`core()`], but the numerator of the reciprocal may differ from 1.
-pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
+pub(crate) fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
     let graph = view.graph;
     let output = graph.only_output(node)?;
     let mut trail = Trail::new(view, node);
@@ -118,7 +118,7 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
 }
 
 /// The nodes among `nodes` that only move or widen statistics, or change their type.
-pub fn widening(view: &View, nodes: &[NodeId]) -> Vec<NodeId> {
+pub(crate) fn widening(view: &View, nodes: &[NodeId]) -> Vec<NodeId> {
     let widening = nodes.iter().copied().filter(|&node| view.widens(node));
     widening.collect()
 }
@@ -126,7 +126,7 @@ pub fn widening(view: &View, nodes: &[NodeId]) -> Vec<NodeId> {
 /// Whether the statistics of a value along some axes are combined with the places to which they
 /// belong. `met` is the statistic where it is combined. Movements on the path must keep the order
 /// of the numbers, and broadcasts must widen only along these axes.
-pub fn is_in_place(
+pub(crate) fn is_in_place(
     view: &View,
     met: ValueId,
     path: &[NodeId],
@@ -188,7 +188,7 @@ impl NormalizedPlaces<'_> {
 }
 
 /// The site around a core. If there is a chain after it, that is its affine.
-pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
+pub(crate) fn site(view: &View, kind: &'static str, core: &Core) -> Site {
     let inside = core.inside.and_then(|node| view.chain(node));
     let chain = inside.or_else(|| view.chain_from(core.output));
     let axis = chain
@@ -198,7 +198,7 @@ pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
 }
 
 /// The site around the nodes of a normalized value, in execution order. `chain` is its affine.
-pub fn around(
+pub(crate) fn around(
     view: &View,
     kind: &'static str,
     nodes: &[NodeId],
@@ -228,7 +228,7 @@ pub fn around(
 }
 
 /// A normalization of a reshaped value whose result is reshaped back.
-pub struct Reshaped {
+pub(crate) struct Reshaped {
     /// The value before the first Reshape.
     pub input: ValueId,
     /// The result, in the shape of `input`.
@@ -239,7 +239,7 @@ pub struct Reshaped {
 
 /// The two Reshapes around a normalization from `input` to `output` that undo each other. No other
 /// node may move elements in between.
-pub fn reshaped(view: &View, input: ValueId, output: ValueId) -> Option<Reshaped> {
+pub(crate) fn reshaped(view: &View, input: ValueId, output: ValueId) -> Option<Reshaped> {
     let graph = view.graph;
     let apart = view.maker(input)?;
     let together = view.only_reader(output)?;
@@ -258,7 +258,11 @@ pub fn reshaped(view: &View, input: ValueId, output: ValueId) -> Option<Reshaped
 
 /// The chain that scales a quotient. It is after the result, or else after the numerator, since a
 /// scale passes a division. If neither scales, a chain that only shifts the result.
-pub fn scaling<'v>(view: &'v View, numerator: ValueId, result: ValueId) -> Option<&'v Chain> {
+pub(crate) fn scaling<'v>(
+    view: &'v View,
+    numerator: ValueId,
+    result: ValueId,
+) -> Option<&'v Chain> {
     let behind = view.chain_from(result);
     let before = view.maker(numerator).and_then(|node| view.chain(node));
     let before = before.filter(|chain| chain.output == numerator && chain.affine.has_no_shift());

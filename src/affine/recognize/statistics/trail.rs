@@ -12,7 +12,7 @@ const ROOT: f64 = 0.5;
 const ROUNDED: f64 = 1e-6;
 
 /// The quotient `numerator / root^power`.
-pub struct Division {
+pub(super) struct Division {
     pub numerator: ValueId,
     pub root: ValueId,
     pub power: f64,
@@ -20,7 +20,7 @@ pub struct Division {
 
 /// The statistic of the squares.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
+pub(super) enum Moment {
     Sum,
     Mean,
     /// The mean of squares minus the square of the mean.
@@ -28,7 +28,7 @@ pub enum Moment {
 }
 
 /// A statistic of the squares of a value.
-pub struct Squares {
+pub(super) struct Squares {
     /// The value that is squared.
     pub base: ValueId,
     pub moment: Moment,
@@ -37,7 +37,7 @@ pub struct Squares {
 }
 
 /// The search, and the nodes that it has passed.
-pub struct Trail<'t, 'a> {
+pub(super) struct Trail<'t, 'a> {
     view: &'t View<'a>,
     pub nodes: Vec<NodeId>,
     pub factor: Option<NodeId>,
@@ -49,7 +49,7 @@ pub struct Trail<'t, 'a> {
 
 impl<'t, 'a> Trail<'t, 'a> {
     /// A search that starts at this node.
-    pub fn new(view: &'t View<'a>, last: NodeId) -> Self {
+    pub(super) fn new(view: &'t View<'a>, last: NodeId) -> Self {
         Trail {
             view,
             nodes: vec![last],
@@ -111,7 +111,7 @@ impl<'t, 'a> Trail<'t, 'a> {
     }
 
     /// The division that a node computes, as a Div or as a Mul by a reciprocal.
-    pub fn division(&mut self, node: NodeId) -> Option<Division> {
+    pub(super) fn division(&mut self, node: NodeId) -> Option<Division> {
         let graph = self.view.graph;
         let (left, right) = (graph.input(node, 0)?, graph.input(node, 1)?);
         match graph.op(node)? {
@@ -168,7 +168,7 @@ impl<'t, 'a> Trail<'t, 'a> {
 
     /// Reads `√v`, or `v` to this power. Returns `v` and `false`. For a ReduceL2 it returns the
     /// result of the ReduceL2 and `true`.
-    pub fn root(&mut self, value: ValueId, power: f64) -> Option<(ValueId, bool)> {
+    pub(super) fn root(&mut self, value: ValueId, power: f64) -> Option<(ValueId, bool)> {
         let value = self.widened(value);
         let bare = self.without_epsilon(value);
         if bare != value {
@@ -216,7 +216,7 @@ impl<'t, 'a> Trail<'t, 'a> {
     }
 
     /// Reads the squares that are averaged or summed, with an ε.
-    pub fn mean_square(&mut self, value: ValueId) -> Option<Squares> {
+    pub(super) fn mean_square(&mut self, value: ValueId) -> Option<Squares> {
         let value = self.widened(value);
         let value = self.without_epsilon(value);
         let value = self.widened(value);
@@ -352,7 +352,11 @@ impl<'t, 'a> Trail<'t, 'a> {
     /// another value.
     ///
     /// The squares may be of a reshaped value.
-    pub fn dividend(&mut self, numerator: ValueId, squares: &Squares) -> Option<(ValueId, bool)> {
+    pub(super) fn dividend(
+        &mut self,
+        numerator: ValueId,
+        squares: &Squares,
+    ) -> Option<(ValueId, bool)> {
         let plain = self.plain(numerator);
         let below = self.origin(squares.base);
         let centre = self.centred(plain);

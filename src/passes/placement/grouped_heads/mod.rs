@@ -64,13 +64,13 @@ enum GroupForm {
 }
 
 /// Finds a product without the repetition of its second operand.
-pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
+pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     GroupedProduct::read(analysis, node)?.ok()?.moved()
 }
 
 /// The line in the plan for a product whose second operand repeats an axis and cannot be changed.
 /// `None` for other products.
-pub fn refused(analysis: &Analysis, node: NodeId) -> Option<Placed> {
+pub(super) fn refused(analysis: &Analysis, node: NodeId) -> Option<Placed> {
     let why = match GroupedProduct::read(analysis, node)? {
         Ok(product) if product.moved().is_some() => return None,
         Ok(_) => Reason::UnknownShape,

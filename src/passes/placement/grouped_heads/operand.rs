@@ -16,7 +16,7 @@ const MATRIX: usize = 2;
 
 /// A node that passes elements on. It moves or repeats them, or computes each of them separately.
 #[derive(Debug, Clone, Copy)]
-pub struct Link {
+pub(super) struct Link {
     /// The node.
     pub node: NodeId,
     /// The input with the elements.
@@ -29,7 +29,7 @@ pub struct Link {
 
 /// An operand that repeats places of a source.
 #[derive(Debug, Clone)]
-pub struct RepeatedOperand {
+pub(super) struct RepeatedOperand {
     /// The value before the first repetition.
     pub source: ValueId,
     /// The element of the source that each element of the operand is.
@@ -43,7 +43,7 @@ pub struct RepeatedOperand {
 impl RepeatedOperand {
     /// Reads the nodes that produce an operand. `None` if none of them repeats places in a way that
     /// can be followed.
-    pub fn read(analysis: &Analysis, operand: ValueId) -> Option<Self> {
+    pub(super) fn read(analysis: &Analysis, operand: ValueId) -> Option<Self> {
         let links = links(analysis, operand);
         let mut may_repeat = (0..links.len()).filter(|&first| links[first].may_repeat);
         let first = may_repeat.find_map(|first| {
@@ -83,7 +83,7 @@ impl RepeatedOperand {
 
     /// Whether all repetitions have known counts. A matrix that is repeated for an unknown batch
     /// has no heads.
-    pub fn repeats_known_times(&self) -> bool {
+    pub(super) fn repeats_known_times(&self) -> bool {
         let value = self.map.value();
         let mut repeats = value
             .iter()
@@ -97,7 +97,7 @@ impl RepeatedOperand {
     ///
     /// # Errors
     /// [`Reason::GraphOutput`], or [`Reason::OtherReader`] if another node needs a repeated value.
-    pub fn nodes(&self, graph: &Graph, product: NodeId) -> Result<Vec<NodeId>, Reason> {
+    pub(super) fn nodes(&self, graph: &Graph, product: NodeId) -> Result<Vec<NodeId>, Reason> {
         let repeating = self.links[self.moved..].iter().map(|link| link.node);
         let repeating: Vec<NodeId> = repeating.collect();
         let mut nodes = [&repeating[..], &[product]].concat();
@@ -166,7 +166,7 @@ fn links(analysis: &Analysis, operand: ValueId) -> Vec<Link> {
 
 impl Link {
     /// Reads a node. `None` if it does not pass elements on, or is not known to.
-    pub fn read(at: &At) -> Option<Self> {
+    pub(super) fn read(at: &At) -> Option<Self> {
         let category = at.graph.category(at.node);
         let is_cast = at.graph.domain_op(at.node) == ("", "Cast");
         let is_elementwise = is_cast || category.is_some_and(Category::is_elementwise);

@@ -6,7 +6,7 @@ use crate::shape::facts::same;
 
 /// Adds the Reshapes and the Transpose that move the factors of a value from the axes `from` to the
 /// axes `to`. Returns the name of the result. `None` if a Reshape would have two unknown extents.
-pub fn rearranged(
+pub(super) fn rearranged(
     factors: &AxisFactors,
     value: &str,
     [from, to]: [&Axes; 2],

@@ -12,7 +12,7 @@ use crate::shape::facts::{extent, same};
 
 /// A Resize. All Resizes of a region must have equal settings.
 #[derive(Clone)]
-pub struct Widening {
+pub(super) struct Widening {
     settings: (String, String, String, i64),
     /// The refusal if the Resize does more than repeat places. Then the formula is known, but other
     /// operators cannot replace the site.
@@ -61,7 +61,7 @@ fn are_all(at: &At, name: &str, number: i64) -> bool {
 
 impl Reading<'_> {
     /// Reads averages of blocks of an image, without padding.
-    pub fn pool(&mut self, node: NodeId) -> Option<Value> {
+    pub(super) fn pool(&mut self, node: NodeId) -> Option<Value> {
         let (at, value) = (self.at(node), self.plain(node, 0)?);
         at.only_attributes(AVERAGE_POOL).ok()?;
         let kernel = at.attr_ints("kernel_shape").ok()??;
@@ -88,7 +88,7 @@ impl Reading<'_> {
     }
 
     /// Reads a Resize that repeats every place of an image next to itself.
-    pub fn widen(&mut self, node: NodeId) -> Option<Value> {
+    pub(super) fn widen(&mut self, node: NodeId) -> Option<Value> {
         let (at, value) = (self.at(node), self.plain(node, 0)?);
         let (from, to) = (at.shape(0).ok()?, self.shape(node)?);
         (from.len() == to.len() && from.len() == value.axes.len()).then_some(())?;

@@ -12,7 +12,7 @@ use crate::shape::facts::{Shape, extent};
 
 /// `P`: a stack of matrices, and which of them is applied at each place of the input.
 #[derive(Clone, PartialEq)]
-pub struct Mixing {
+pub(crate) struct Mixing {
     /// The matrices, along the first axis.
     pub matrices: Numbers,
     /// The index of the matrix for each place.
@@ -23,7 +23,7 @@ pub struct Mixing {
 
 impl Mixing {
     /// The matrices in terms of axis factors that are not split any further.
-    pub fn settled(&self, atoms: &AxisFactors) -> Option<Mixing> {
+    pub(crate) fn settled(&self, atoms: &AxisFactors) -> Option<Mixing> {
         let (which, along) = (self.which.settled(atoms)?, atoms.leaves(&self.along));
         Some(Mixing {
             which,
@@ -130,7 +130,7 @@ impl Reading<'_> {
         is_square.then(|| self.alike.read(matrix))?
     }
 
-    pub fn matmul(&mut self, node: NodeId) -> Option<Value> {
+    pub(super) fn matmul(&mut self, node: NodeId) -> Option<Value> {
         let left = self.varying(node, 0);
         let slot = usize::from(left.is_none());
         let value = left.or_else(|| self.varying(node, 1))?;
@@ -150,7 +150,7 @@ impl Reading<'_> {
         self.mixed(&value, matrix, &stack, along, value.axes.clone())
     }
 
-    pub fn einsum(&mut self, node: NodeId) -> Option<Value> {
+    pub(super) fn einsum(&mut self, node: NodeId) -> Option<Value> {
         let at = self.at(node);
         let left = self.varying(node, 0);
         let slot = usize::from(left.is_none());

@@ -24,10 +24,10 @@ use crate::refusal::Refusal;
 use crate::shape::facts::{Shape, extent};
 
 use blocks::Widening;
-pub use matrices::Mixing;
+pub(crate) use matrices::Mixing;
 
 /// `numerator / √square`, the formula of the last value of a region.
-pub struct Quotient {
+pub(crate) struct Quotient {
     /// The numerator.
     pub numerator: Formula,
     /// The radicand.
@@ -124,7 +124,7 @@ const UNDERSTOOD: &[&str] = &[
 ];
 
 /// Whether a node may be in a region that can be read. Regions with other nodes need not be tried.
-pub fn is_understood(view: &View, node: NodeId) -> bool {
+pub(crate) fn is_understood(view: &View, node: NodeId) -> bool {
     view.graph.is_movement(node)
         || view
             .graph
@@ -133,7 +133,7 @@ pub fn is_understood(view: &View, node: NodeId) -> bool {
 }
 
 /// Reads a region that ends in a quotient. `None` if it is not understood.
-pub fn read(view: &View, alike: &Alike, region: &Region) -> Option<Quotient> {
+pub(crate) fn read(view: &View, alike: &Alike, region: &Region) -> Option<Quotient> {
     let mut reading = Reading {
         view,
         alike,
