@@ -1179,6 +1179,39 @@ fn nudge(path: &Path, tensor: &str) {
     model.save(path).unwrap();
 }
 
+#[test]
+fn prove_saves_the_witness_of_a_difference_and_accepts_roundings() {
+    let folder = tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let texts = [
+        ("one.onnx", "const n = 3\n r = Sqrt(n)\n y = Div(x, r)"),
+        ("other.onnx", "const r = 1.7320508\n y = Div(x, r)"),
+        ("wrong.onnx", "const r = 1.5\n y = Div(x, r)"),
+    ];
+    for (name, text) in texts {
+        let text = format!("input x b 4\n {text}\n output y");
+        text::model(&text).save(file(name)).unwrap();
+    }
+    let [one, other, wrong, witness] =
+        ["one.onnx", "other.onnx", "wrong.onnx", "witness.npz"].map(file);
+    let rounded = unfold([&"prove", &one, &other]);
+    assert_eq!(rounded.code, ROUNDED, "{}", rounded.stderr);
+    assert!(
+        rounded
+            .stdout
+            .starts_with("proved to be the same function up to the rounding of 1 stored tensor: "),
+        "{}",
+        rounded.stdout
+    );
+    let accepted = unfold([&"prove", &one, &other, &"--accept", &"rounding"]);
+    assert_eq!(accepted.code, DONE, "{}", accepted.stderr);
+    let different = unfold([&"prove", &one, &wrong, &"--witness", &witness]);
+    assert_eq!(different.code, DIFFERS, "{}", different.stderr);
+    // The file has the input of both models.
+    let run = unfold([&"bench", &one, &"--rounds", &"1", &"--input", &witness]);
+    assert_eq!(run.code, DONE, "{}", run.stderr);
+}
+
 /// A folded tensor with another number is one that was rounded in another way, and a stored weight
 /// with another number is a weight that the original lacks.
 #[test]

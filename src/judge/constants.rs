@@ -11,7 +11,7 @@ use crate::analysis::Analysis;
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, computed};
 use crate::shape::facts::extent;
 
 /// Operators that move elements although their category is another one.
@@ -24,18 +24,6 @@ const MOVEMENTS: [&str; 7] = [
     "Trilu",
     "Where",
 ];
-
-/// A Resize adds at most so many elements along an axis, whose weights' magnitudes add up to at most
-/// so much: 1.375 for the usual cubic coefficient of −0.75, and 1.5 for −1.
-const TAPS: usize = 4;
-const WEIGHT_SUM: f64 = 1.5;
-
-/// The operations of a coordinate, of which each rounds by a part of the extent, and those of a weight.
-const COORDINATE_ROUNDINGS: usize = 4;
-const WEIGHT_ROUNDINGS: usize = 8;
-
-/// The largest derivative of a weight by its coordinate, rounded up.
-const STEEPNESS: usize = 2;
 
 /// The constants of floats of a graph.
 pub(super) struct ComputedConstants<'c> {
@@ -155,7 +143,6 @@ impl<'c> ComputedConstants<'c> {
                 let is_whole = result.iter().all(|number| number.fract() == 0.0);
                 is_whole.then_some(ErrorBound::EXACT)
             }
-            ("Resize", _) => self.resized(node, value, data_type),
             ("ReduceSum" | "ReduceMean", _) => self.sum(node, value, data_type),
             ("MatMul", _) => self.product(node, value, data_type),
             (op, _) => self.element_wise(op, node, value, data_type),
@@ -196,9 +183,12 @@ impl<'c> ComputedConstants<'c> {
         let operand = self.rounded(self.analysis.graph.input(node, 0)?)?;
         let result = self.analysis.constants.read(value).ok()?;
         let terms = operand.values.len() / result.len().max(1);
-        let largest = largest(&operand.values);
-        // A sum has at most `terms` times the largest magnitude, and a mean has less.
-        let magnitudes = ArrayD::from_elem(result.raw_dim(), largest * terms as f64);
+        let magnitudes = operand.values.iter().map(|number| number.abs());
+        let largest = magnitudes.fold(0.0, f64::max);
+        // A mean is divided by the number of terms.
+        let is_mean = self.analysis.graph.is(node, "ReduceMean");
+        let size = if is_mean { 1.0 } else { terms as f64 };
+        let magnitudes = ArrayD::from_elem(result.raw_dim(), largest * size);
         of_products(
             [operand.error, ErrorBound::EXACT],
             terms + 1,
@@ -208,34 +198,18 @@ impl<'c> ComputedConstants<'c> {
         )
     }
 
-    /// The error of a Resize: a sum of few elements along each axis, with weights that follow from a
-    /// coordinate.
-    fn resized(&self, node: NodeId, value: ValueId, data_type: DataType) -> Option<ErrorBound> {
-        let graph = &self.analysis.graph;
-        let attributes = graph.node(node);
-        let is_antialiased = attributes.attr_i("antialias").ok()?.unwrap_or(0) != 0;
-        let cubic = attributes.attr_f("cubic_coeff_a").ok()?.unwrap_or(-0.75);
-        if is_antialiased || !(-1.0..=0.0).contains(&cubic) {
-            return None;
-        }
-        let operand = self.rounded(graph.input(node, 0)?)?;
-        let result = self.analysis.constants.read(value).ok()?;
-        let extents = operand.values.shape().iter().chain(result.shape());
-        let coordinate = extents.copied().max()? * COORDINATE_ROUNDINGS;
-        let weights = WEIGHT_SUM.powi(i32::try_from(result.ndim()).ok()?);
-        let terms = result.ndim() * TAPS * (coordinate * STEEPNESS + WEIGHT_ROUNDINGS);
-        let magnitudes = ArrayD::from_elem(result.raw_dim(), largest(&operand.values) * weights);
-        let errors = [operand.error, ErrorBound::EXACT];
-        of_products(errors, terms, &result, &magnitudes, data_type)
-    }
-
     fn product(&self, node: NodeId, value: ValueId, data_type: DataType) -> Option<ErrorBound> {
         let [a, b] = [0, 1].map(|slot| self.rounded(self.analysis.graph.input(node, slot)?));
         let (a, b) = (a?, b?);
         let result = self.analysis.constants.read(value).ok()?;
         let terms = *a.values.shape().last()?;
-        let [most_a, most_b] = [&a, &b].map(|side| largest(&side.values));
-        let magnitudes = ArrayD::from_elem(result.raw_dim(), most_a * most_b * terms as f64);
+        let [shape_a, shape_b] = [&a, &b].map(|side| side.values.shape());
+        let product = Recipe::constant("a", shape_a).product(&Recipe::constant("b", shape_b))?;
+        let [size_a, size_b] = [&a, &b].map(|side| side.values.mapv(f64::abs));
+        let magnitudes = computed(&product, &[&size_a, &size_b]);
+        if magnitudes.shape() != result.shape() {
+            return None;
+        }
         of_products([a.error, b.error], terms, &result, &magnitudes, data_type)
     }
 
@@ -255,12 +229,6 @@ impl<'c> ComputedConstants<'c> {
         let b = self.rounded(graph.input(node, 1)?)?;
         of_binary(binary(op)?, &a, &b, &result, data_type)
     }
-}
-
-fn largest(numbers: &ArrayD<f64>) -> f64 {
-    numbers
-        .iter()
-        .fold(0.0, |most, number| number.abs().max(most))
 }
 
 fn unary(op: &str) -> Option<Unary> {

@@ -17,6 +17,7 @@ mod witness;
 use serde::Serialize;
 
 use self::candidates::Matched;
+use crate::affine::plan::Stored;
 use crate::ir::Graph;
 use crate::onnx::Model;
 use crate::prove::{Proof, ProveOptions, foreign, same_function};
@@ -114,19 +115,26 @@ impl Judge<'_> {
             Ok(foreign) => candidates::matched(first, second, &read(second, foreign)),
             Err(_) => vec![],
         };
-        if !matched.is_empty() {
-            let formulas: Vec<_> = matched.iter().map(|found| found.stored.clone()).collect();
-            let proof = same_function(first, second, &formulas, self.options);
-            if let Proof::Proved { points, bound, .. } = proof {
-                return self.proved(points, bound, matched);
-            }
-        }
-        match same_function(first, second, &[], self.options) {
-            Proof::Proved { points, bound, .. } => self.proved(points, bound, vec![]),
+        let formulas: Vec<Stored> = matched.iter().map(|found| found.stored.clone()).collect();
+        let proof = same_function(first, second, &formulas, self.options);
+        match proof {
+            Proof::Proved { points, bound, .. } => self.proved(points, bound, matched),
             Proof::Invalid { at, reason } => Judgement::Invalid { at, reason },
-            Proof::Disproved { at, reason, .. } => self.unproved(unmatched(&at, &reason)),
-            Proof::Undecided { reason } => self.unproved(reason),
+            Proof::Disproved { at, reason, .. } => self.as_held(&formulas, unmatched(&at, &reason)),
+            Proof::Undecided { reason } => self.as_held(&formulas, reason),
         }
+    }
+
+    /// The verdict where the proof fails for this reason with these formulas: the numbers of a
+    /// formula may be another one's, or the tensors' own.
+    fn as_held(&self, formulas: &[Stored], reason: String) -> Judgement {
+        if !formulas.is_empty()
+            && let Proof::Proved { points, bound, .. } =
+                same_function(&self.first, &self.second, &[], self.options)
+        {
+            return self.proved(points, bound, vec![]);
+        }
+        self.unproved(reason)
     }
 
     /// The verdict of a proof with these formulas.
@@ -171,6 +179,8 @@ fn unmatched(at: &str, reason: &str) -> String {
     if at.is_empty() {
         reason.to_owned()
     } else {
-        format!("`{at}` has no counterpart in the first model that the proof knows: {reason}")
+        format!(
+            "`{at}` is the first value without a known counterpart in the first model: {reason}"
+        )
     }
 }

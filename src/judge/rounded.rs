@@ -3,6 +3,8 @@
 //! The bound holds for every evaluation of the same formula in floats of one type, to first order. Each operation counts as
 //! two roundings: a division may be a product with a reciprocal, and the numbers on both sides of a comparison are rounded.
 
+use std::f64::consts::FRAC_2_SQRT_PI;
+
 use ndarray::{ArrayD, Zip};
 
 use crate::onnx::tensor::{DataType, rounded};
@@ -117,7 +119,7 @@ pub(super) enum Unary {
     Reciprocal,
     Exp,
     Log,
-    /// A function with a derivative between −2 and 2: Sin, Cos, Tanh, Sigmoid, Erf.
+    /// A function whose derivative is at most 2/√π, that of Erf at 0: Sin, Cos, Tanh, Sigmoid.
     Gentle,
 }
 
@@ -186,7 +188,7 @@ impl Unary {
     fn error(self, a: f64, result: f64, of_a: f64, to: FloatRounding) -> f64 {
         let carried = match self {
             Self::Neg | Self::Abs => of_a,
-            Self::Gentle => 2.0 * of_a,
+            Self::Gentle => FRAC_2_SQRT_PI * of_a,
             Self::Exp => result.abs() * of_a.exp_m1(),
             Self::Sqrt if of_a <= a => of_a / (a.sqrt() + (a - of_a).sqrt()).max(f64::MIN_POSITIVE),
             Self::Reciprocal if of_a < a.abs() => result.abs() * of_a / (a.abs() - of_a),
