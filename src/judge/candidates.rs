@@ -53,6 +53,7 @@ impl Matched {
 }
 
 /// A tensor of the second model.
+#[derive(Clone)]
 struct Foreign {
     name: String,
     data_type: DataType,
@@ -91,6 +92,9 @@ fn value(recipe: &Recipe, data_type: DataType, constants: &ComputedConstants) ->
     formulas::value(recipe, data_type, &|name| constants.read(name))
 }
 
+/// The largest number of binary digits that count as few.
+const DIGITS: u32 = 11;
+
 /// How many scalars are combined by two.
 const SCALARS: usize = 64;
 
@@ -111,7 +115,9 @@ pub(super) fn matched(first: &Model, second: &Model, names: &[String]) -> Vec<Ma
     };
     let constants = ComputedConstants::new(&analysis);
     let mut found = take_matched(&mut open, &of_graph(&constants), &constants);
-    found.extend(take_matched(&mut open, &of_scalars(&constants), &constants));
+    let (short, mut long) = open.into_iter().partition(Foreign::is_short);
+    found.extend(take_matched(&mut long, &of_scalars(&constants), &constants));
+    open = [short, long].concat();
     let elements = ElementSet::new(first);
     open.retain(|foreign| !elements.has_all(&foreign.values));
     if !open.is_empty() {
@@ -210,6 +216,12 @@ fn foreign(model: &Model, name: &str) -> Option<Foreign> {
 }
 
 impl Foreign {
+    /// Whether all numbers have few digits, as ¼ and 8 have: such are no results of rounding.
+    fn is_short(&self) -> bool {
+        let mut numbers = self.values.iter();
+        numbers.all(|number| number.to_bits().trailing_zeros() >= 52 - DIGITS)
+    }
+
     /// The tensor as a candidate, in its shape or with two axes exchanged.
     fn matched(
         &self,
