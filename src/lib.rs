@@ -110,7 +110,7 @@ pub mod refusal;
 mod report;
 mod residual;
 pub mod run;
-#[cfg(feature = "cli")]
+#[cfg(all(feature = "prove", feature = "tract"))]
 mod sensitivity;
 mod shape;
 #[cfg(feature = "tract")]
