@@ -118,7 +118,7 @@ pub(super) struct FuseArgs {
     /// LayerNormalizations read a stream, the mean that they subtract is no longer written, and
     /// each becomes an RMS normalization. `--skip centring`, or the name of a stream, leaves a
     /// stream unchanged
-    #[arg(long)]
+    #[arg(long, alias = "center")]
     centre: bool,
 
     /// Removes a normalizer without parameters if all its readers are normalizers, with only linear

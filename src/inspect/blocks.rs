@@ -21,10 +21,19 @@ pub(super) struct Lead {
     pub is_sum: bool,
 }
 
+/// The modules that TensorFlow, `torch.compile` and `DataParallel` put around a model.
+const OF_FRAMEWORKS: [&str; 4] = [
+    "StatefulPartitionedCall",
+    "PartitionedCall",
+    "_orig_mod",
+    "module",
+];
+
 /// Splits a module path into steps. A number belongs to the step before it: `blocks.0`, `attn`.
+/// Steps of frameworks are left out.
 pub(super) fn steps(path: &str) -> Vec<String> {
     let mut steps: Vec<String> = vec![];
-    for step in path.split(['.', '/']).filter(|step| !step.is_empty()) {
+    for step in path.split(['.', '/']).filter(|step| is_of_model(step)) {
         let is_full = steps.len() == DEEPEST;
         match steps.last_mut() {
             Some(last) if step.bytes().all(|letter| letter.is_ascii_digit()) => {
@@ -35,6 +44,12 @@ pub(super) fn steps(path: &str) -> Vec<String> {
         }
     }
     steps
+}
+
+/// Whether a step of a path is a module of the model itself.
+fn is_of_model(step: &str) -> bool {
+    let name = step.trim_end_matches(|letter: char| letter.is_ascii_digit() || letter == '_');
+    !step.is_empty() && !OF_FRAMEWORKS.contains(&name)
 }
 
 /// Groups rows into blocks, in their order. The first block is the whole graph.
@@ -150,6 +165,14 @@ mod tests {
             is_sum: false,
         });
         text(&blocks(&leads.collect::<Vec<_>>()), 0)
+    }
+
+    #[test]
+    fn path_steps_leave_out_modules_of_frameworks() {
+        let path = "StatefulPartitionedCall_1/PartitionedCall/model/dense";
+        assert_eq!(steps(path), ["model", "dense"]);
+        assert_eq!(steps("_orig_mod.module.blocks.0"), ["blocks.0"]);
+        assert_eq!(steps("modules.0.norm_1"), ["modules.0", "norm_1"]);
     }
 
     #[test]

@@ -118,6 +118,24 @@ fn the_options_that_would_do_more_are_named_where_they_apply() {
 }
 
 #[test]
+fn both_spellings_of_centre_are_taken() {
+    let ln = digits("ln", "legacy");
+    let plan = |option: &str| {
+        let run = unfold([
+            &"fuse",
+            &ln,
+            &"--dry-run",
+            &"--target",
+            &"portable",
+            &option,
+        ]);
+        assert_eq!(run.code, DONE, "{}", run.stderr);
+        run.stdout
+    };
+    assert_eq!(plan("--center"), plan("--centre"));
+}
+
+#[test]
 fn a_refusal_names_the_option_that_lifts_it() {
     let run = unfold([&"fuse", &un(), &"--dry-run", &"--skip", &"UN"]);
     let line = "skipped on request; without --skip it may fold\n";
