@@ -16,7 +16,7 @@ use crate::affine::propagate::rules::compress::Compress;
 use crate::affine::recognize::act_norm::ActNorm;
 use crate::affine::recognize::opaque::{self, Expanded};
 use crate::affine::recognize::{Normalizer, Site, View};
-use crate::affine::transfer::{Rule, Side};
+use crate::affine::rule::{Rule, Side};
 use crate::analysis::Analysis;
 use crate::common::text::model;
 use crate::ir::builder::NewConstant;

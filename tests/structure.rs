@@ -376,7 +376,7 @@ fn import_parser_reads_groups_and_paths() {
         .map(|place| place.split('/').map(str::to_owned).collect())
         .collect();
     let code = "use crate::onnx::{Model, proto};\nuse crate::{affine::Affine, ir::{Graph, names::Names}, error};\n\
-                use super::names::{self, Names};\nuse not_super::cli;\nlet x = crate::affine::transfer::plan(super::super::error::E);";
+                use super::names::{self, Names};\nuse not_super::cli;\nlet x = crate::affine::rule::plan(super::super::error::E);";
     let from = ["ir", "axes"].map(str::to_owned).to_vec();
     let found = imports(&from, code, &places);
     let expected = [

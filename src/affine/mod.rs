@@ -12,7 +12,7 @@ pub(crate) mod propagate;
 pub(crate) mod recognize;
 pub(crate) mod rounding;
 pub(crate) mod row_stochastic;
-pub(crate) mod transfer;
+pub(crate) mod rule;
 
 use crate::recipe::Numbers;
 

@@ -23,9 +23,9 @@ use super::inputs::sizes;
 use super::observers::{Observers, pass_name};
 use super::out::{self, Paint};
 use super::output_path::{certificate_target, target};
+use super::progress_bar::StepProgress;
 use super::scaling::ScalingArgs;
 use super::slicing::SlicingArgs;
-use super::steps::Steps;
 use super::storage::{ReachArgs, StorageArgs};
 use super::tasks::Task;
 use super::values::{file, from_one, from_zero};
@@ -229,7 +229,7 @@ fn to_fix(text: &str) -> Result<Fix, String> {
 
 /// Folds one model, and prints the report.
 pub(super) fn one(args: &FuseArgs, task: &Task) -> Result<End> {
-    let steps = Steps::new("fuse", args.quiet);
+    let steps = StepProgress::new("fuse", args.quiet);
     steps.begin("load");
     let report = fuse(args, task, args.reach.open(&task.model)?, &steps.progress())?;
     drop(steps);

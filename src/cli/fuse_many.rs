@@ -20,7 +20,7 @@ use super::fuse_report::FuseReport;
 use super::out::{self, Paint, Tone};
 use super::panics::caught;
 use super::path::JsonPath;
-use super::steps::Steps;
+use super::progress_bar::StepProgress;
 use super::tasks::Task;
 use crate::cli::exit_code::End;
 use crate::cli::memory_admission::Room;
@@ -61,7 +61,7 @@ fn many(args: &FuseArgs, tasks: &[Task]) -> Result<End> {
     if !args.dry_run {
         no_collisions(tasks)?;
     }
-    let steps = Steps::new("fuse", args.quiet);
+    let steps = StepProgress::new("fuse", args.quiet);
     let progress = steps.progress();
     let lines = in_parallel(args, tasks, &|name, done| progress(name, done, tasks.len()));
     drop(progress);

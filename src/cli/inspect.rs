@@ -15,8 +15,8 @@ use unfold::{FuseOptions, Fused, Planned, model_page};
 use super::out::{self, Paint};
 use super::output_path::page_target;
 use super::path::JsonPath;
+use super::progress_bar::StepProgress;
 use super::sites::{self, JsonSite};
-use super::steps::Steps;
 use super::storage::ReachArgs;
 use super::streams;
 use super::summary::{self, Summary};
@@ -89,7 +89,7 @@ struct StreamsJson<'p> {
 /// Runs the command.
 pub(crate) fn run(args: &InspectArgs) -> Result<End> {
     args.html.as_deref().map_or(Ok(()), page_target)?;
-    let steps = Steps::new("inspect", args.quiet);
+    let steps = StepProgress::new("inspect", args.quiet);
     steps.begin("load");
     let model = args.reach.open(&args.model)?;
     let progress = steps.progress();

@@ -13,8 +13,8 @@ use unfold::verify::{Verdict, VerifyOptions, compare};
 
 use super::bench_variants;
 use super::inputs::{known_to_some, read_inputs};
+use super::progress_bar::StepProgress;
 use super::rounds::{RoundArgs, labelled};
-use super::steps::Steps;
 use super::values::from_one;
 use crate::cli::reexecute::resident;
 use crate::cli::usage_errors::misused;
@@ -77,7 +77,7 @@ impl MeasureArgs {
         stop: &Stop,
     ) -> Result<Report> {
         let settings = self.settings(variants, batches)?;
-        let steps = Steps::new(&title, self.rounds.quiet);
+        let steps = StepProgress::new(&title, self.rounds.quiet);
         let progress = steps.progress();
         let mut report = Report {
             model: title,

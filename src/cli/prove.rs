@@ -19,7 +19,7 @@ use super::inputs::sizes;
 use super::judged::{self, Accepted, JudgedModel};
 use super::out::{self, Paint};
 use super::path::JsonPath;
-use super::steps::Steps;
+use super::progress_bar::StepProgress;
 use super::storage::ReachArgs;
 use super::values::file;
 use crate::cli::exit_code::{EXIT_CODES, End};
@@ -116,7 +116,7 @@ struct ProveJson<'j> {
 
 /// Runs the command.
 pub(crate) fn run(args: &ProveArgs) -> Result<End> {
-    let steps = Steps::new("prove", args.quiet);
+    let steps = StepProgress::new("prove", args.quiet);
     steps.begin("load");
     let (original, fused) = (
         args.reach.open(&args.original)?,

@@ -20,8 +20,8 @@ use super::inputs::known_to_some;
 use super::out::{self, Paint};
 use super::output_path::target;
 use super::path::JsonPath;
+use super::progress_bar::StepProgress;
 use super::rounds::{RoundArgs, labelled};
-use super::steps::Steps;
 use super::storage::ReachArgs;
 use super::tasks::Task;
 use super::tune_report::Tuned;
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<End> {
     // Fails before anything is measured if the result cannot be written.
     let task = args.task(&args.fuse_words(vec![]))?;
     target(&task.model, task.output.as_deref())?;
-    let steps = Steps::new("tune", args.rounds.quiet);
+    let steps = StepProgress::new("tune", args.rounds.quiet);
     let progress = steps.progress();
     steps.begin("load");
     let model = args.reach.open(&args.model)?;

@@ -21,6 +21,12 @@ use crate::fuse::passes::streams::{CentreStreams, ScaleStreams};
 use crate::fuse::passes::upgrade_opset::UpgradeOpset;
 use crate::fuse::stage::PipelineStage;
 
+/// The largest number of changes in the stage that folds.
+const MAX_FOLD_CHANGES: usize = 16;
+
+/// The largest number of changes in a stage that only rewrites forms.
+const MAX_FORM_CHANGES: usize = 64;
+
 /// The stages, in order.
 pub(crate) static PIPELINE: &[PipelineStage] = &[
     PipelineStage::once("inline", &[&[&Inline]]),
@@ -38,7 +44,7 @@ pub(crate) static PIPELINE: &[PipelineStage] = &[
     PipelineStage::once("constant", &[&[&ConstantNorms]]),
     PipelineStage::fixpoint(
         "fold",
-        16,
+        MAX_FOLD_CHANGES,
         &[
             FOLDING,
             PLACING,
@@ -53,12 +59,13 @@ pub(crate) static PIPELINE: &[PipelineStage] = &[
             ],
         ],
     ),
-    PipelineStage::fixpoint("forms", 64, &[FORMS, ENGINE_FORMS]),
+    PipelineStage::fixpoint("forms", MAX_FORM_CHANGES, &[FORMS, ENGINE_FORMS]),
     // Another run of `fold` would fold the power of two away.
     PipelineStage::once("streams", &[&[&ScaleStreams]]),
     // Other passes do not recognize a product and its bias as a layer once it works on rows.
     PipelineStage::once("legalize", &[&[&LegalizeProducts]]),
-    PipelineStage::fixpoint("layout", 64, &[FORMS, &[&CleanUp]]).after("legalize-products"),
+    PipelineStage::fixpoint("layout", MAX_FORM_CHANGES, &[FORMS, &[&CleanUp]])
+        .after("legalize-products"),
     PipelineStage::once("finish", &[&[&KeepInput, &RestoreRegions, &StripShapes]]),
 ];
 

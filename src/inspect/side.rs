@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::Result;
-use crate::ir::regions::{BEGIN, END, NUMBER, WAYS, way};
+use crate::ir::regions::{BEGIN, END, NUMBER, REGION_PATHS, region_path};
 use crate::ir::scope::scope;
 use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::Model;
@@ -58,7 +58,7 @@ impl<'m> GraphSide<'m> {
     pub(super) fn path(&self, node: NodeId) -> Vec<String> {
         let path = scope(&self.graph, node).path;
         super::blocks::steps(if path.is_empty() {
-            way(self.graph.node(node))
+            region_path(self.graph.node(node))
         } else {
             &path
         })
@@ -91,7 +91,7 @@ impl<'m> GraphSide<'m> {
         let own = proto
             .attribute
             .iter()
-            .filter(|own| ![NUMBER, WAYS].contains(&own.name()));
+            .filter(|own| ![NUMBER, REGION_PATHS].contains(&own.name()));
         OutlineNode {
             name: self.graph.name(node).to_owned(),
             operator,

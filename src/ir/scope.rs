@@ -1,6 +1,6 @@
 //! The module of the original program that a node belongs to, as its exporter recorded it.
 
-use crate::ir::regions::way;
+use crate::ir::regions::region_path;
 use crate::ir::{Graph, NodeId};
 use crate::onnx::proto::NodeProto;
 
@@ -18,27 +18,27 @@ pub(crate) struct Scope {
 /// from the slashes in the node's name, as torch's legacy exporter and tf2onnx write it.
 pub(crate) fn scope(graph: &Graph, node: NodeId) -> Scope {
     let proto = graph.node(node);
-    let way = way(proto);
-    let mut scope = written(proto, way);
+    let path = region_path(proto);
+    let mut scope = written(proto, path);
     if !scope.path.is_empty() {
-        scope.path.insert_str(0, way);
+        scope.path.insert_str(0, path);
     }
     scope
 }
 
 /// The module scope of a node in the body at this region path.
-fn written(proto: &NodeProto, way: &str) -> Scope {
+fn written(proto: &NodeProto, path: &str) -> Scope {
     if let Some(names) = metadata(proto, "pkg.torch.onnx.name_scopes") {
         // The last entry is the node itself, and the entries before it are its modules.
-        let path = names.iter().rev().skip(1).find(|name| !name.is_empty());
+        let module = names.iter().rev().skip(1).find(|name| !name.is_empty());
         let mut classes = metadata(proto, "pkg.torch.onnx.class_hierarchy").unwrap_or_default();
         classes.pop();
         return Scope {
-            path: path.cloned().unwrap_or_default(),
+            path: module.cloned().unwrap_or_default(),
             classes,
         };
     }
-    let name = proto.name().strip_prefix(way).unwrap_or(proto.name());
+    let name = proto.name().strip_prefix(path).unwrap_or(proto.name());
     let Some((modules, _)) = name.trim_start_matches('/').rsplit_once('/') else {
         return Scope::default();
     };

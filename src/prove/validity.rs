@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use crate::analysis::Analysis;
 use crate::ir::NodeId;
 use crate::ir::axes::{axes, permutation};
-use crate::ir::regions::way;
+use crate::ir::regions::region_path;
 use crate::onnx::Model;
 use crate::onnx::node::bodies;
 use crate::onnx::operator::input_at;
@@ -58,7 +58,7 @@ pub(super) fn faults(analysis: &Analysis, own: &HashSet<(String, String)>) -> Ve
     for &id in graph.order() {
         let node = graph.node(id);
         let inside = first_output(node)
-            .strip_prefix(way(node))
+            .strip_prefix(region_path(node))
             .unwrap_or_default();
         let is_own = own.contains(&(node.op_type().to_owned(), inside.to_owned()));
         let is_function = functions

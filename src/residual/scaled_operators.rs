@@ -11,7 +11,7 @@ use crate::affine::materialize::{Change, Edit, Failed, NewTensor, draw};
 use crate::affine::plan::Plan;
 use crate::affine::propagate::rule_table::takes_all;
 use crate::affine::rounding::{Rounding, float};
-use crate::affine::transfer::{Fold, Side};
+use crate::affine::rule::{Fold, Side};
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
 use crate::hash::HashMap;

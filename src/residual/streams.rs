@@ -6,7 +6,7 @@
 
 use crate::affine::recognize::statistics::Core;
 use crate::affine::recognize::{Site, View, online};
-use crate::affine::transfer::Side;
+use crate::affine::rule::Side;
 use crate::analysis::Analysis;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::{NodeId, Reader, ValueId};

@@ -2,7 +2,7 @@
 //! the operands, in the same way for all channels. So a change of basis of the operands is an equal
 //! change of the result.
 //!
-//! The transfer [rule](crate::affine::transfer::Rule) of a node finds the channels of its result: it is
+//! The transfer [rule](crate::affine::rule::Rule) of a node finds the channels of its result: it is
 //! applied to a probe, a scale with a different number for each channel. Sums are handled here,
 //! because a rule sees an affine of each operand but not its axis.
 
@@ -10,7 +10,7 @@ use ndarray::{ArrayD, IxDyn};
 
 use crate::affine::Affine;
 use crate::affine::propagate::rule_table::{rule_of, takes_all};
-use crate::affine::transfer::{Side, Step};
+use crate::affine::rule::{Side, Step};
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
 use crate::ir::NodeId;

@@ -13,7 +13,7 @@
 use crate::affine::Affine;
 use crate::affine::linear::geometry::{Geometry, groups};
 use crate::affine::linear::{Linear, Slots, only_along};
-use crate::affine::transfer::{At, Rule, Side, Step};
+use crate::affine::rule::{At, Rule, Side, Step};
 use crate::analysis::broadcast::LARGEST;
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;

@@ -6,7 +6,7 @@
 
 use crate::affine::Affine;
 use crate::affine::linear::{Linear, Slots};
-use crate::affine::transfer::{At, Rule, Side, Step};
+use crate::affine::rule::{At, Rule, Side, Step};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 use crate::shape::facts::{Shape, extent};

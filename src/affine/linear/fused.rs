@@ -8,7 +8,7 @@ use crate::affine::Affine;
 use crate::affine::linear::conv::Conv;
 use crate::affine::linear::gemm::Gemm;
 use crate::affine::linear::{Linear, Slots, conv, gemm};
-use crate::affine::transfer::{At, Rule, Side, Step};
+use crate::affine::rule::{At, Rule, Side, Step};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 

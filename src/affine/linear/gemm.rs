@@ -5,7 +5,7 @@
 
 use crate::affine::Affine;
 use crate::affine::linear::{Linear, Slots, known_attributes, only_along};
-use crate::affine::transfer::{At, Rule, Side, Step};
+use crate::affine::rule::{At, Rule, Side, Step};
 use crate::onnx::tensor::DataType;
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;

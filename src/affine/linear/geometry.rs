@@ -1,7 +1,7 @@
 //! The geometry of convolutions, and the image of a shift under them.
 
 use crate::affine::linear::known_attributes;
-use crate::affine::transfer::At;
+use crate::affine::rule::At;
 use crate::analysis::broadcast::LARGEST;
 use crate::recipe::{Numbers, Recipe, Windows};
 use crate::refusal::Reason;

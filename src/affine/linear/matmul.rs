@@ -10,7 +10,7 @@ use crate::affine::Affine;
 use crate::affine::linear::elementwise::shrunk_to;
 use crate::affine::linear::{Linear, Slots};
 use crate::affine::row_stochastic::add_up_to_one;
-use crate::affine::transfer::{At, Rule, Side, Step};
+use crate::affine::rule::{At, Rule, Side, Step};
 use crate::analysis::broadcast::LARGEST;
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;

@@ -23,7 +23,7 @@ pub(crate) mod transpose_matmul;
 use std::sync::LazyLock;
 
 use crate::affine::Affine;
-use crate::affine::transfer::{At, Rule, Side, by_operator};
+use crate::affine::rule::{At, Rule, Side, by_operator};
 use crate::hash::HashMap;
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;

@@ -7,7 +7,7 @@
 
 use crate::affine::Affine;
 use crate::affine::linear::{Linear, Slots, check_channels};
-use crate::affine::transfer::{At, Rule, Side, Step};
+use crate::affine::rule::{At, Rule, Side, Step};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 

@@ -2,7 +2,7 @@
 
 use crate::affine::Affine;
 use crate::affine::linear::Linear;
-use crate::affine::transfer::{At, Fold, Side};
+use crate::affine::rule::{At, Fold, Side};
 use crate::recipe::Recipe;
 use crate::refusal::Reason;
 

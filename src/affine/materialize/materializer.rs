@@ -10,7 +10,7 @@ use crate::affine::materialize::{Change, NewTensor};
 use crate::affine::plan::{Plan, Rewrite};
 use crate::affine::recognize::Reset;
 use crate::affine::rounding::Rounding;
-use crate::affine::transfer::{At, Side};
+use crate::affine::rule::{At, Side};
 use crate::analysis::Analysis;
 use crate::hash::HashMap;
 use crate::ir::{Graph, NodeId};

@@ -13,7 +13,7 @@ pub use self::stream::{
 };
 
 use crate::affine::recognize::{Part, Replacement, Reset};
-use crate::affine::transfer::Fold;
+use crate::affine::rule::Fold;
 use crate::hash::HashMap;
 use crate::ir::NodeId;
 use crate::ir::builder::NewConstant;

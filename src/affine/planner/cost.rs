@@ -12,7 +12,7 @@ use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::propagate::propagation::{Propagation, has_bias_slot};
 use crate::affine::recognize::Part;
 use crate::affine::rounding::Rounding;
-use crate::affine::transfer::{Fold, Side};
+use crate::affine::rule::{Fold, Side};
 use crate::hash::{HashMap, HashSet};
 use crate::ir::{Reader, ValueId};
 use crate::onnx::operator::Category;

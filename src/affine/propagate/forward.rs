@@ -18,7 +18,7 @@ use crate::affine::propagate::precision;
 use crate::affine::propagate::precision::Crossing;
 use crate::affine::propagate::propagation::{Compensation, Propagation};
 use crate::affine::recognize::Part;
-use crate::affine::transfer::Step;
+use crate::affine::rule::Step;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::refusal::{Reason, Refusal};

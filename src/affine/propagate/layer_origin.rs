@@ -5,7 +5,7 @@ use crate::affine::linear::elementwise::shrunk;
 use crate::affine::linear::linear;
 use crate::affine::propagate::node_step::rule_of;
 use crate::affine::propagate::overlay::GraphOverlay;
-use crate::affine::transfer::At;
+use crate::affine::rule::At;
 use crate::ir::axes::axis;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::recipe::Numbers;

@@ -22,7 +22,7 @@ use crate::affine::propagate::layer_origin::{DEPTH, MOVES, is_known, marks, orig
 use crate::affine::propagate::node_step::step_forward;
 use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::propagate::propagation::Propagation;
-use crate::affine::transfer::{At, Fold, Side, Step};
+use crate::affine::rule::{At, Fold, Side, Step};
 use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::proto::AttributeProto;

@@ -5,7 +5,7 @@ use crate::affine::Affine;
 use crate::affine::linear::linear;
 use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::propagate::rule_table;
-use crate::affine::transfer::{Rule, Step};
+use crate::affine::rule::{Rule, Step};
 use crate::ir::{NodeId, ValueId};
 use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use crate::affine::linear::biased::Biased;
 use crate::affine::linear::linear;
-use crate::affine::transfer::{At, Fold, Rule, Side};
+use crate::affine::rule::{At, Fold, Rule, Side};
 use crate::analysis::Analysis;
 use crate::analysis::constants::Constants;
 use crate::hash::{HashMap, HashSet};

@@ -24,7 +24,7 @@ use crate::affine::Affine;
 use crate::affine::item::Item;
 use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::recognize::Part;
-use crate::affine::transfer::Step;
+use crate::affine::rule::Step;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;

@@ -5,7 +5,7 @@ use crate::affine::item::Merge;
 use crate::affine::linear::{check, linear};
 use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::propagate::softmax;
-use crate::affine::transfer::{Fold, Side};
+use crate::affine::rule::{Fold, Side};
 use crate::hash::HashSet;
 use crate::ir::{NodeId, ValueId};
 use crate::refusal::{Reason, Refusal};

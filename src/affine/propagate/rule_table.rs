@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use crate::affine::Affine;
 use crate::affine::linear::LINEAR;
 use crate::affine::propagate::rules::RULES;
-use crate::affine::transfer::{At, Rule, Side, Step, by_operator};
+use crate::affine::rule::{At, Rule, Side, Step, by_operator};
 use crate::hash::HashMap;
 use crate::ir::regions::{BEGIN, END};
 use crate::onnx::operator::{attributes, is_quantized};

@@ -10,7 +10,7 @@ use crate::affine::Affine;
 use crate::affine::linear::matmul;
 use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::propagate::rule_table::rule_of;
-use crate::affine::transfer::Side;
+use crate::affine::rule::Side;
 use crate::analysis::axis_factors::LayoutMap;
 use crate::analysis::node_view::At;
 use crate::ir::{NodeId, Reader, ValueId};

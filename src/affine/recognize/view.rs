@@ -4,7 +4,7 @@ use crate::affine::recognize::affine_chain::{self, Chain};
 use crate::analysis::Analysis;
 use crate::analysis::constants::Constants;
 use crate::analysis::node_view::At;
-use crate::ir::regions::way;
+use crate::ir::regions::region_path;
 use crate::ir::scope::scope;
 use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::tensor::DataType;
@@ -121,7 +121,7 @@ impl<'a> View<'a> {
 
     /// Whether two nodes are in one body. Nodes of another body may run more often.
     pub(crate) fn are_in_one_body(&self, one: NodeId, other: NodeId) -> bool {
-        way(self.graph.node(one)) == way(self.graph.node(other))
+        region_path(self.graph.node(one)) == region_path(self.graph.node(other))
     }
 
     /// The node that outputs a value.

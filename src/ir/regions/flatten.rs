@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::hash::{HashMap, HashSet};
-use crate::ir::regions::{BEGIN, BODY, Body, END, Flat, NUMBER, WAYS, move_to};
+use crate::ir::regions::{BEGIN, BODY, Body, END, Flat, NUMBER, REGION_PATHS, move_to};
 use crate::ir::{Graph, builder};
 use crate::onnx::Model;
 use crate::onnx::node::bodies;
@@ -24,7 +24,7 @@ impl<'m> Flat<'m> {
             mut said,
             controls,
             bodies,
-            ways,
+            paths,
             names,
             labels,
             ..
@@ -51,7 +51,7 @@ impl<'m> Flat<'m> {
             before: graph,
             controls,
             bodies,
-            ways,
+            paths,
             names,
             labels,
         })
@@ -71,7 +71,7 @@ fn is_taken(graph: &GraphProto) -> bool {
 struct Inside<'s> {
     /// The index of the body; `None` for the main graph.
     body: Option<usize>,
-    way: String,
+    path: String,
     own: HashSet<&'s str>,
     around: Option<&'s Inside<'s>>,
     /// The innermost enclosing loop, since declared extents hold in one iteration only.
@@ -92,7 +92,7 @@ impl Inside<'_> {
         if name.is_empty() {
             String::new()
         } else {
-            [&self.way, name].concat()
+            [&self.path, name].concat()
         }
     }
 }
@@ -103,7 +103,7 @@ struct Flattening<'m> {
     made: GraphProto,
     controls: Vec<&'m NodeProto>,
     bodies: Vec<Body>,
-    ways: HashMap<String, usize>,
+    paths: HashMap<String, usize>,
     names: HashMap<String, (usize, &'m str)>,
     labels: HashMap<String, &'m str>,
     /// The names that bodies declare or annotate.
@@ -140,7 +140,7 @@ impl<'m> Flattening<'m> {
             let name = scope.name(node.name());
             self.labels.insert(name.clone(), node.name());
             laid.name = Some(name);
-            move_to(&mut laid, &scope.way);
+            move_to(&mut laid, &scope.path);
         }
         laid
     }
@@ -167,13 +167,13 @@ impl<'m> Flattening<'m> {
         end.attribute.push(number);
         let first = node.output.iter().find(|name| !name.is_empty())?;
         let stem = scope.name(first);
-        let ways: Vec<String> = parts
+        let paths: Vec<String> = parts
             .iter()
             .map(|(part, _)| format!("{stem}.{part}/"))
             .collect();
-        end.attribute.push(builder::strings(WAYS, &ways));
-        for ((_, body), way) in parts.into_iter().zip(ways) {
-            let inner = self.enter(body, way, scope, round)?;
+        end.attribute.push(builder::strings(REGION_PATHS, &paths));
+        for ((_, body), path) in parts.into_iter().zip(paths) {
+            let inner = self.enter(body, path, scope, round)?;
             if is_loop {
                 self.made.node.push(begin(&end, body, &inner));
             }
@@ -191,7 +191,7 @@ impl<'m> Flattening<'m> {
     fn enter<'s>(
         &mut self,
         body: &'m GraphProto,
-        way: String,
+        path: String,
         scope: &'s Inside<'s>,
         round: Option<usize>,
     ) -> Option<Inside<'s>>
@@ -204,16 +204,16 @@ impl<'m> Flattening<'m> {
             own: own_names(body),
             around: Some(scope),
             round,
-            way: way.clone(),
+            path: path.clone(),
         };
         self.bodies.push(Body {
-            way: way.clone(),
+            path: path.clone(),
             around: scope.body,
         });
         for name in own_names(body) {
             self.names.insert(inner.name(name), (index, name));
         }
-        if self.ways.insert(way, index).is_some() {
+        if self.paths.insert(path, index).is_some() {
             return None;
         }
         Some(inner)
@@ -263,8 +263,10 @@ fn begin(end: &NodeProto, body: &GraphProto, inner: &Inside) -> NodeProto {
         output: inputs.map(|input| inner.name(input.name())).collect(),
         ..end.clone()
     };
-    begin.attribute.retain(|attribute| attribute.name() != WAYS);
-    move_to(&mut begin, &inner.way);
+    begin
+        .attribute
+        .retain(|attribute| attribute.name() != REGION_PATHS);
+    move_to(&mut begin, &inner.path);
     begin
 }
 

@@ -30,7 +30,7 @@ pub(crate) const END: &str = "unfold.end";
 pub(crate) const NUMBER: &str = "unfold.number";
 
 /// The attribute of [`END`] with the region paths of the bodies, sorted by attribute name.
-pub(crate) const WAYS: &str = "unfold.ways";
+pub(crate) const REGION_PATHS: &str = "unfold.ways";
 
 /// The metadata key of the region path of a node's body.
 const BODY: &str = "unfold.body";
@@ -44,7 +44,7 @@ pub(crate) struct Flat<'m> {
     controls: Vec<&'m NodeProto>,
     bodies: Vec<Body>,
     /// The index of the body at each region path.
-    ways: HashMap<String, usize>,
+    paths: HashMap<String, usize>,
     /// The names of values in the bodies, with the body of each.
     names: HashMap<String, (usize, &'m str)>,
     /// The names of nodes in the bodies.
@@ -54,7 +54,7 @@ pub(crate) struct Flat<'m> {
 /// A body of a model.
 struct Body {
     /// The prefix of the names of its values.
-    way: String,
+    path: String,
     /// The body around it.
     around: Option<usize>,
 }
@@ -66,19 +66,19 @@ pub(crate) fn sees(from: &str, made: &str) -> bool {
 }
 
 /// The region path of a node of a flat model; empty in the main graph.
-pub(crate) fn way(node: &NodeProto) -> &str {
+pub(crate) fn region_path(node: &NodeProto) -> &str {
     let note = node.metadata_props.iter().find(|entry| entry.key() == BODY);
     note.map_or("", |entry| entry.value())
 }
 
 /// The region paths of the bodies of the node that this one replaces, sorted by attribute name.
-pub(crate) fn ways_behind(end: &NodeProto) -> impl Iterator<Item = &str> {
+pub(crate) fn region_paths_after(end: &NodeProto) -> impl Iterator<Item = &str> {
     let own = end
         .attribute
         .iter()
-        .filter(|attribute| end.domain() == END && attribute.name() == WAYS);
+        .filter(|attribute| end.domain() == END && attribute.name() == REGION_PATHS);
     own.flat_map(|attribute| &attribute.strings)
-        .filter_map(|way| std::str::from_utf8(way).ok())
+        .filter_map(|path| std::str::from_utf8(path).ok())
 }
 
 /// The values that an If returns if its condition is `holds`, one for each of its outputs; `None`
@@ -98,10 +98,10 @@ pub(crate) fn branch<'g>(
 }
 
 /// Moves a node into the body at a region path, or into the main graph if the path is empty.
-pub(crate) fn move_to(node: &mut NodeProto, way: &str) {
+pub(crate) fn move_to(node: &mut NodeProto, path: &str) {
     node.metadata_props.retain(|entry| entry.key() != BODY);
-    if !way.is_empty() {
-        let entry = StringStringEntryProto::new(BODY, way);
+    if !path.is_empty() {
+        let entry = StringStringEntryProto::new(BODY, path);
         node.metadata_props.push(entry);
     }
 }

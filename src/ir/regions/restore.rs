@@ -5,7 +5,9 @@ use std::collections::HashSet;
 use crate::hash::HashMap;
 use crate::ir::builder;
 use crate::ir::names::Names;
-use crate::ir::regions::{BEGIN, Body, END, Flat, NUMBER, move_to, way, ways_behind};
+use crate::ir::regions::{
+    BEGIN, Body, END, Flat, NUMBER, move_to, region_path, region_paths_after,
+};
 use crate::onnx::Model;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 
@@ -60,8 +62,8 @@ impl Flat<'_> {
         for body in graph
             .node
             .iter()
-            .flat_map(ways_behind)
-            .filter_map(|way| self.ways.get(way))
+            .flat_map(region_paths_after)
+            .filter_map(|path| self.paths.get(path))
         {
             there[*body] = true;
         }
@@ -121,7 +123,7 @@ impl<'r> Restoring<'r> {
 
     /// Whether the body of a node still exists: nodes of a removed body are removed with it.
     fn stays(&self, node: &NodeProto) -> bool {
-        let body = self.flat.ways.get(way(node));
+        let body = self.flat.paths.get(region_path(node));
         body.is_none_or(|&body| self.is_there[body])
     }
 
@@ -151,11 +153,11 @@ impl<'r> Restoring<'r> {
 
     /// Assigns a node to a graph: the one of its region path, or the innermost one of its inputs.
     fn put(&mut self, node: &'r NodeProto) -> Option<()> {
-        let noted = way(node);
+        let noted = region_path(node);
         let mut home = if noted.is_empty() {
             None
         } else {
-            Some(*self.flat.ways.get(noted)?)
+            Some(*self.flat.paths.get(noted)?)
         };
         if ![BEGIN, END].contains(&node.domain()) {
             for read in &node.input {
@@ -197,8 +199,12 @@ impl<'r> Restoring<'r> {
         let name = self.name(flat);
         let mut next = from;
         while next != home {
-            let Body { way, around } = &self.flat.bodies[next?];
-            if self.flat.names.contains_key(&[way, name.as_str()].concat()) {
+            let Body { path, around } = &self.flat.bodies[next?];
+            if self
+                .flat
+                .names
+                .contains_key(&[path, name.as_str()].concat())
+            {
                 return None;
             }
             next = *around;
@@ -253,8 +259,8 @@ impl<'r> Restoring<'r> {
             .filter(|attribute| attribute.g.is_some())
             .collect();
         bodies.sort_by(|one, other| one.name().cmp(other.name()));
-        for (attribute, way) in bodies.into_iter().zip(ways_behind(end)) {
-            let home = *self.flat.ways.get(way)?;
+        for (attribute, path) in bodies.into_iter().zip(region_paths_after(end)) {
+            let home = *self.flat.paths.get(path)?;
             let body = attribute.g.as_mut()?;
             let results;
             (results, made) = made.split_at_checked(body.output.len())?;
@@ -277,10 +283,10 @@ impl<'r> Restoring<'r> {
         for tensor in &mut body.initializer {
             tensor.name = Some(self.name(tensor.name()));
         }
-        let way = self.flat.bodies[home].way.clone();
+        let path = self.flat.bodies[home].path.clone();
         body.value_info.retain(|info| {
             self.declared
-                .contains([&way, info.name()].concat().as_str())
+                .contains([&path, info.name()].concat().as_str())
         });
         let now = results
             .iter()
@@ -302,7 +308,7 @@ impl<'r> Restoring<'r> {
             // share a value.
             let copy = self
                 .names
-                .fresh(&format!("{way}{}_identity", output.name()));
+                .fresh(&format!("{path}{}_identity", output.name()));
             let maker = maker.cloned().unwrap_or_default();
             body.node
                 .push(builder::node(&maker, "Identity", &copy, &[name], &copy));

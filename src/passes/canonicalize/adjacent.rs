@@ -4,7 +4,7 @@ use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
 use crate::ir::NodeId;
 use crate::ir::builder::Maker;
-use crate::ir::regions::way;
+use crate::ir::regions::region_path;
 
 /// Merges a Transpose or a ReduceMean with the one that produces its input, if it is the only
 /// reader of that.
@@ -17,7 +17,7 @@ pub(crate) fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'
         .filter(|op| matches!(*op, "Transpose" | "ReduceMean"))?;
     let is_alone = graph.is(first, op)
         && graph.only_reader(between).is_some()
-        && way(graph.node(first)) == way(graph.node(node));
+        && region_path(graph.node(first)) == region_path(graph.node(node));
     let value = graph.input(first, 0).filter(|_| is_alone)?;
     let [before, behind] = [first, node].map(|node| analysis.at(node));
     let rank = analysis.facts.rank(value)?;

@@ -15,7 +15,7 @@ use crate::analysis::Analysis;
 use crate::analysis::axis_factors::LayoutMap;
 use crate::ir::axes::axis as counted;
 use crate::ir::builder::Maker;
-use crate::ir::regions::way;
+use crate::ir::regions::region_path;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::ops::axes::{AxisRead, reads};
@@ -276,8 +276,10 @@ fn written(
     replaced.extend(parts.iter().map(|part| part.node));
     replaced.sort_unstable();
     replaced.dedup();
-    let body = way(graph.node(product.node));
-    let are_in_body = replaced.iter().all(|&node| way(graph.node(node)) == body);
+    let body = region_path(graph.node(product.node));
+    let are_in_body = replaced
+        .iter()
+        .all(|&node| region_path(graph.node(node)) == body);
     (graph.producer(product.whole).is_some() && are_in_body).then_some(Replacement {
         nodes: replaced,
         made: nodes,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use super::selection::{Group, PlaceSet};
 use crate::analysis::Analysis;
-use crate::ir::regions::way;
+use crate::ir::regions::region_path;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::ops::axes::{AxisRead, reads};
@@ -200,7 +200,7 @@ impl UpwardSearch<'_> {
     /// cannot pass the node.
     fn passed(&mut self, node: NodeId, outputs: &[ValueId]) -> Option<Vec<(usize, usize)>> {
         let graph = &self.analysis.graph;
-        let is_here = way(graph.node(node)) == way(graph.node(self.group.first()));
+        let is_here = region_path(graph.node(node)) == region_path(graph.node(self.group.first()));
         let is_plain = graph.captures(node).is_empty()
             && !graph.category(node).is_some_and(Category::is_random);
         if !is_here || !is_plain {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::analysis::Analysis;
 use crate::ir::axes::axis as counted;
 use crate::ir::builder::{Maker, int};
-use crate::ir::regions::way;
+use crate::ir::regions::region_path;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::ops::axes::{AxisRead, reads};
 
@@ -95,7 +95,9 @@ fn group(analysis: &Analysis, value: ValueId) -> Option<Group> {
         all.extend(selections);
     }
     let (axis, selections) = found?;
-    let mut ways = selections.iter().map(|other| way(graph.node(other.node)));
+    let mut ways = selections
+        .iter()
+        .map(|other| region_path(graph.node(other.node)));
     let first = ways.next()?;
     if ways.any(|other| other != first) {
         return None;

@@ -308,7 +308,7 @@ fn body(
         if node.metadata_props.is_empty() {
             node.metadata_props = call.metadata_props.clone();
         }
-        move_to(&mut node, regions::way(call));
+        move_to(&mut node, regions::region_path(call));
         let inner_path = match inner.name() {
             "" => first_output(&node).to_owned(),
             name => format!("{path}/{name}"),

@@ -4,7 +4,7 @@
 use crate::analysis::Analysis;
 use crate::hash::HashMap;
 use crate::ir::names::Names;
-use crate::ir::regions::way;
+use crate::ir::regions::region_path;
 use crate::ir::{NodeId, Reader, builder};
 use crate::onnx::Model;
 use crate::onnx::operator::input_at;
@@ -134,7 +134,7 @@ impl Writing<'_> {
                     &axes,
                     result,
                 ))
-            } else if is_named[part] || way(&nodes[reader]) != way(like) {
+            } else if is_named[part] || region_path(&nodes[reader]) != region_path(like) {
                 Some(builder::node(
                     &nodes[reader],
                     "Identity",

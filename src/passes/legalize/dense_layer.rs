@@ -1,7 +1,7 @@
 //! A product with a constant, and the Add of its bias.
 
 use crate::analysis::Analysis;
-use crate::ir::regions::way;
+use crate::ir::regions::region_path;
 use crate::ir::{NodeId, ValueId};
 use crate::shape::facts::extent;
 
@@ -40,7 +40,7 @@ impl Layer {
         let (add, _) = graph.only_reader(product)?;
         if !graph.is(matmul, "MatMul")
             || !graph.is(add, "Add")
-            || !way(graph.node(matmul)).is_empty()
+            || !region_path(graph.node(matmul)).is_empty()
         {
             return None;
         }

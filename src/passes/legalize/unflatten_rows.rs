@@ -14,7 +14,7 @@ use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
 use crate::analysis::Analysis;
 use crate::ir::builder::Maker;
-use crate::ir::regions::way;
+use crate::ir::regions::region_path;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::proto::NodeProto;
 use crate::shape::facts::{Shape, extent};
@@ -57,7 +57,7 @@ impl<'a> RowRegion<'a> {
     /// values.
     fn at(analysis: &'a Analysis, entry: NodeId) -> Option<Self> {
         let Analysis { graph, facts, .. } = analysis;
-        if !graph.is(entry, "Reshape") || !way(graph.node(entry)).is_empty() {
+        if !graph.is(entry, "Reshape") || !region_path(graph.node(entry)).is_empty() {
             return None;
         }
         let (source, value) = (graph.input(entry, 0)?, graph.only_output(entry)?);
@@ -117,7 +117,7 @@ impl<'a> RowRegion<'a> {
         let Analysis {
             graph, constants, ..
         } = self.analysis;
-        if !way(graph.node(node)).is_empty() {
+        if !region_path(graph.node(node)).is_empty() {
             return None;
         }
         match graph.op(node) {

@@ -14,7 +14,7 @@ use crate::analysis::broadcast::LARGEST;
 use crate::hash::HashMap;
 use crate::ir::axes::axis;
 use crate::ir::builder::{Maker, int};
-use crate::ir::regions::way;
+use crate::ir::regions::region_path;
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::recipe::Numbers;
@@ -100,7 +100,8 @@ fn part(
         .only_reader(input)
         .filter(|_| !graph.is_output(input))?;
     let (node, _) = graph.producer(input)?;
-    let is_beside = graph.is(node, op) && way(graph.node(node)) == way(graph.node(concat));
+    let is_beside =
+        graph.is(node, op) && region_path(graph.node(node)) == region_path(graph.node(concat));
     let is_plain = is_beside && analysis.at(node).only_attributes(&[]).is_ok();
     let [Some(left), Some(right)] = *graph.inputs(node) else {
         return None;

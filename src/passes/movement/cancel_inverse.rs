@@ -10,7 +10,7 @@ use crate::analysis::Analysis;
 use crate::analysis::axis_factors::LayoutMap;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::builder::{Maker, NewConstant};
-use crate::ir::regions::way;
+use crate::ir::regions::region_path;
 use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::proto::NodeProto;
@@ -165,7 +165,7 @@ impl<'a> BetweenSearch<'a> {
             let Reader::Node { node, input } = *reader else {
                 return None;
             };
-            let is_beside = way(graph.node(node)) == way(graph.node(self.first));
+            let is_beside = region_path(graph.node(node)) == region_path(graph.node(self.first));
             if !is_beside || self.nodes.len() > BUDGET {
                 return None;
             }

@@ -5,7 +5,7 @@ use crate::affine::materialize::{Edit, written_anew};
 use crate::analysis::Analysis;
 use crate::ir::axes::axis;
 use crate::ir::builder::{Maker, int};
-use crate::ir::regions::way;
+use crate::ir::regions::region_path;
 use crate::ir::{NodeId, ValueId};
 
 /// The edits that merge Concats.
@@ -46,7 +46,7 @@ fn inner_parts<'a>(
     let graph = &analysis.graph;
     let (maker, _) = graph.producer(value)?;
     let is_own = graph.only_reader(value).is_some() && !analysis.constants.is_constant(value);
-    let is_beside = way(graph.node(maker)) == way(graph.node(reader));
+    let is_beside = region_path(graph.node(maker)) == region_path(graph.node(reader));
     let inputs = graph.inputs(maker);
     (is_own && is_beside && concat_axis(analysis, maker)? == along).then_some(())?;
     inputs.iter().all(Option::is_some).then_some(inputs)

@@ -9,7 +9,7 @@ use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
 use crate::ir::axes::axes;
 use crate::ir::builder::Maker;
-use crate::ir::regions::way;
+use crate::ir::regions::region_path;
 use crate::ir::{NodeId, ValueId};
 use crate::shape::facts::{Shape, extent, same};
 
@@ -98,7 +98,7 @@ fn without_ones<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
         .into_iter()
         .filter_map(|axis| Some(places[axis]? as i64))
         .collect();
-    let is_beside = way(transpose.proto()) == way(graph.node(node));
+    let is_beside = region_path(transpose.proto()) == region_path(graph.node(node));
     let is_alone = is_beside && graph.only_reader(turned).is_some() && !graph.is_output(turned);
     // A 0 would copy another extent.
     (is_alone && !named.contains(&0)).then_some(())?;

@@ -9,7 +9,7 @@ use crate::affine::propagate::rules::slice::{Cut, cuts};
 use crate::analysis::Analysis;
 use crate::ir::NodeId;
 use crate::ir::builder::{Maker, ints};
-use crate::ir::regions::way;
+use crate::ir::regions::region_path;
 use crate::ir::{Reader, ValueId};
 use crate::onnx::operator::input_at;
 
@@ -75,7 +75,8 @@ fn both(
     second: NodeId,
 ) -> Option<Vec<(usize, Cut)>> {
     let graph = &analysis.graph;
-    let is_beside = graph.is(second, "Slice") && way(graph.node(first)) == way(graph.node(second));
+    let is_beside = graph.is(second, "Slice")
+        && region_path(graph.node(first)) == region_path(graph.node(second));
     let [before, behind] =
         [first, second].map(|node| is_beside.then(|| cuts(&analysis.at(node)).ok()).flatten());
     let mut all: Vec<(usize, Cut)> = vec![];

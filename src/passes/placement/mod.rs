@@ -24,7 +24,7 @@ use crate::affine::recognize::Replacement;
 use crate::analysis::Analysis;
 use crate::hash::HashSet;
 use crate::ir::builder::Maker;
-use crate::ir::regions::way;
+use crate::ir::regions::region_path;
 use crate::ir::{Graph, NodeId, ValueId};
 use crate::passes::legalize::Target;
 use crate::refusal::Refusal;
@@ -195,7 +195,7 @@ fn places(analysis: &Analysis, value: ValueId, channels: usize) -> Option<Shape>
 
 /// Whether nodes are in one body. Another body may run more often, or not at all.
 fn are_in_one_body(graph: &Graph, nodes: &[NodeId]) -> bool {
-    let mut ways = nodes.iter().map(|&node| way(graph.node(node)));
+    let mut ways = nodes.iter().map(|&node| region_path(graph.node(node)));
     let first = ways.next();
     ways.all(|way| Some(way) == first)
 }

@@ -7,7 +7,7 @@ use crate::analysis::Analysis;
 use crate::analysis::uniform;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::editor::Editor;
-use crate::ir::regions::{branch, move_to, way, ways_behind};
+use crate::ir::regions::{branch, move_to, region_path, region_paths_after};
 use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::proto::GraphProto;
 
@@ -42,7 +42,7 @@ impl TakenBranches {
             );
             found
                 .around
-                .insert(own.to_owned(), way(graph.node(node)).to_owned());
+                .insert(own.to_owned(), region_path(graph.node(node)).to_owned());
         }
         found
     }
@@ -67,11 +67,11 @@ impl TakenBranches {
             return;
         }
         for node in &mut graph.node {
-            let mut here = way(node);
+            let mut here = region_path(node);
             while let Some(around) = self.around.get(here) {
                 here = around;
             }
-            if here != way(node) {
+            if here != region_path(node) {
                 let here = here.to_owned();
                 move_to(node, &here);
             }
@@ -80,7 +80,7 @@ impl TakenBranches {
         let bodies = reachable_bodies(graph);
         graph
             .node
-            .retain(|node| way(node).is_empty() || bodies.contains(way(node)));
+            .retain(|node| region_path(node).is_empty() || bodies.contains(region_path(node)));
     }
 }
 
@@ -97,8 +97,8 @@ fn reachable_bodies(graph: &GraphProto) -> HashSet<String> {
         let inner: Vec<String> = graph
             .node
             .iter()
-            .filter(|node| way(node).is_empty() || bodies.contains(way(node)))
-            .flat_map(ways_behind)
+            .filter(|node| region_path(node).is_empty() || bodies.contains(region_path(node)))
+            .flat_map(region_paths_after)
             .filter(|way| !bodies.contains(*way))
             .map(str::to_owned)
             .collect();
@@ -117,7 +117,7 @@ type Decision<'g> = (Vec<(ValueId, ValueId)>, &'g str);
 pub(super) fn taken_branch<'g>(analysis: &'g Analysis, node: NodeId) -> Option<Decision<'g>> {
     let graph = &analysis.graph;
     // The bodies are in the order of their names.
-    let ways: Vec<&str> = ways_behind(graph.node(node)).collect();
+    let ways: Vec<&str> = region_paths_after(graph.node(node)).collect();
     let [otherwise, then] = ways[..] else {
         return None;
     };

@@ -7,7 +7,7 @@
 use crate::analysis::Analysis;
 use crate::hash::HashSet;
 use crate::ir::editor::Editor;
-use crate::ir::regions::{is_result, way};
+use crate::ir::regions::{is_result, region_path};
 use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::operator::{Category, is_more_than_arithmetic, is_quantized};
 use crate::onnx::proto::TensorProto;
@@ -116,7 +116,7 @@ impl StoredResults {
         }
         let mut floats = vec![];
         for (node, tensors) in self.stored {
-            let is_inside = !way(graph.node(node)).is_empty();
+            let is_inside = !region_path(graph.node(node)).is_empty();
             let mut named = vec![];
             for (value, tensor) in tensors {
                 let value = graph.value_name(value).to_owned();

@@ -8,7 +8,7 @@ use prost::Message;
 
 use crate::hash::{HashMap, HashSet};
 use crate::ir::editor::captured;
-use crate::ir::regions::{END, sees, way, ways_behind};
+use crate::ir::regions::{END, region_path, region_paths_after, sees};
 use crate::onnx::Model;
 use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::operator::{Category, is_quantized};
@@ -107,13 +107,13 @@ pub(super) fn find(
 
 /// The paths of all bodies. A body may have constants but no node any more.
 fn region_paths(graph: &GraphProto) -> HashSet<&str> {
-    let behind_nodes = graph.node.iter().flat_map(ways_behind);
+    let behind_nodes = graph.node.iter().flat_map(region_paths_after);
     graph
         .node
         .iter()
-        .map(way)
+        .map(region_path)
         .chain(behind_nodes)
-        .filter(|way| !way.is_empty())
+        .filter(|path| !path.is_empty())
         .collect()
 }
 
@@ -232,12 +232,12 @@ impl<'g, 'f> Equals<'g, 'f> {
                 continue;
             }
             if node.op_type() != "Constant" {
-                self.add(way(node), Producer::Node(node), &|_, _| true);
+                self.add(region_path(node), Producer::Node(node), &|_, _| true);
                 continue;
             }
             let tensor = constant_attribute(node).or(spelled.as_deref());
             if let (Some(tensor), [name]) = (tensor, &node.output[..]) {
-                self.add(way(node), Producer::Constant(name, tensor), same);
+                self.add(region_path(node), Producer::Constant(name, tensor), same);
             }
         }
     }

@@ -2,7 +2,7 @@
 //! equal results.
 
 use crate::hash::{HashMap, HashSet};
-use crate::ir::regions::{sees, way};
+use crate::ir::regions::{region_path, sees};
 use crate::onnx::proto::{GraphProto, NodeProto};
 use crate::passes::simplify::cse::merge_into;
 use crate::passes::simplify::{KnownShapes, is_movement};
@@ -26,9 +26,9 @@ pub(super) fn merge(graph: &mut GraphProto, seeds: &[String], shapes: &KnownShap
         let may_merge = open.contains(input) && !outputs.contains(output.as_str());
         // A value may have very many movements that are outputs.
         let first = match may_merge {
-            true => firsts
-                .iter()
-                .find(|first| sees(way(node), way(first)) && are_equal(first, node, shapes)),
+            true => firsts.iter().find(|first| {
+                sees(region_path(node), region_path(first)) && are_equal(first, node, shapes)
+            }),
             false => None,
         };
         match first {

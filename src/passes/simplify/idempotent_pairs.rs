@@ -11,7 +11,7 @@
 
 use crate::analysis::Analysis;
 use crate::analysis::zero_sign::ZeroSigns;
-use crate::ir::regions::way;
+use crate::ir::regions::region_path;
 use crate::ir::{NodeId, Reader, ValueId};
 
 /// The first operator set in which the bounds of Clip are inputs rather than attributes.
@@ -110,7 +110,7 @@ impl IdempotentPairs<'_> {
 
     fn is_in_one_body(&self, first: NodeId, next: NodeId) -> bool {
         let graph = &self.analysis.graph;
-        way(graph.node(first)) == way(graph.node(next))
+        region_path(graph.node(first)) == region_path(graph.node(next))
     }
 
     fn activation(&self, node: NodeId) -> Option<Idempotent> {
@@ -154,9 +154,9 @@ impl IdempotentPairs<'_> {
         let Some(bound) = graph.input(node, slot) else {
             return Some(absent);
         };
-        let own_way = way(graph.node(node));
+        let own_way = region_path(graph.node(node));
         let is_there = match graph.producer(bound) {
-            Some((maker, _)) => way(graph.node(maker)) == own_way,
+            Some((maker, _)) => region_path(graph.node(maker)) == own_way,
             None => own_way.is_empty(),
         };
         let is_stored = constants.stored(bound).is_some();

@@ -9,7 +9,7 @@ use crate::analysis::zero_sign::ZeroSigns;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::axes::axis;
 use crate::ir::editor::Editor;
-use crate::ir::regions::{BEGIN, END, is_result, way};
+use crate::ir::regions::{BEGIN, END, is_result, region_path};
 use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::node::bodies;
 use crate::onnx::operator::attributes;
@@ -203,7 +203,7 @@ pub(super) fn repeated(graph: &Graph) -> Vec<IdentityNode> {
         let key = (
             source,
             proto.op_type(),
-            way(proto),
+            region_path(proto),
             proto.attribute[0].encode_to_vec(),
         );
         let first = *firsts.entry(key).or_insert(output);
@@ -233,7 +233,7 @@ fn has_to_stay(graph: &Graph, output: ValueId) -> bool {
     let is_body_result = is_result(graph, output)
         && graph
             .producer(output)
-            .is_none_or(|(node, _)| !way(graph.node(node)).is_empty());
+            .is_none_or(|(node, _)| !region_path(graph.node(node)).is_empty());
     graph.is_output(output) || is_body_result || is_captured(graph, output)
 }
 

@@ -14,7 +14,9 @@ use crate::prove::field_value::{FieldValue, lowest};
 use crate::prove::operators::interpolated::interpolated;
 use crate::prove::operators::lane_functions::{deformed, of_lanes};
 use crate::prove::operators::recurrent::{of_projection, of_sums};
-use crate::prove::operators::unknown::{activated, biased, element_wise, ramp, softmax, softsign};
+use crate::prove::operators::uninterpreted::{
+    activated, biased, element_wise, ramp, softmax, softsign,
+};
 use crate::prove::operators::windows::without_border;
 use crate::prove::operators::{Call, Made, Unmade, interpret};
 use crate::prove::random::{Digest, Hash};

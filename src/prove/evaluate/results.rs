@@ -4,7 +4,7 @@ use super::inner::Bodies;
 use super::{Evaluation, Location};
 use crate::analysis::Analysis;
 use crate::ir::NodeId;
-use crate::ir::regions::way;
+use crate::ir::regions::region_path;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
@@ -87,7 +87,7 @@ impl<'w> Evaluation<'w> {
         let first = node.output.iter().find(|name| !name.is_empty())?;
         let value = analysis.graph.value(&[inside, first.as_str()].concat())?;
         let (id, _) = analysis.graph.producer(value)?;
-        Some(id).filter(|&id| way(analysis.graph.node(id)) == inside)
+        Some(id).filter(|&id| region_path(analysis.graph.node(id)) == inside)
     }
 
     /// The analysis that contains a node, and its identity there. For a node of a body this is the

@@ -18,7 +18,7 @@ pub(super) mod recurrent;
 mod reductions;
 mod resized;
 mod scattered;
-pub(super) mod unknown;
+pub(super) mod uninterpreted;
 pub(super) mod windows;
 
 use std::cell::Cell;

@@ -18,7 +18,7 @@ use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, TDim};
 
 use crate::hash::{HashMap, HashSet};
-use crate::ir::regions::way;
+use crate::ir::regions::region_path;
 use crate::ir::{Graph, ValueId};
 use crate::onnx::node::constant_tensor;
 use crate::onnx::proto::{GraphProto, NodeProto, ValueInfoProto};
@@ -121,7 +121,8 @@ impl Inference {
                     })
                 }),
             };
-            let is_counted_once = graph.is(node, "NonZero") && way(graph.node(node)).is_empty();
+            let is_counted_once =
+                graph.is(node, "NonZero") && region_path(graph.node(node)).is_empty();
             for (slot, value) in graph.outputs(node).iter().enumerate() {
                 let Some(value) = *value else { continue };
                 let mut fact = inferred.get(slot).cloned().unwrap_or_default();

@@ -11,7 +11,7 @@ use crate::affine::propagate::node_step::step_forward;
 use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::propagate::precision;
 use crate::affine::propagate::propagation::Compensation;
-use crate::affine::transfer::Step;
+use crate::affine::rule::Step;
 use crate::hash::HashSet;
 use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;

@@ -13,7 +13,7 @@ use crate::affine::propagate::overlay::Route;
 use crate::affine::propagate::precision;
 use crate::affine::propagate::propagation::Propagation;
 use crate::affine::propagate::zeros::is_zeros;
-use crate::affine::transfer::{Fold, Rule, Side, Step};
+use crate::affine::rule::{Fold, Rule, Side, Step};
 use crate::ir::{NodeId, ValueId};
 use crate::refusal::{Reason, Refusal};
 

@@ -6,7 +6,7 @@ use crate::affine::linear::elementwise::shrunk;
 use crate::affine::propagate::backward::readers::is_shared;
 use crate::affine::propagate::backward::state::BackwardPropagation;
 use crate::affine::propagate::node_step::step_forward;
-use crate::affine::transfer::{At, Rule, Step};
+use crate::affine::rule::{At, Rule, Step};
 use crate::ir::NodeId;
 use crate::onnx::operator::Category;
 use crate::refusal::Reason;

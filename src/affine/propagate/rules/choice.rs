@@ -4,7 +4,7 @@
 
 use crate::affine::Affine;
 use crate::affine::linear::elementwise::{aligned, shrunk};
-use crate::affine::transfer::{At, Rule, Step};
+use crate::affine::rule::{At, Rule, Step};
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 

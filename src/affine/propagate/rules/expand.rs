@@ -1,7 +1,7 @@
 //! Expand and Tile: every copy carries the affine of the original.
 
 use crate::affine::Affine;
-use crate::affine::transfer::{At, Rule, Step};
+use crate::affine::rule::{At, Rule, Step};
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 use crate::shape::facts::{extent, same};

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use crate::affine::Affine;
-use crate::affine::transfer::{At, Rule, Step};
+use crate::affine::rule::{At, Rule, Step};
 use crate::refusal::Reason;
 use crate::shape::facts::extent;
 

@@ -8,7 +8,7 @@ use crate::affine::Affine;
 use crate::affine::propagate::rules::positive::passed;
 use crate::affine::propagate::rules::reduce::{restored, without};
 use crate::affine::propagate::rules::window::meet_the_image;
-use crate::affine::transfer::{At, Rule, Step};
+use crate::affine::rule::{At, Rule, Step};
 use crate::refusal::Reason;
 
 /// Maxima of windows, of images, and along axes.

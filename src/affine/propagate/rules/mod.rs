@@ -28,7 +28,7 @@ mod split;
 mod transpose;
 pub(crate) mod window;
 
-use crate::affine::transfer::Rule;
+use crate::affine::rule::Rule;
 
 /// The rules of this folder.
 pub(crate) const RULES: &[&dyn Rule] = &[

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use crate::affine::Affine;
 use crate::affine::propagate::rules::split::cut;
-use crate::affine::transfer::{At, Rule, Step};
+use crate::affine::rule::{At, Rule, Step};
 use crate::analysis::broadcast::LARGEST;
 use crate::ir::axes::axes;
 use crate::recipe::Numbers;

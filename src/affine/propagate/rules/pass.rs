@@ -3,7 +3,7 @@
 //! `f(s·x + t) = s·f(x) + t`.
 
 use crate::affine::Affine;
-use crate::affine::transfer::{At, Rule, Step};
+use crate::affine::rule::{At, Rule, Step};
 use crate::refusal::Reason;
 
 /// Operators that return their first input.

@@ -6,7 +6,7 @@
 
 use crate::affine::Affine;
 use crate::affine::propagate::rules::window::{is_by_place, meet_the_image};
-use crate::affine::transfer::{At, Rule};
+use crate::affine::rule::{At, Rule};
 use crate::onnx::operator::AVERAGE_POOL;
 use crate::refusal::Reason;
 

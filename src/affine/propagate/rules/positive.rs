@@ -4,7 +4,7 @@
 //! sum by different factors.
 
 use crate::affine::Affine;
-use crate::affine::transfer::{At, Rule, Step};
+use crate::affine::rule::{At, Rule, Step};
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 

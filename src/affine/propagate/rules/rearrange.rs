@@ -7,7 +7,7 @@
 //! zeros, to which no shift may be added.
 
 use crate::affine::Affine;
-use crate::affine::transfer::{At, Rule, Step};
+use crate::affine::rule::{At, Rule, Step};
 use crate::ir::axes::axis;
 use crate::recipe::Numbers;
 use crate::refusal::Reason;

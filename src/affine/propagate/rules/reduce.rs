@@ -3,7 +3,7 @@
 //! `mean(s·x + t) = s·mean(x) + mean(t)`. A sum adds `t` once for each element.
 
 use crate::affine::Affine;
-use crate::affine::transfer::{At, Rule, Step};
+use crate::affine::rule::{At, Rule, Step};
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 

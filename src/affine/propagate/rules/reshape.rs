@@ -1,7 +1,7 @@
 //! Reshape, Flatten, Squeeze and Unsqueeze, which keep the order of the elements.
 
 use crate::affine::Affine;
-use crate::affine::transfer::{At, Rule, Step};
+use crate::affine::rule::{At, Rule, Step};
 use crate::analysis::broadcast;
 use crate::refusal::Reason;
 

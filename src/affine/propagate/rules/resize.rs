@@ -6,7 +6,7 @@
 //! the input.
 
 use crate::affine::Affine;
-use crate::affine::transfer::{At, Rule};
+use crate::affine::rule::{At, Rule};
 use crate::ir::axes::axes;
 use crate::onnx::operator::factors_at;
 use crate::refusal::Reason;

@@ -4,7 +4,7 @@
 //! is constant along that axis passes.
 
 use crate::affine::Affine;
-use crate::affine::transfer::{At, Rule};
+use crate::affine::rule::{At, Rule};
 use crate::refusal::Reason;
 
 /// RotaryEmbedding, of ONNX and of `com.microsoft`.

@@ -5,7 +5,7 @@
 //! pass.
 
 use crate::affine::Affine;
-use crate::affine::transfer::{At, Rule};
+use crate::affine::rule::{At, Rule};
 use crate::refusal::Reason;
 
 /// GridSample.

@@ -8,7 +8,7 @@
 use crate::affine::Affine;
 use crate::affine::propagate::rules::choice::is_zero;
 use crate::affine::propagate::rules::gather_nd::{axes, replaced};
-use crate::affine::transfer::{At, Rule, Step};
+use crate::affine::rule::{At, Rule, Step};
 use crate::ir::axes::axis;
 use crate::refusal::Reason;
 use crate::shape::facts::same;

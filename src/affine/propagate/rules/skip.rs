@@ -3,7 +3,7 @@
 //! An affine that only one operand of the sum carries stops here.
 
 use crate::affine::Affine;
-use crate::affine::transfer::{At, Rule, Step};
+use crate::affine::rule::{At, Rule, Step};
 use crate::refusal::Reason;
 
 /// SkipLayerNormalization and SkipSimplifiedLayerNormalization.

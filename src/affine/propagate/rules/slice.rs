@@ -6,7 +6,7 @@
 use ndarray::{Axis, Slice as Range};
 
 use crate::affine::Affine;
-use crate::affine::transfer::{At, Rule, Step};
+use crate::affine::rule::{At, Rule, Step};
 use crate::ir::axes::axis;
 use crate::recipe::Numbers;
 use crate::refusal::Reason;

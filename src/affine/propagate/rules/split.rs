@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::affine::Affine;
 use crate::affine::propagate::rules::slice::scatter;
-use crate::affine::transfer::{At, Rule, Step};
+use crate::affine::rule::{At, Rule, Step};
 use crate::ir::axes::axis;
 use crate::recipe::Numbers;
 use crate::refusal::Reason;

@@ -1,7 +1,7 @@
 //! Transpose: the axes of the affine are permuted like those of the value.
 
 use crate::affine::Affine;
-use crate::affine::transfer::{At, Rule, Step};
+use crate::affine::rule::{At, Rule, Step};
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 

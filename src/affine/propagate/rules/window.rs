@@ -5,7 +5,7 @@
 //! the image, and the last one begins inside.
 
 use crate::affine::linear::geometry::at_least;
-use crate::affine::transfer::At;
+use crate::affine::rule::At;
 use crate::refusal::Reason;
 
 /// Whether every window is known to contain a place of the image, whatever the extents are.

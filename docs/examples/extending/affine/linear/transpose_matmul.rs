@@ -2,7 +2,7 @@
 
 use super::{Linear, Slots};
 use crate::affine::Affine;
-use crate::affine::transfer::{At, Rule, Side, Step};
+use crate::affine::rule::{At, Rule, Side, Step};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 

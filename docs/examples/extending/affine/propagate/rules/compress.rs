@@ -1,7 +1,7 @@
 //! Compress: the remaining places of an axis carry the same affine.
 
 use crate::affine::Affine;
-use crate::affine::transfer::{At, Rule, Step};
+use crate::affine::rule::{At, Rule, Step};
 use crate::ir::axes::axis;
 use crate::refusal::Reason;
 

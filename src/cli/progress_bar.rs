@@ -13,12 +13,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The progress of a command, as a bar on the standard error stream. It appears only on a terminal
 /// and after a second, and disappears at the end.
-pub(super) struct Steps {
+pub(super) struct StepProgress {
     bar: ProgressBar,
     done: Arc<AtomicBool>,
 }
 
-impl Steps {
+impl StepProgress {
     /// The progress of a command; hidden if `quiet`.
     pub(super) fn new(command: &str, quiet: bool) -> Self {
         let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::hidden());
@@ -57,7 +57,7 @@ impl Steps {
     }
 }
 
-impl Drop for Steps {
+impl Drop for StepProgress {
     fn drop(&mut self) {
         self.done.store(true, Ordering::Relaxed);
         self.bar.finish_and_clear();
