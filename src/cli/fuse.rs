@@ -27,7 +27,6 @@ use super::progress_bar::StepProgress;
 use super::scaling::ScalingArgs;
 use super::slicing::SlicingArgs;
 use super::storage::{ReachArgs, StorageArgs};
-use super::tasks::Task;
 use super::values::{file, from_one, from_zero};
 use crate::cli::exit_code::{EXIT_CODES, End};
 use crate::cli::unused_options::Idle;
@@ -225,6 +224,13 @@ fn to_fix(text: &str) -> Result<Fix, String> {
     } else {
         text.parse().map(Fix::Sizes)
     }
+}
+
+/// A model, and the path of its result.
+pub(super) struct Task {
+    pub model: PathBuf,
+    /// Nowhere else than the model itself, if it goes anywhere.
+    pub output: Option<PathBuf>,
 }
 
 /// Folds one model, and prints the report.

@@ -15,13 +15,12 @@ use unfold::onnx::destination;
 use unfold::report::{bytes, counted, plain};
 
 use super::causes;
-use super::fuse::{FuseArgs, fuse, one, warn_of_idle};
+use super::fuse::{FuseArgs, Task, fuse, one, warn_of_idle};
 use super::fuse_report::FuseReport;
 use super::out::{self, Paint, Tone};
 use super::panics::caught;
 use super::path::JsonPath;
 use super::progress_bar::StepProgress;
-use super::tasks::Task;
 use crate::cli::exit_code::End;
 use crate::cli::memory_admission::Room;
 use crate::cli::temporary_folders::MadeFolders;

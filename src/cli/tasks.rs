@@ -6,16 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use super::fuse::FuseArgs;
+use super::fuse::{FuseArgs, Task};
 use crate::cli::temporary_folders::make;
 use crate::cli::usage_errors::misused;
-
-/// A model, and the path of its result.
-pub(super) struct Task {
-    pub model: PathBuf,
-    /// Nowhere else than the model itself, if it goes anywhere.
-    pub output: Option<PathBuf>,
-}
 
 impl FuseArgs {
     /// The folder that results go into, if it is one.

@@ -15,7 +15,7 @@ use unfold::run::{Dims, Input};
 use super::candidates::candidates;
 use super::command_line::command;
 use super::exit_code::{EXIT_CODES, End};
-use super::fuse::{FuseArgs, fuse};
+use super::fuse::{FuseArgs, Task, fuse};
 use super::inputs::known_to_some;
 use super::out::{self, Paint};
 use super::output_path::target;
@@ -23,7 +23,6 @@ use super::path::JsonPath;
 use super::progress_bar::StepProgress;
 use super::rounds::{RoundArgs, labelled};
 use super::storage::ReachArgs;
-use super::tasks::Task;
 use super::tune_report::Tuned;
 use super::values::{file, from_zero};
 

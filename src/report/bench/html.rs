@@ -5,10 +5,10 @@ use std::fmt::Write;
 use super::data::{Class, Measurement, Report, Setting};
 use super::lead::lead;
 use super::overview;
+use super::sentences::{failures, how, machine, memory_sentence, verdicts};
 use super::svg::{self, class_colour};
 use super::table::{self, Cells, Column, Table};
 use crate::report::document::{document, escape};
-use crate::report::format::{failures, how, machine, memory_sentence, verdicts};
 
 const MEMORY: &str =
     "Live memory over a run; a dot at the peak, ticks below at the operators of normalizers";

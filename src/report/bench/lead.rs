@@ -1,7 +1,7 @@
 //! The first sentence of a report: the gain of the variant that matters, in time and in memory.
 
 use super::data::{Interval, Measurement, Ratio, Setting};
-use crate::report::format::is_same_size;
+use super::sentences::is_same_size;
 
 const FUSED: &str = "fused";
 const AS_EXPORTED: &str = "as exported";

@@ -5,8 +5,9 @@ use std::fmt::Write;
 use super::data::{Report, Setting};
 use super::lead::lead;
 use super::overview;
+use super::sentences::{failures, how, machine, memory_sentence, verdicts};
 use super::table::{self, Cells, Column, Table};
-use crate::report::format::{failures, how, machine, memory_sentence, plain, verdicts};
+use crate::report::format::plain;
 
 /// The report as Markdown tables.
 pub(crate) fn markdown(report: &Report) -> String {

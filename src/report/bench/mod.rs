@@ -1,11 +1,12 @@
 //! Writes reports of a benchmark in several formats: [`terminal`], [`markdown()`], [`html()`], and JSON
 //! through serde.
 
-pub(crate) mod data;
+mod data;
 mod html;
 mod lead;
 mod markdown;
 mod overview;
+mod sentences;
 mod svg;
 pub(crate) mod table;
 #[cfg(all(test, feature = "cli"))]

@@ -1,8 +1,9 @@
 //! Several reports in one table, with a line for each model and size of its inputs.
 
 use super::data::{Measurement, Memory, Ratio, Report, Setting};
+use super::sentences::{maybe_bytes, ratio};
 use super::table::{Cells, Table};
-use crate::report::format::{maybe_bytes, plain, ratio};
+use crate::report::format::plain;
 
 /// A numerator and a denominator of ratios of variants.
 type Pair = (&'static str, &'static str);

@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use super::data::{Report, Setting};
 use super::lead::lead;
+use super::sentences::{failures, how, machine, memory_sentence, verdicts};
 use super::table::{self, Cells, Table};
-use crate::report::format::{failures, how, machine, memory_sentence, plain, time, verdicts};
+use crate::report::format::{plain, time};
 
 /// How wide a sentence is at most, and a table where the width of the terminal is not known.
 const WIDTH: usize = 80;
