@@ -86,6 +86,8 @@ pub mod error;
 #[cfg(all(test, feature = "cli"))]
 mod extending;
 mod fuse;
+#[cfg(feature = "tract")]
+mod half_error;
 mod hash;
 #[cfg(feature = "tract")]
 mod inspect;
@@ -135,9 +137,12 @@ pub use fuse::{
 #[cfg(feature = "cli")]
 pub(crate) use fuse::{Planned, dry_run, fuse_ahead};
 #[cfg(feature = "tract")]
+pub use half_error::HalfError;
+#[cfg(feature = "tract")]
 pub use inspect::model_page;
 #[cfg(feature = "tract")]
 pub use magnitude::StreamMagnitude;
+pub use passes::half::{EndType, HalfType};
 pub use passes::legalize::Target;
 pub use passes::slice::{MemoryGoal, Slicing};
 pub use shape::{InferredValue, infer_shapes};
@@ -147,9 +152,10 @@ pub use variance_margin::VarianceMargin;
 /// The plan of a run, as data: the sites and what becomes of them, and every other change of the model.
 pub mod plan {
     pub use crate::affine::plan::{
-        Basis, Centring, Constancy, ConstantNorm, CutRegion, Direction, Follower, HeldValue,
-        Member, MemoryChange, MergedNorm, OpsetUpgrade, Outcome, PassStats, Placed, Plan, Scaling,
-        SitePlan, StopReason, Stored, StreamPlan, Tidy,
+        Basis, Centring, ClampedMask, Constancy, ConstantNorm, CutRegion, Direction, Follower,
+        HalfPlan, HeldValue, Member, MemoryChange, MergedNorm, OpsetUpgrade, Outcome, PassStats,
+        Placed, Plan, Scaling, SitePlan, StopReason, Stored, StreamPlan, Tidy, WideOperator,
+        WideReason,
     };
     pub use crate::affine::recognize::{Family, Kind};
 }

@@ -98,7 +98,7 @@ fn reduction(op: &str, value: &str, made: &str) -> NodeProto {
 
 /// Replaces the outputs of a graph by the largest magnitude of each named value. ReduceMax ignores
 /// NaN, so the difference of each value to itself, which is NaN for a NaN, is included.
-fn look_at(graph: &mut GraphProto, names: &[String]) {
+pub(crate) fn look_at(graph: &mut GraphProto, names: &[String]) {
     graph.output.clear();
     for (place, name) in names.iter().enumerate() {
         let parts = ["magnitudes", "most", "none", "sum", "largest"];

@@ -76,7 +76,9 @@ impl PassProver {
             return undecided("the bodies of control flow cannot be restored between passes");
         };
         if !result.is_exact {
-            return undecided("the pass keeps the function only up to the ε of normalizers");
+            return undecided(
+                "the pass keeps the function only up to the ε of normalizers, or rounds",
+            );
         }
         prove(before, after, result.tensors, &self.options)
     }

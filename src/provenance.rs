@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::affine::plan::{Outcome, Plan, SitePlan, StreamPlan, Tidy};
 use crate::onnx::Model;
 use crate::onnx::proto::StringStringEntryProto;
+use crate::passes::half::{EndType, HalfType};
 use crate::passes::legalize::Target;
 use crate::passes::slice::{SLICING, Slicing};
 use crate::run::Dims;
@@ -35,6 +36,12 @@ pub struct FoldOptions {
     pub scale_stream: Option<u32>,
     /// The engines for which the result is written.
     pub target: Target,
+    /// The type of half precision that the result has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<HalfType>,
+    /// The type of its inputs and outputs.
+    #[serde(skip_serializing_if = "is_float32")]
+    pub io: EndType,
     /// The sizes to which open dimensions of the inputs are fixed.
     #[serde(skip_serializing_if = "Dims::is_empty")]
     pub fix: Dims,
@@ -53,6 +60,10 @@ fn is_usual(max_growth: &f64) -> bool {
     *max_growth == MAX_GROWTH
 }
 
+fn is_float32(ends: &EndType) -> bool {
+    *ends == EndType::Float32
+}
+
 fn is_none_sliced(slicing: &Slicing) -> bool {
     *slicing == Slicing::default()
 }
@@ -67,6 +78,8 @@ impl Default for FoldOptions {
             constant_norms: false,
             scale_stream: None,
             target: Target::default(),
+            to: None,
+            io: EndType::Float32,
             fix: Dims::default(),
             slicing: Slicing::default(),
             stop_after: None,

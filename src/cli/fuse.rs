@@ -19,6 +19,7 @@ use unfold::verify::VerifyOptions;
 use unfold::{FuseOptions, PassResult};
 
 use super::fuse_report::FuseReport;
+use super::half::HalfArgs;
 use super::inputs::sizes;
 use super::observers::{Observers, pass_name};
 use super::out::{self, Paint};
@@ -47,6 +48,7 @@ Examples:
   unfold fuse model.onnx -o fused.onnx --merge-norms
   unfold fuse model.onnx -o fused.onnx --constant-norms
   unfold fuse model.onnx -o fused.onnx --scale-stream auto --input tokens.npz
+  unfold fuse model.onnx -o half.onnx --to float16 --input samples.npz
   unfold fuse model.onnx -o fused.onnx --fix batch=1 --fix sequence=128
   unfold fuse model.onnx -o fused.onnx --external-data always
   unfold fuse model.onnx --in-place --quiet
@@ -150,6 +152,9 @@ pub(super) struct FuseArgs {
     /// others
     #[arg(long = "fix", value_name = "NAME=SIZE|all", value_parser = to_fix)]
     fix: Vec<Fix>,
+
+    #[command(flatten)]
+    half: HalfArgs,
 
     #[command(flatten)]
     scaling: ScalingArgs,
@@ -262,7 +267,9 @@ pub(super) fn fuse(
     model: Model,
     tell: &dyn Fn(&str, usize, usize),
 ) -> Result<FuseReport> {
-    let scaling = args.scaling.choose(&model, &args.dims, tell)?;
+    let scaling = args
+        .scaling
+        .choose(&model, &args.dims, args.half.to, tell)?;
     let options = args.options(&model, scaling.scale_stream, tell)?;
     if args.dry_run {
         let report = planned(args, model, &options)?;
@@ -282,6 +289,7 @@ pub(super) fn fuse(
         observer: observers.is_wanted().then_some(&observer),
         ..options
     };
+    let samples = args.scaling.samples(&model, &args.dims)?;
     let fused = unfold::fuse_ahead(&model, &options)?;
     args.slicing.check(fused.plan.memory.as_ref())?;
     let idle = Idle::all(&options, &model, &fused.plan);
@@ -290,7 +298,8 @@ pub(super) fn fuse(
         .chosen_by(&options)
         .listing_all(args.verbose)
         .with_stats(args.stats)
-        .assuming(options.chosen())?;
+        .assuming(options.chosen())?
+        .sampled(samples);
     report.judged.passes = observers.proofs();
     let verify = VerifyOptions {
         dims,
@@ -354,6 +363,8 @@ impl FuseArgs {
             constant_norms: self.constant_norms,
             scale_stream,
             target: self.target,
+            to: self.half.to,
+            io: self.half.io,
             fix: self.fixed(model)?,
             slicing: self.slicing.of(model)?,
             stop_after: self.stop_after.clone(),

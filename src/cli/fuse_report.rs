@@ -3,27 +3,31 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use unfold::HalfError;
+use unfold::HalfType;
 use unfold::inspect;
 use unfold::onnx::{Model, Saved};
 use unfold::plan::{
-    ConstantNorm, MemoryChange, MergedNorm, PassStats, Placed, Plan, StopReason, StreamPlan, Tidy,
+    ConstantNorm, HalfPlan, MemoryChange, MergedNorm, PassStats, Placed, Plan, StopReason,
+    StreamPlan, Tidy,
 };
 use unfold::prove::Proof;
 use unfold::prove_passes::PassProof;
 use unfold::provenance::FoldOptions;
 use unfold::report::{ReportedTensor, plain};
-use unfold::run::Failure;
+use unfold::run::{Failure, Input, random};
 use unfold::variance_margin::VarianceMargin;
 use unfold::verify::{Verdict, VerifyOptions};
 use unfold::{EpsilonError, FuseOptions, Fused, Planned, Target};
 
 use super::constant_norms;
+use super::half;
 use super::merged_norms;
 use super::next_steps::FusedFile;
 use super::operators;
 use super::out::Paint;
 use super::path::JsonPath;
-use super::scaling::ScalingChoice;
+use super::scaling::{Samples, ScalingChoice};
 use super::sites::{self, JsonSite};
 use super::size_change::{Growth, Sizes};
 use super::slicing;
@@ -58,6 +62,12 @@ pub(crate) struct FuseReport {
     margin: Option<Result<VarianceMargin, Failure>>,
     /// The model with its constant norms, if it has any: proofs begin with it.
     assumed: Option<Model>,
+    /// The result in float32, if it was converted to half precision.
+    wide: Option<Fused>,
+    /// The samples of the inputs.
+    samples: Option<Samples>,
+    /// The error of half precision, where it was measured.
+    half: Option<Result<HalfError, Failure>>,
     lowered: Option<Model>,
     dry: bool,
     /// The engines for which the result is written.
@@ -108,6 +118,9 @@ impl FuseReport {
             slack: None,
             margin: None,
             assumed: None,
+            wide: None,
+            samples: None,
+            half: None,
             dry: false,
         }
     }
@@ -117,20 +130,29 @@ impl FuseReport {
         Self { scaling, ..self }
     }
 
-    /// The report of a result with these options, whose proof begins with a model in which normalizers are constant that the
-    /// plan takes as such.
+    /// The report of a result with these options: a proof begins with a model in which normalizers are constant that the plan
+    /// takes as such, and ends before the conversion to half precision.
     ///
     /// # Errors
     /// As [`unfold::fuse`].
-    pub(crate) fn assuming(self, chosen: FoldOptions) -> unfold::error::Result<Self> {
-        if self.plan.constants() == 0 {
-            return Ok(self);
+    pub(crate) fn assuming(mut self, chosen: FoldOptions) -> unfold::error::Result<Self> {
+        if self.plan.constants() > 0 {
+            let assumed = unfold::with_constant_norms(&self.before, &chosen.clone().into())?;
+            self.assumed = Some(assumed.model);
         }
-        let assumed = unfold::with_constant_norms(&self.before, &chosen.into())?;
-        Ok(Self {
-            assumed: Some(assumed.model),
-            ..self
-        })
+        if self.plan.half.is_some() {
+            let wide = FuseOptions {
+                to: None,
+                ..chosen.into()
+            };
+            self.wide = Some(unfold::fuse(&self.before, &wide)?);
+        }
+        Ok(self)
+    }
+
+    /// The report, whose errors of half precision are measured on samples, if there are any.
+    pub(crate) fn sampled(self, samples: Option<Samples>) -> Self {
+        Self { samples, ..self }
     }
 
     /// Sets whether the report lists each site in its own row.
@@ -156,6 +178,10 @@ impl FuseReport {
     pub(crate) fn judge(&mut self, when: When, options: &VerifyOptions, begin: impl Fn(&str)) {
         let is_fixed = self.reference().graph().input != self.before.graph().input;
         if let Some(after) = &self.after {
+            let (after, tensors) = match &self.wide {
+                Some(wide) => (&wide.model, &wide.plan.tensors),
+                None => (after, &self.plan.tensors),
+            };
             // A proof treats inputs with other declared extents as other inputs.
             let original = if is_fixed {
                 self.reference()
@@ -172,7 +198,7 @@ impl FuseReport {
             };
             self.judged = Judged {
                 passes: self.judged.passes.clone(),
-                ..Judged::new(tried, before, after, &self.plan.tensors, options, &begin)
+                ..Judged::new(tried, before, after, tensors, options, &begin)
             };
             if !self.plan.merged.is_empty() && self.judged.run.is_some() {
                 begin("slack");
@@ -189,7 +215,26 @@ impl FuseReport {
                 let margin = VarianceMargin::measure(self.reference(), &constant, options);
                 self.margin = Some(margin);
             }
+            if self.wide.is_some() && self.judged.run.is_some() {
+                begin("half");
+                self.half = self.half_error(options);
+            }
         }
+    }
+
+    /// The error of half precision, on the samples or on random inputs.
+    fn half_error(&self, options: &VerifyOptions) -> Option<Result<HalfError, Failure>> {
+        let (wide, half) = (&self.wide.as_ref()?.model, self.after.as_ref()?);
+        let to: HalfType = self.plan.half.as_ref()?.to.parse().ok()?;
+        let samples = match &self.samples {
+            Some(samples) => Ok(samples.clone()),
+            None => Input::from_model(wide, &options.dims).map(|inputs| {
+                let seed = options.seeds.first().copied().unwrap_or_default();
+                (random(&inputs, seed), options.dims.clone())
+            }),
+        };
+        let models = [self.reference(), wide, half];
+        Some(samples.and_then(|(inputs, dims)| HalfError::measure(models, to, (&inputs, &dims))))
     }
 
     /// The model with which the result is compared: the original, after inlining of everything that
@@ -290,6 +335,7 @@ impl FuseReport {
         text += &slicing::told(self.plan.memory.as_ref());
         text += &merged_norms::told(&self.plan.merged, self.slack.as_ref());
         text += &constant_norms::told(&self.plan, self.margin.as_ref());
+        text += &half::told(self.plan.half.as_ref(), self.half.as_ref());
         text += &placement::told(&self.plan.placed);
         text += &self.growth().map_or_else(String::new, Growth::line);
         if let Some(change) = self.sizes() {
@@ -350,6 +396,8 @@ impl FuseReport {
             memory: self.plan.memory.as_ref(),
             constant: &self.plan.constant,
             variance: self.margin.iter().flatten().next().copied(),
+            half: self.plan.half.as_ref(),
+            half_error: self.half.iter().flatten().next(),
             slack: self.slack.iter().flatten().next().map(|slack| slack.bound),
             growth: self.growth(),
             result: self.sizes(),
@@ -408,6 +456,12 @@ struct FuseJson<'j> {
     /// How far variances are from the limits of constant norms, where that was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     variance: Option<VarianceMargin>,
+    /// The outcome of the conversion to half precision, with `--to`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    half: Option<&'j HalfPlan>,
+    /// The error of half precision, where it was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    half_error: Option<&'j HalfError>,
     /// The linear work that was moved, or could be moved, to fewer places.
     #[serde(skip_serializing_if = "<[Placed]>::is_empty")]
     placed: &'j [Placed],

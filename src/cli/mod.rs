@@ -13,6 +13,7 @@ pub(crate) mod exit_code;
 mod fuse;
 mod fuse_many;
 pub(crate) mod fuse_report;
+mod half;
 pub(crate) mod inputs;
 pub(crate) mod inspect;
 mod interrupt;

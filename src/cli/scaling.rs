@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use serde::Serialize;
+use unfold::HalfType;
 use unfold::StreamMagnitude;
 use unfold::magnitude::widened;
 use unfold::onnx::Model;
 use unfold::residual::stream_scaling::possible;
-use unfold::run::Dims;
+use unfold::run::{Dims, Input, Tensor, random};
 
 use super::inputs::{read_inputs, sizes};
 use crate::cli::usage_errors::misused;
@@ -22,14 +23,9 @@ pub(super) struct ScalingArgs {
     #[arg(long, value_name = "2^-K|auto", value_parser = asked)]
     scale_stream: Option<ScaleStream>,
 
-    /// Samples of the inputs for --scale-stream auto, as a .npy or .npz file. They are in float32
-    /// if the model's inputs are narrower
-    #[arg(
-        long,
-        value_name = "FILE",
-        requires = "scale_stream",
-        required_if_eq("scale_stream", "auto")
-    )]
+    /// Samples of the inputs for --scale-stream auto and for --to, as a .npy or .npz file. They are
+    /// in float32 if the model's inputs are narrower
+    #[arg(long, value_name = "FILE", required_if_eq("scale_stream", "auto"))]
     input: Option<PathBuf>,
 }
 
@@ -65,42 +61,83 @@ pub(crate) struct ScalingChoice {
     /// The largest magnitude on a stream, if it was measured on samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     largest_on_stream: Option<f64>,
+    /// Whether the samples were random.
+    #[serde(skip)]
+    is_random: bool,
 }
 
+/// Inputs of a run, and the sizes of open dimensions.
+pub(crate) type Samples = (Vec<Tensor>, Dims);
+
 impl ScalingArgs {
-    /// The requested power, or the power that the samples require.
+    /// The requested power, or the power that the samples require. For a model that becomes float16
+    /// random inputs are the samples if none are given, and an engine that cannot run it means no
+    /// scale.
     pub(super) fn choose(
         &self,
         model: &Model,
         dims: &[Dims],
+        to: Option<HalfType>,
         tell: &dyn Fn(&str, usize, usize),
     ) -> Result<ScalingChoice> {
-        match (self.scale_stream, &self.input) {
-            (Some(ScaleStream::By(_)), Some(_)) => Err(misused(
-                "--input is for --scale-stream auto, which finds K from it",
-            )),
-            (Some(ScaleStream::By(power)), None) => Ok(ScalingChoice {
-                scale_stream: Some(power),
-                largest_on_stream: None,
-            }),
-            (Some(ScaleStream::Auto), Some(file)) => {
-                tell("headroom", 0, 1);
-                let (inputs, dims) = read_inputs(file, &widened(model)?, &sizes(dims, model)?)?;
-                let found = StreamMagnitude::measure(model, &inputs, &dims)?;
-                let power = found
-                    .map(|headroom| headroom.power())
-                    .filter(|&power| power > 0);
-                Ok(ScalingChoice {
-                    scale_stream: power,
-                    largest_on_stream: found.map(|headroom| headroom.largest),
-                })
+        let power = match (self.scale_stream, &self.input) {
+            (Some(ScaleStream::By(_)), Some(_)) if to.is_none() => {
+                return Err(misused(
+                    "--input is for --scale-stream auto, which finds K from it",
+                ));
             }
-            _ => Ok(ScalingChoice::default()),
+            (None, Some(_)) if to.is_none() => {
+                return Err(misused("--input is for --scale-stream auto, and for --to"));
+            }
+            (Some(ScaleStream::By(power)), _) => Some(power),
+            _ => None,
+        };
+        let is_measured = self.scale_stream == Some(ScaleStream::Auto)
+            || self.scale_stream.is_none() && to == Some(HalfType::Float16);
+        if !is_measured {
+            return Ok(ScalingChoice {
+                scale_stream: power,
+                ..ScalingChoice::default()
+            });
         }
+        tell("headroom", 0, 1);
+        match self.samples(model, dims)? {
+            Some((inputs, dims)) => {
+                let found = StreamMagnitude::measure(model, &inputs, &dims)?;
+                Ok(ScalingChoice::measured(found, false))
+            }
+            None => {
+                let dims = sizes(dims, model)?;
+                let inputs = Input::from_model(&widened(model)?, &dims);
+                let found = inputs.ok().and_then(|inputs| {
+                    StreamMagnitude::measure(model, &random(&inputs, 0), &dims).ok()
+                });
+                Ok(ScalingChoice::measured(found.flatten(), true))
+            }
+        }
+    }
+
+    /// The samples of `--input`, if it is given.
+    pub(crate) fn samples(&self, model: &Model, dims: &[Dims]) -> Result<Option<Samples>> {
+        let Some(file) = &self.input else {
+            return Ok(None);
+        };
+        let samples = read_inputs(file, &widened(model)?, &sizes(dims, model)?)?;
+        Ok(Some(samples))
     }
 }
 
 impl ScalingChoice {
+    /// The choice for streams of a magnitude.
+    fn measured(found: Option<StreamMagnitude>, is_random: bool) -> Self {
+        let power = found.map(|magnitude| magnitude.power());
+        ScalingChoice {
+            scale_stream: power.filter(|&power| power > 0),
+            largest_on_stream: found.map(|magnitude| magnitude.largest),
+            is_random,
+        }
+    }
+
     /// The scale in one line, or an empty text.
     pub(crate) fn told(&self) -> String {
         let by = match self.scale_stream {
@@ -111,6 +148,13 @@ impl ScalingChoice {
             return String::new();
         };
         let digits = if largest < 10.0 { 2 } else { 0 };
-        format!("residual streams: {largest:.digits$} is the largest number on them; {by}\n")
+        let inputs = if self.is_random {
+            " on random inputs"
+        } else {
+            ""
+        };
+        format!(
+            "residual streams: {largest:.digits$} is the largest number on them{inputs}; {by}\n"
+        )
     }
 }

@@ -33,6 +33,7 @@ impl Idle {
             reason: match option {
                 "centre" => "no residual stream was centred",
                 "scale_stream" => "no residual stream was scaled",
+                "to" => "no operator computes in float32",
                 "constant_norms" => "no normalizer has an ε that hides its variance",
                 "slice" => "nothing was cut",
                 _ => "no normalizer was taken out before others",

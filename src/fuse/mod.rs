@@ -32,6 +32,7 @@ use crate::fuse::passes::prepare::Inline;
 use crate::fuse::runner::PipelineRun;
 use crate::onnx::Model;
 use crate::onnx::tensor::check_size;
+use crate::passes::half::{EndType, retyped_ends};
 use crate::passes::inline::{Lowered, Lowering, opaque, operators, written_out};
 use crate::provenance::{FoldOptions, Provenance};
 use crate::run::fixed;
@@ -124,6 +125,12 @@ fn fuse_with(model: &Model, options: &FuseOptions, only: Option<&'static str>) -
         plan,
         lowered,
     };
+    if let Some(to) = options
+        .to
+        .filter(|_| fused.plan.half.is_some() && options.io == EndType::Half)
+    {
+        retyped_ends(&mut fused.model, to);
+    }
     if fused.changed() {
         fused.model.forget_source();
         Provenance::note(&mut fused.model, model, &fused.plan, options.chosen());
@@ -142,6 +149,7 @@ pub fn with_constant_norms(model: &Model, options: &FuseOptions) -> Result<Fused
         skip: options.skip.iter().cloned().chain(others).collect(),
         stop_after: Some("constant-norms".to_owned()),
         constant_norms: true,
+        to: None,
         ..options.chosen()
     };
     fuse(model, &alone.into())

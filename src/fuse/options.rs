@@ -14,6 +14,7 @@ use crate::fuse::skips::{SkipSet, no_pattern};
 use crate::fuse::stage::PipelineStage;
 use crate::fuse::stop_after::StopAfter;
 use crate::onnx::Model;
+use crate::passes::half::{EndType, HalfType};
 use crate::passes::legalize::Target;
 use crate::passes::simplify;
 use crate::passes::slice::Slicing;
@@ -44,6 +45,10 @@ pub struct FuseOptions<'o> {
     /// The k of the factor `2^-k` by which residual streams are scaled.
     /// [`StreamMagnitude`](crate::magnitude::StreamMagnitude) finds one.
     pub scale_stream: Option<u32>,
+    /// Converts the result to half precision.
+    pub to: Option<HalfType>,
+    /// The type of inputs and outputs, if it is converted.
+    pub io: EndType,
     /// Sizes of unknown dimensions of the inputs, by name. The result declares them as known, and
     /// its shape arithmetic is folded. [`Input::sizes`](crate::run::Input::sizes) has one for each.
     pub fix: Dims,
@@ -74,6 +79,8 @@ impl From<FoldOptions> for FuseOptions<'_> {
             constant_norms,
             scale_stream,
             target,
+            to,
+            io,
             fix,
             slicing,
             stop_after,
@@ -87,6 +94,8 @@ impl From<FoldOptions> for FuseOptions<'_> {
             constant_norms,
             scale_stream,
             target,
+            to,
+            io,
             fix,
             slicing,
             stop_after,
@@ -107,6 +116,8 @@ impl FuseOptions<'_> {
             constant_norms,
             scale_stream,
             target,
+            to,
+            io,
             fix,
             slicing,
             stop_after,
@@ -120,6 +131,8 @@ impl FuseOptions<'_> {
             constant_norms: *constant_norms,
             scale_stream: *scale_stream,
             target: *target,
+            to: *to,
+            io: *io,
             fix: fix.clone(),
             slicing: slicing.clone(),
             stop_after: stop_after.clone(),
@@ -145,6 +158,7 @@ impl FuseOptions<'_> {
             constant_norms: self.constant_norms,
             growth: GrowthBudget::new(model, self.max_growth),
             scale_stream: self.scale_stream,
+            half: self.to.map(|to| (to, self.io)),
             target: self.target,
             slicing: &self.slicing,
             tell,
@@ -196,6 +210,9 @@ impl FuseOptions<'_> {
         }
         if self.scale_stream.is_some() && !streams.iter().any(StreamPlan::is_scaled) {
             idle.push("scale_stream");
+        }
+        if self.to.is_some() && plan.half.is_none() {
+            idle.push("to");
         }
         if self.slicing.parts.is_some() && cuts.count() == 0 {
             idle.push("slice");

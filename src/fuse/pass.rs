@@ -14,6 +14,7 @@ use crate::ir::NodeId;
 use crate::ir::regions::Flat;
 use crate::onnx::Model;
 use crate::onnx::shadowed_names::hidden;
+use crate::passes::half::{EndType, HalfType};
 use crate::passes::inline::Lowered;
 use crate::passes::inline::functions::redefined;
 use crate::passes::legalize::Target;
@@ -107,6 +108,8 @@ pub(crate) struct Settings<'s> {
     pub constant_norms: bool,
     pub growth: GrowthBudget,
     pub scale_stream: Option<u32>,
+    /// The type that the model is converted to, and that of its inputs and outputs.
+    pub half: Option<(HalfType, EndType)>,
     pub target: Target,
     pub slicing: &'s Slicing,
     pub tell: &'s dyn Fn(&str, usize, usize),

@@ -18,6 +18,7 @@ use crate::fuse::passes::rewrite_passes::{
 };
 use crate::fuse::passes::slice::SlicePass;
 use crate::fuse::passes::streams::{CentreStreams, ScaleStreams};
+use crate::fuse::passes::to_half::ToHalf;
 use crate::fuse::passes::upgrade_opset::UpgradeOpset;
 use crate::fuse::stage::PipelineStage;
 
@@ -67,6 +68,8 @@ pub(crate) static PIPELINE: &[PipelineStage] = &[
     PipelineStage::fixpoint("layout", MAX_FORM_CHANGES, &[FORMS, &[&CleanUp]])
         .after("legalize-products"),
     PipelineStage::once("finish", &[&[&KeepInput, &RestoreRegions, &StripShapes]]),
+    // Last, so that no other pass sees two types, and each weight is rounded once.
+    PipelineStage::once("half", &[&[&ToHalf]]),
 ];
 
 /// Folds affines, after operators are written in few forms.

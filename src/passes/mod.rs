@@ -14,6 +14,7 @@
 
 pub(crate) mod canonicalize;
 pub(crate) mod demand;
+pub(crate) mod half;
 pub(crate) mod inline;
 pub(crate) mod legalize;
 pub(crate) mod movement;

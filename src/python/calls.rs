@@ -254,6 +254,8 @@ impl Chosen {
         merge_norms: bool,
         constant_norms: bool,
         scale_stream: Option<u32>,
+        to: Option<&str>,
+        io: &str,
         target: &str,
         fix: SizesByName,
         slice: Option<usize>,
@@ -272,6 +274,9 @@ impl Chosen {
         let target = target
             .parse()
             .map_err(|_| bad_option(format!("target: `{target}`")))?;
+        let to = to.map(str::parse).transpose();
+        let to = to.map_err(|_| bad_option("to: neither float16 nor bfloat16".to_owned()))?;
+        let io = io.parse().map_err(|_| bad_option(format!("io: `{io}`")))?;
         let fix = sizes_of(&fix);
         Ok(Self(FoldOptions {
             skip,
@@ -280,6 +285,8 @@ impl Chosen {
             merge_norms,
             constant_norms,
             scale_stream,
+            to,
+            io,
             target,
             fix,
             slicing,

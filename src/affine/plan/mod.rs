@@ -1,11 +1,13 @@
 //! The plan of folding, as data that can be printed.
 
+mod half;
 mod memory;
 mod site;
 mod stream;
 
 use serde::Serialize;
 
+pub use self::half::{ClampedMask, HalfPlan, WideOperator, WideReason};
 pub use self::memory::{CutRegion, HeldValue, MemoryChange};
 pub use self::site::{Basis, Direction, Outcome, SitePlan};
 pub use self::stream::{
@@ -154,6 +156,8 @@ pub struct Plan {
     pub merged: Vec<MergedNorm>,
     /// Normalizers of a large ε, which are constant in floating point, or stay.
     pub constant: Vec<ConstantNorm>,
+    /// The outcome of the conversion to half precision, with `--to`.
+    pub half: Option<HalfPlan>,
     /// Linear work that is moved to where values have fewer places, and linear work that could be
     /// moved.
     pub placed: Vec<Placed>,
@@ -287,6 +291,7 @@ impl Plan {
             && !self.streams.iter().any(StreamPlan::is_changed)
             && self.merged.is_empty()
             && self.constants() == 0
+            && self.half.is_none()
     }
 
     /// How many normalizers are taken as constant.

@@ -73,6 +73,7 @@ impl Planner<'_> {
             streams: vec![],
             merged: vec![],
             constant: vec![],
+            half: None,
             placed: vec![],
             replacements: self.replacements,
             growth: 0,

@@ -11,4 +11,5 @@ pub(super) mod prepare;
 pub(super) mod rewrite_passes;
 pub(super) mod slice;
 pub(super) mod streams;
+pub(super) mod to_half;
 pub(super) mod upgrade_opset;

@@ -7,6 +7,7 @@ use crate::fuse::edits::Neighbours;
 use crate::fuse::pass::{Context, Effect, Pass};
 use crate::fuse::plan_log::PlanLog;
 use crate::onnx::Model;
+use crate::passes::half::without_gemm;
 use crate::passes::legalize::{self, Target, gelu, rms_reciprocal_to_div};
 use crate::passes::movement::{
     arithmetic_before_concat, cancel_inverse, gather_nd_to_reshape, merge_concats, merge_reshapes,
@@ -222,6 +223,11 @@ impl Pass for LegalizeProducts {
 
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
         let target = context.settings.target;
+        if context.settings.half.is_some() {
+            let edits = without_gemm(context.analysis()?);
+            let made = context.rewritten(&edits, Neighbours::Stay, log)?;
+            return Ok(Effect::from_model(made));
+        }
         if target == Target::Portable || !has_products(context.model()) && !log.is_lifted {
             return Ok(Effect::Nothing);
         }

@@ -30,7 +30,8 @@ impl Pass for CentreStreams {
         let settings = context.settings;
         // A scaled stream will become float16, which has no room for the squares of a written-out
         // RMS normalization.
-        let is_implied = settings.target.centres() && settings.scale_stream.is_none();
+        let becomes_half = settings.scale_stream.is_some() || settings.half.is_some();
+        let is_implied = settings.target.centres() && !becomes_half;
         if !settings.centre && !is_implied {
             return Ok(Effect::Nothing);
         }

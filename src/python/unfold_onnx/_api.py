@@ -29,6 +29,8 @@ LARGEST_POWER = 40
 
 Verify = Literal["auto", "run", "prove", "require", "off"]
 Storage = Literal["auto", "always", "never"]
+Half = Literal["float16", "bfloat16"]
+Ends = Literal["float32", "half"]
 Target = Literal["cpu", "portable", "onnxruntime", "tract"]
 
 
@@ -42,6 +44,8 @@ class FuseOptions(TypedDict, total=False):
     merge_norms: bool
     constant_norms: bool
     scale_stream: int | None
+    to: Half | None
+    io: Ends
     target: Target
     fix: Mapping[str, int] | None
     slice: int | None
@@ -86,6 +90,8 @@ def fuse(model: AnyModel, output: StrPath | None = None, **options: Unpack[FuseO
         constant_norms: Whether a normalizer is taken as constant whose ε is all of its variance + ε in floating point.
         scale_stream: The exponent of the power of two by which residual streams are divided, so that they fit into
             float16: 5 for ``2^-5``.
+        to: Half precision, ``"float16"`` or ``"bfloat16"``, to which the result is converted.
+        io: The type of inputs and outputs with ``to``: ``"float32"`` keeps them, ``"half"`` converts them.
         target: The engines for which the result is written. ``"cpu"``: if the batch is open, a product and its bias
             become one Gemm, and residual streams are centred; none of tract, onnxruntime and OpenVINO runs this slower.
             ``"portable"`` keeps LayerNormalization, MatMul and attention, for GPUs, and for quantization or conversion
@@ -215,6 +221,8 @@ def _folded(model: AnyModel, options: FuseOptions) -> tuple[_native.Folded, Kind
         options.get("merge_norms", False),
         options.get("constant_norms", False),
         options.get("scale_stream"),
+        options.get("to"),
+        options.get("io", "float32"),
         options.get("target", "cpu"),
         options.get("fix"),
         options.get("slice"),
@@ -242,6 +250,8 @@ def _chosen(
     merge_norms: bool,
     constant_norms: bool,
     scale_stream: int | None,
+    to: Half | None,
+    io: Ends,
     target: Target,
     fix: Mapping[str, int] | None,
     slice: int | None,
@@ -250,6 +260,7 @@ def _chosen(
 ) -> _native.Chosen:
     _options.from_zero("max_growth", max_growth)
     _options.one_of("target", target, get_args(Target))
+    _options.one_of("io", io, get_args(Ends))
     if slice is not None:
         _options.count("slice", slice)
     if scale_stream is not None:
@@ -257,7 +268,7 @@ def _chosen(
     patterns = [skip] if isinstance(skip, str) else list(skip)
     goal = None if memory is None else str(memory)
     fixed, expected = _options.sizes("fix", fix), _options.sizes("expect", expect)
-    streams = centre, merge_norms, constant_norms, scale_stream
+    streams = centre, merge_norms, constant_norms, scale_stream, to, io
     return _native.Chosen(patterns, max_growth, *streams, target, fixed, slice, goal, expected)
 
 
@@ -276,6 +287,8 @@ def plan(
     merge_norms: bool = False,
     constant_norms: bool = False,
     scale_stream: int | None = None,
+    to: Half | None = None,
+    io: Ends = "float32",
     target: Target = "cpu",
     fix: Mapping[str, int] | None = None,
     slice: int | None = None,
@@ -294,7 +307,8 @@ def plan(
     <Plan: 13 of 13 sites fold, 14 new tensors>
     """
     source, _ = opened(model, allow_external, resolver)
-    chosen = _chosen(skip, max_growth, centre, merge_norms, constant_norms, scale_stream, target, fix, slice, memory, expect)
+    forms = centre, merge_norms, constant_norms, scale_stream, to, io, target
+    chosen = _chosen(skip, max_growth, *forms, fix, slice, memory, expect)
     with told(progress) as tell:
         data, text, _ = _native.plan(source, chosen, tell)
     return Plan.of(data, text)

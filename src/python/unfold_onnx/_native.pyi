@@ -40,6 +40,8 @@ class Chosen:
         merge_norms: bool,
         constant_norms: bool,
         scale_stream: int | None,
+        to: str | None,
+        io: str,
         target: str,
         fix: Mapping[str, int],
         slice: int | None,

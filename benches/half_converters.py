@@ -1,0 +1,108 @@
+"""Half precision by `unfold fuse --to float16`, and by two other converters: Casts, size and error in onnxruntime.
+
+    pip install -r benches/peers/requirements.txt onnxconverter-common
+    python benches/half_converters.py models/digits/ln-dynamo.onnx vit-s.onnx ...
+
+Each model in float32 is converted by onnxconverter-common (`keep_io_types=True`), by `onnxslim --dtype fp16`, and by
+`unfold`, which is found on the PATH. onnxruntime runs all of them on the same random inputs, on one thread of the CPU. An
+error is the root mean square over an output, relative to its largest number in float32; of several outputs the largest.
+The table is in docs/half.md.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto
+from onnxconverter_common import float16
+
+FLOATS = {TensorProto.FLOAT: np.float32, TensorProto.FLOAT16: np.float16}
+BATCH, EXTENT, TOKENS = 2, 16, 50
+
+
+def by_onnxconverter(model, out):
+    onnx.save(float16.convert_float_to_float16(onnx.load(model), keep_io_types=True), out)
+
+
+def by_onnxslim(model, out):
+    subprocess.run(["onnxslim", model, out, "--dtype", "fp16"], check=True, capture_output=True)
+
+
+def by_unfold(model, out):
+    subprocess.run(["unfold", "fuse", model, "-o", out, "--to", "float16", "--quiet", "--verify", "off"], check=True)
+
+
+CONVERTERS = {"onnxconverter-common": by_onnxconverter, "onnxslim": by_onnxslim, "unfold": by_unfold}
+
+
+def random_inputs(model, seed=0):
+    """An array for each input: normal numbers, places of a small table, ones for masks and truth values."""
+    generator, given = np.random.default_rng(seed), {tensor.name for tensor in model.graph.initializer}
+    inputs = {}
+    for value in (value for value in model.graph.input if value.name not in given):
+        tensor = value.type.tensor_type
+        shape = [dim.dim_value or (BATCH if axis == 0 else EXTENT) for axis, dim in enumerate(tensor.shape.dim)]
+        if tensor.elem_type in FLOATS:
+            inputs[value.name] = generator.standard_normal(shape).astype(FLOATS[tensor.elem_type])
+        elif tensor.elem_type == TensorProto.BOOL or "mask" in value.name:
+            inputs[value.name] = np.ones(shape, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        else:
+            places = generator.integers(0, TOKENS, shape)
+            inputs[value.name] = places.astype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return inputs
+
+
+def run(path, inputs):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    halves = {value.name for value in session.get_inputs() if value.type == "tensor(float16)"}
+    return session.run(None, {name: x.astype(np.float16) if name in halves else x for name, x in inputs.items()})
+
+
+def error(outputs, exact):
+    parts = [0.0]
+    for output, x in zip(outputs, exact):
+        x, difference = x.astype(np.float64), output.astype(np.float64) - x
+        parts.append(float(np.sqrt((difference**2).mean()) / np.abs(x).max()))
+    return max(parts)
+
+
+def casts(graph):
+    bodies = [attribute.g for node in graph.node for attribute in node.attribute if attribute.g.node]
+    return sum(node.op_type == "Cast" for node in graph.node) + sum(map(casts, bodies))
+
+
+def cell(converter, path, inputs, exact):
+    """Casts and error of one conversion, or that it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = f"{folder}/half.onnx"
+        try:
+            converter(path, out)
+            found = error(run(out, inputs), exact)
+        except Exception as reason:  # onnxruntime's and the converters' own kinds
+            print(f"{path}: {reason}", file=sys.stderr)
+            return "fails"
+        return f"{casts(onnx.load(out).graph)}, {found:.1e}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="+", metavar="MODEL")
+    arguments = parser.parse_args()
+    print("| model | Casts | " + " | ".join(CONVERTERS) + " |\n|---|---:|" + "---:|" * len(CONVERTERS))
+    for path in arguments.models:
+        model = onnx.load(path)
+        inputs = random_inputs(model)
+        exact = run(path, inputs)
+        cells = [cell(converter, path, inputs, exact) for converter in CONVERTERS.values()]
+        print(f"| {Path(path).stem} | {casts(model.graph)} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+//! How far a model in half precision is from the one in float32, where each value is rounded to its type.
+//!
+//! Engines compute much of half in float32, and hide an overflow by it. Here each value in half is rounded behind the
+//! operator that makes it, which adds up in float32: no engine keeps less.
+
+use serde::Serialize;
+use tract_onnx::prelude::{Tensor, TractResult};
+
+use crate::analysis::Analysis;
+use crate::error::Result;
+use crate::hash::{HashMap, HashSet};
+use crate::ir::builder::{self, int};
+use crate::ir::names::Names;
+use crate::magnitude::{look_at, widened};
+use crate::onnx::Model;
+use crate::onnx::proto::NodeProto;
+use crate::onnx::tensor::{self, DataType, rounded};
+use crate::passes::half::HalfType;
+use crate::run::{Dims, Engine, Failure, Stage};
+
+/// The error of a model in half, and that of a naive conversion, which rounds every value of the model in float32.
+///
+/// An error is the largest difference of an output from that in float32, relative to its largest number; `None` if a number
+/// is not finite that is finite in float32. An overflow is the first such value, in execution order.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HalfError {
+    /// The error, with each value rounded.
+    pub error: Option<f64>,
+    /// The overflow, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overflow: Option<String>,
+    /// The error of the naive conversion.
+    pub naive_error: Option<f64>,
+    /// The overflow of the naive conversion, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub naive_overflow: Option<String>,
+}
+
+impl HalfError {
+    /// Runs a model in float32, the folded one in float32, and that in half.
+    ///
+    /// # Errors
+    /// Where tract cannot run one of them.
+    pub fn measure(
+        [model, wide, half]: [&Model; 3],
+        to: HalfType,
+        (inputs, dims): (&[Tensor], &Dims),
+    ) -> std::result::Result<Self, Failure> {
+        let exact = Engine::load(model, dims)?.run(inputs)?;
+        let strict = Rounded::half(half, to).map_err(failed)?;
+        let naive = Rounded::all(model, to).map_err(failed)?;
+        let samples = (inputs, dims);
+        let (error, overflow) = strict.run(&exact, &Finite::of(wide, samples)?, samples)?;
+        let (naive_error, naive_overflow) =
+            naive.run(&exact, &Finite::of(model, samples)?, samples)?;
+        Ok(Self {
+            error,
+            overflow,
+            naive_error,
+            naive_overflow,
+        })
+    }
+}
+
+fn failed(error: crate::error::Error) -> Failure {
+    Failure::new(Stage::Load, error.to_string())
+}
+
+/// The error of a model, and its overflow.
+type ErrorAndOverflow = (Option<f64>, Option<String>);
+
+/// The values of a model in float32, and whether each is finite.
+struct Finite(HashMap<String, bool>);
+
+impl Finite {
+    fn of(model: &Model, run: (&[Tensor], &Dims)) -> std::result::Result<Self, Failure> {
+        let names = float_values(model, DataType::Float).map_err(failed)?;
+        let largest = largest(model, &names, run)?;
+        let are_finite = largest.into_iter().map(f64::is_finite);
+        Ok(Self(names.into_iter().zip(are_finite).collect()))
+    }
+}
+
+/// A model in float32 that rounds values to half.
+struct Rounded {
+    model: Model,
+    /// The values that it rounds, in execution order.
+    values: Vec<String>,
+    /// For each Cast its input, by its output.
+    cast: HashMap<String, String>,
+}
+
+impl Rounded {
+    /// A model in half: its values are rounded that are half.
+    fn half(model: &Model, to: HalfType) -> Result<Self> {
+        let values = float_values(model, to.data_type())?;
+        Ok(Self::new(widened(model)?, values, to))
+    }
+
+    /// A model in float32, all values and constants of which are rounded.
+    fn all(model: &Model, to: HalfType) -> Result<Self> {
+        let values = float_values(model, DataType::Float)?;
+        let mut all = model.clone();
+        for constant in &mut all.graph_mut().initializer {
+            if tensor::data_type(constant).is_ok_and(|own| own == DataType::Float) {
+                let numbers = tensor::read_f64(constant, model.externals())?;
+                let numbers = numbers.mapv(|number| rounded(to.data_type(), number));
+                *constant = tensor::make(constant.name(), DataType::Float, &numbers.view())?;
+            }
+        }
+        Ok(Self::new(all, values, to))
+    }
+
+    /// Rounds values of a model behind the nodes that make them.
+    fn new(mut model: Model, values: Vec<String>, to: HalfType) -> Self {
+        let cast = casts(&model);
+        let rounded: HashSet<&str> = values.iter().map(String::as_str).collect();
+        let mut names = Vec::new();
+        {
+            let mut fresh = Names::new(&model);
+            for name in &values {
+                let parts = ["exact", "rounded", "widened"]
+                    .map(|what| fresh.fresh(&format!("{name}_{what}")));
+                names.push((name.clone(), parts));
+            }
+        }
+        let names: HashMap<String, [String; 3]> = names.into_iter().collect();
+        let graph = model.graph_mut();
+        graph.value_info.clear();
+        let mut nodes = vec![];
+        for mut node in std::mem::take(&mut graph.node) {
+            let mut behind = vec![];
+            for output in node
+                .output
+                .iter_mut()
+                .filter(|name| rounded.contains(name.as_str()))
+            {
+                let Some([exact, half, wide]) = names.get(output.as_str()) else {
+                    continue;
+                };
+                behind.push(cast_node(half, exact, half, to.data_type()));
+                behind.push(cast_node(wide, half, output, DataType::Float));
+                exact.clone_into(output);
+            }
+            nodes.push(node);
+            nodes.append(&mut behind);
+        }
+        graph.node = nodes;
+        Self {
+            model,
+            values,
+            cast,
+        }
+    }
+
+    /// Runs it, and compares its outputs with those in float32.
+    fn run(
+        &self,
+        exact: &[Tensor],
+        finite: &Finite,
+        (inputs, dims): (&[Tensor], &Dims),
+    ) -> std::result::Result<ErrorAndOverflow, Failure> {
+        let outputs = Engine::load(&self.model, dims)?.run(inputs)?;
+        let mut error = Some(0.0);
+        for (exact, output) in exact.iter().zip(&outputs) {
+            let part = difference(exact, output)
+                .map_err(|error| Failure::new(Stage::Run, error.to_string()))?;
+            error = error
+                .zip(part)
+                .map(|(error, part): (f64, f64)| error.max(part));
+        }
+        let largest = largest(&self.model, &self.values, (inputs, dims))?;
+        let mut beyond = self.values.iter().zip(largest).filter(|(name, largest)| {
+            let is_finite = finite.0.get(self.origin(name));
+            !largest.is_finite() && is_finite.copied().unwrap_or(true)
+        });
+        Ok((error, beyond.next().map(|(name, _)| name.clone())))
+    }
+
+    /// The value before Casts.
+    fn origin<'a>(&'a self, mut name: &'a str) -> &'a str {
+        while let Some(before) = self.cast.get(name) {
+            name = before;
+        }
+        name
+    }
+}
+
+/// For each Cast of a model its input, by its output.
+fn casts(model: &Model) -> HashMap<String, String> {
+    let nodes = model
+        .graph()
+        .node
+        .iter()
+        .filter(|node| node.op_type() == "Cast");
+    nodes
+        .filter_map(|node| Some((node.output.first()?.clone(), node.input.first()?.clone())))
+        .collect()
+}
+
+/// The values of a type that nodes of the main graph make, in execution order.
+fn float_values(model: &Model, data_type: DataType) -> Result<Vec<String>> {
+    let analysis = Analysis::new(model)?;
+    let graph = &analysis.graph;
+    let nodes = graph
+        .order()
+        .iter()
+        .filter(|&&node| !graph.is(node, "Constant"));
+    let outputs = nodes.flat_map(|&node| graph.outputs(node).iter().flatten());
+    let typed = outputs.filter(|&&value| analysis.facts.data_type(value) == Some(data_type));
+    Ok(typed
+        .map(|&value| graph.value_name(value).to_owned())
+        .collect())
+}
+
+/// The largest magnitude of each value; not finite where it has a number that is not.
+fn largest(
+    model: &Model,
+    names: &[String],
+    (inputs, dims): (&[Tensor], &Dims),
+) -> std::result::Result<Vec<f64>, Failure> {
+    let mut watched = model.clone();
+    look_at(watched.graph_mut(), names);
+    let seen = Engine::load(&watched, dims)?.run(inputs)?;
+    let seen = seen.iter().map(|largest| largest.cast_to_scalar::<f64>());
+    seen.collect::<TractResult<Vec<f64>>>()
+        .map_err(|error| Failure::new(Stage::Run, error.to_string()))
+}
+
+/// The largest difference as a part of the largest number; `None` if a number is not finite only in the second one.
+fn difference(exact: &Tensor, other: &Tensor) -> TractResult<Option<f64>> {
+    if !exact.datum_type().is_float() {
+        return Ok(Some(if exact == other { 0.0 } else { 1.0 }));
+    }
+    let [exact, other] = [exact.cast_to::<f64>()?, other.cast_to::<f64>()?];
+    let exact = exact.try_as_plain_ram()?.as_slice::<f64>()?;
+    let other = other.try_as_plain_ram()?.as_slice::<f64>()?;
+    let (mut apart, mut largest) = (0.0_f64, 0.0_f64);
+    for (exact, other) in exact.iter().zip(other) {
+        if !exact.is_finite() {
+            continue;
+        }
+        if !other.is_finite() {
+            return Ok(None);
+        }
+        apart = apart.max((exact - other).abs());
+        largest = largest.max(exact.abs());
+    }
+    Ok(Some(if apart == 0.0 { 0.0 } else { apart / largest }))
+}
+
+fn cast_node(name: &str, value: &str, output: &str, to: DataType) -> NodeProto {
+    NodeProto {
+        attribute: vec![int("to", to.code().into())],
+        ..builder::node(&NodeProto::default(), "Cast", name, &[value], output)
+    }
+}

@@ -1,0 +1,404 @@
+//! Writes a model in half: weights rounded once, Casts where types meet.
+
+use crate::affine::apply::apply;
+use crate::affine::plan::{ClampedMask, HalfPlan, Stored, WideOperator};
+use crate::analysis::Analysis;
+use crate::error::{Error, Result};
+use crate::hash::{HashMap, HashSet};
+use crate::ir::NodeId;
+use crate::ir::builder::{self, int};
+use crate::ir::editor::Editor;
+use crate::ir::names::Names;
+use crate::onnx::Model;
+use crate::onnx::node::{bodies, bodies_mut};
+use crate::onnx::operator::TYPES;
+use crate::onnx::proto::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
+use crate::onnx::tensor::{self, DataType};
+use crate::passes::half::constants::HalfConstants;
+use crate::passes::half::precision::{NodeTypes, Precisions};
+use crate::passes::half::{EndType, HalfType};
+
+/// A model in half.
+pub(crate) struct Conversion {
+    /// The model.
+    pub(crate) model: Model,
+    /// The tensors that it stores.
+    pub(crate) stored: Vec<Stored>,
+    /// The operators in half, and those that stay.
+    pub(crate) plan: HalfPlan,
+}
+
+/// Converts a model.
+///
+/// # Errors
+/// [`Error::Defect`] where a constant can be stored neither in half nor in float32.
+pub(crate) fn to_half(analysis: &Analysis, to: HalfType, ends: EndType) -> Result<Conversion> {
+    let graph = &analysis.graph;
+    let mut refused: HashSet<NodeId> = HashSet::default();
+    loop {
+        let precisions = Precisions::decide(analysis, to.data_type(), &refused);
+        let constants = HalfConstants::find(analysis, &precisions, to);
+        let mut editor = Editor::new(graph);
+        let before = refused.len();
+        match apply((&constants.edits, &[]), analysis, &mut editor, &|_, _| {}) {
+            Ok(mut stored) => {
+                // The sites of these edits are nodes.
+                stored.iter_mut().for_each(|stored| stored.sites.clear());
+                return Ok(finished(
+                    analysis,
+                    &precisions,
+                    constants.masks,
+                    (editor, stored),
+                    (to, ends),
+                ));
+            }
+            Err(failed) => refused.extend(failed.iter().flat_map(|failed| &failed.sites)),
+        }
+        if refused.len() == before {
+            return Err(Error::Defect {
+                file: graph.model().file(),
+                at: "half precision".to_owned(),
+                reason: "a constant cannot be stored".to_owned(),
+            });
+        }
+    }
+}
+
+/// The model with the types of its nodes.
+fn finished(
+    analysis: &Analysis,
+    precisions: &Precisions,
+    masks: Vec<ClampedMask>,
+    (editor, stored): (Editor, Vec<Stored>),
+    (to, ends): (HalfType, EndType),
+) -> Conversion {
+    let graph = &analysis.graph;
+    let mut proto = editor.finish();
+    let mut rewriter = Rewriter::new(analysis, precisions, &proto, (to, ends));
+    rewriter.rewrite(&mut proto);
+    let nodes = graph.order().iter().copied();
+    let with_floats: Vec<NodeId> = nodes.filter(|&node| precisions.has_floats(node)).collect();
+    let wide: Vec<WideOperator> = with_floats
+        .iter()
+        .filter_map(|&node| {
+            Some(WideOperator {
+                name: graph.name(node).to_owned(),
+                operator: graph.domain_op(node).1.to_owned(),
+                why: precisions.wide(node)?,
+            })
+        })
+        .collect();
+    let operators = with_floats
+        .iter()
+        .filter(|&&node| precisions.wide(node).is_none() && !graph.is(node, "Cast"));
+    let plan = HalfPlan {
+        to: to.to_string(),
+        operators: operators.count(),
+        constants: stored.len(),
+        casts: rewriter.casts.len() + rewriter.end_casts,
+        wide,
+        masks,
+    };
+    Conversion {
+        model: graph.model().with_graph(proto),
+        stored,
+        plan,
+    }
+}
+
+/// Writes the types of nodes into a graph.
+struct Rewriter<'r> {
+    model: &'r Model,
+    to: DataType,
+    ends: EndType,
+    limit: f64,
+    names: Names<'r>,
+    /// The types of the nodes, by the name of their first output.
+    types: HashMap<String, NodeTypes>,
+    /// The type that each float32 value of the model has now.
+    own: HashMap<String, DataType>,
+    /// The values in another type, by name and type.
+    casts: HashMap<(String, DataType), String>,
+    /// The new names of values whose names are those of outputs.
+    renamed: HashMap<String, String>,
+    end_casts: usize,
+    made: Vec<NodeProto>,
+}
+
+impl<'r> Rewriter<'r> {
+    fn new(
+        analysis: &'r Analysis,
+        precisions: &Precisions,
+        proto: &GraphProto,
+        (to, ends): (HalfType, EndType),
+    ) -> Self {
+        let graph = &analysis.graph;
+        let mut names = Names::new(graph.model());
+        let stored = proto.initializer.iter().map(|tensor| tensor.name());
+        stored.for_each(|name| {
+            if graph.value(name).is_none() {
+                names.fresh(name);
+            }
+        });
+        let (mut types, mut own) = (HashMap::default(), HashMap::default());
+        let values = graph.order().iter().flat_map(|&node| graph.outputs(node));
+        for &value in values.flatten() {
+            if analysis.facts.data_type(value) == Some(to.data_type()) {
+                own.insert(graph.value_name(value).to_owned(), to.data_type());
+            }
+        }
+        for input in &graph.proto().input {
+            let is_float = graph
+                .value(input.name())
+                .is_some_and(|value| precisions.is_float(value));
+            if is_float {
+                own.insert(input.name().to_owned(), ends.data_type(to));
+            }
+        }
+        for &node in graph.order() {
+            let outputs = graph.outputs(node);
+            let first = outputs.iter().flatten().next();
+            let Some(&first) = first.filter(|_| precisions.has_floats(node)) else {
+                continue;
+            };
+            let of_node = precisions.types(node);
+            for (value, data_type) in outputs.iter().zip(&of_node.outputs) {
+                if let (Some(value), Some(data_type)) = (value, data_type) {
+                    own.insert(graph.value_name(*value).to_owned(), *data_type);
+                }
+            }
+            types.insert(graph.value_name(first).to_owned(), of_node);
+        }
+        Rewriter {
+            model: graph.model(),
+            to: to.data_type(),
+            ends,
+            limit: to.mask(),
+            names,
+            types,
+            own,
+            casts: HashMap::default(),
+            renamed: HashMap::default(),
+            end_casts: 0,
+            made: vec![],
+        }
+    }
+
+    fn rewrite(&mut self, graph: &mut GraphProto) {
+        self.rename_outputs(graph);
+        for mut node in std::mem::take(&mut graph.node) {
+            self.node(&mut node);
+            self.made.push(node);
+        }
+        self.cast_outputs(graph);
+        graph.node = std::mem::take(&mut self.made);
+        graph
+            .value_info
+            .retain(|info| !self.renamed.contains_key(info.name()));
+        for info in &mut graph.value_info {
+            if let Some(&data_type) = self.own.get(info.name()) {
+                set_type(info, data_type);
+            }
+        }
+    }
+
+    /// Gives values another name that are outputs of another type.
+    fn rename_outputs(&mut self, graph: &GraphProto) {
+        let wanted = self.ends.data_type_of(self.to);
+        for output in &graph.output {
+            let name = output.name();
+            let is_input = graph.input.iter().any(|input| input.name() == name);
+            let own = self.own.get(name).copied();
+            if let Some(own) = own.filter(|&own| own != wanted && !is_input) {
+                let fresh = self.names.fresh(&format!("{name}_{}", suffix(own)));
+                self.own.insert(fresh.clone(), own);
+                self.renamed.insert(name.to_owned(), fresh);
+            }
+        }
+    }
+
+    /// Makes outputs of values that have another type.
+    fn cast_outputs(&mut self, graph: &GraphProto) {
+        let wanted = self.ends.data_type_of(self.to);
+        for output in &graph.output {
+            let Some(value) = self.renamed.get(output.name()) else {
+                continue;
+            };
+            let node = cast(value, output.name(), wanted);
+            self.made.push(node);
+            self.end_casts += 1;
+        }
+    }
+
+    fn node(&mut self, node: &mut NodeProto) {
+        let first = node.output.iter().find(|name| !name.is_empty());
+        let types = first.and_then(|name| self.types.get(name)).cloned();
+        for name in node.input.iter_mut().chain(&mut node.output) {
+            if let Some(fresh) = self.renamed.get(name) {
+                fresh.clone_into(name);
+            }
+        }
+        let Some(types) = types else { return };
+        for (name, data_type) in node.input.iter_mut().zip(&types.inputs) {
+            if let Some(data_type) = *data_type {
+                *name = self.in_type(name, data_type);
+            }
+        }
+        if types.outputs.contains(&Some(self.to)) {
+            self.set_attributes(node, types.is_mask);
+            self.forget_cast(node);
+        }
+        if bodies(node).next().is_some() {
+            self.widen_captured(node);
+        }
+    }
+
+    /// The name of a value in a type.
+    fn in_type(&mut self, name: &str, data_type: DataType) -> String {
+        let own = self.own.get(name).copied();
+        if own.is_none_or(|own| own == data_type) {
+            return name.to_owned();
+        }
+        let key = (name.to_owned(), data_type);
+        if let Some(cast) = self.casts.get(&key) {
+            return cast.clone();
+        }
+        let fresh = self.names.fresh(&format!("{name}_{}", suffix(data_type)));
+        self.made.push(cast(name, &fresh, data_type));
+        self.casts.insert(key, fresh.clone());
+        fresh
+    }
+
+    /// Writes half into the attributes that give the type of a result.
+    fn set_attributes(&self, node: &mut NodeProto, is_mask: bool) {
+        for attribute in &mut node.attribute {
+            let float = i64::from(DataType::Float.code());
+            if TYPES.contains(&attribute.name()) && attribute.i == Some(float) {
+                attribute.i = Some(self.to.code().into());
+            }
+            let Some(number) = &mut attribute.t else {
+                continue;
+            };
+            if let Some(half) = self.number(number, is_mask) {
+                **number = half;
+            }
+        }
+    }
+
+    /// Makes a Cast of half to half an Identity.
+    fn forget_cast(&self, node: &mut NodeProto) {
+        let own = node.input.first().and_then(|name| self.own.get(name));
+        if node.op_type() == "Cast" && own == Some(&self.to) && node.cast_to() == Some(self.to) {
+            node.op_type = Some("Identity".to_owned());
+            node.attribute.clear();
+        }
+    }
+
+    /// A tensor of an attribute, such as that of ConstantOfShape, in half.
+    fn number(&self, tensor: &TensorProto, is_mask: bool) -> Option<TensorProto> {
+        if tensor::data_type(tensor).ok()? != DataType::Float {
+            return None;
+        }
+        let numbers = tensor::read_f64(tensor, self.model.externals()).ok()?;
+        let in_range = numbers.mapv(|number| {
+            let is_beyond = is_mask && number.is_finite() && number.abs() > self.limit;
+            if is_beyond {
+                self.limit.copysign(number)
+            } else {
+                number
+            }
+        });
+        tensor::make(tensor.name(), self.to, &in_range.view()).ok()
+    }
+
+    /// Lets bodies read float32 from around them, as they did.
+    fn widen_captured(&mut self, node: &mut NodeProto) {
+        let mut captured = HashSet::default();
+        bodies(node).for_each(|body| collect_read(body, &mut captured));
+        let mut now: HashMap<String, String> = HashMap::default();
+        for name in captured {
+            let current = self.renamed.get(&name).unwrap_or(&name).clone();
+            let wide = self.in_type(&current, DataType::Float);
+            if wide != name {
+                now.insert(name, wide);
+            }
+        }
+        bodies_mut(node).for_each(|body| rename_read(body, &now));
+    }
+}
+
+impl EndType {
+    /// The type of inputs and outputs that were float32.
+    fn data_type(self, to: HalfType) -> DataType {
+        self.data_type_of(to.data_type())
+    }
+
+    fn data_type_of(self, to: DataType) -> DataType {
+        match self {
+            EndType::Float32 => DataType::Float,
+            EndType::Half => to,
+        }
+    }
+}
+
+/// The model with inputs and outputs in half, where it was converted so.
+pub(crate) fn retyped_ends(model: &mut Model, to: HalfType) {
+    let graph = model.graph_mut();
+    for value in graph.input.iter_mut().chain(&mut graph.output) {
+        let tensor = value
+            .r#type
+            .as_ref()
+            .and_then(|declared| declared.tensor_type.as_ref());
+        if tensor.is_some_and(|tensor| tensor.elem_type() == DataType::Float.code()) {
+            set_type(value, to.data_type());
+        }
+    }
+}
+
+fn set_type(value: &mut ValueInfoProto, data_type: DataType) {
+    let declared = value.r#type.as_mut();
+    if let Some(tensor) = declared.and_then(|declared| declared.tensor_type.as_mut()) {
+        tensor.elem_type = Some(data_type.code());
+    }
+}
+
+fn suffix(data_type: DataType) -> &'static str {
+    if data_type == DataType::Float {
+        "wide"
+    } else {
+        "half"
+    }
+}
+
+fn cast(value: &str, output: &str, to: DataType) -> NodeProto {
+    NodeProto {
+        attribute: vec![int("to", to.code().into())],
+        ..builder::node(&NodeProto::default(), "Cast", output, &[value], output)
+    }
+}
+
+/// The names of all values that a body and its bodies read.
+fn collect_read(body: &GraphProto, names: &mut HashSet<String>) {
+    for node in &body.node {
+        names.extend(node.input.iter().filter(|name| !name.is_empty()).cloned());
+        bodies(node).for_each(|inner| collect_read(inner, names));
+    }
+    names.extend(body.output.iter().map(|output| output.name().to_owned()));
+}
+
+/// Lets a body read other values from around it.
+fn rename_read(body: &mut GraphProto, now: &HashMap<String, String>) {
+    for node in &mut body.node {
+        for name in &mut node.input {
+            if let Some(other) = now.get(name) {
+                other.clone_into(name);
+            }
+        }
+        bodies_mut(node).for_each(|inner| rename_read(inner, now));
+    }
+    for output in &mut body.output {
+        if let Some(other) = now.get(output.name()) {
+            output.name = Some(other.clone());
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Which operators compute in half, and which stay in float32.
+
+use crate::affine::plan::WideReason;
+use crate::affine::recognize::{self, View, online};
+use crate::analysis::Analysis;
+use crate::hash::HashSet;
+use crate::ir::{NodeId, ValueId};
+use crate::onnx::node::bodies;
+use crate::onnx::schema::{Arity, Formal, OperatorDefinition, OperatorSchema, Sort, definition};
+use crate::onnx::tensor::{DataType, read_f64, rounded};
+use crate::passes::half::masks::is_mask;
+
+/// Operators of `com.microsoft`, and those that onnxruntime adds to ONNX's, whose floats are all of one type.
+const UNIFORM: &[&str] = &[
+    "BiasGelu",
+    "FastGelu",
+    "FusedMatMul",
+    "Gelu",
+    "GroupQueryAttention",
+    "LayerNormalization",
+    "MultiHeadAttention",
+    "QuickGelu",
+    "RotaryEmbedding",
+    "SimplifiedLayerNormalization",
+    "SkipLayerNormalization",
+    "SkipSimplifiedLayerNormalization",
+];
+
+/// The most elements of a constant in arithmetic on integers. A larger constant is a weight.
+const SMALL: usize = 4096;
+
+/// The types in which a node reads and writes its float32 values.
+#[derive(Debug, Clone)]
+pub(crate) struct NodeTypes {
+    /// For each input the type in which it is read; `None` for other values than float32.
+    pub(crate) inputs: Vec<Option<DataType>>,
+    /// For each output the type in which it is written.
+    pub(crate) outputs: Vec<Option<DataType>>,
+    /// Whether a number in an attribute stands for "far below all others".
+    pub(crate) is_mask: bool,
+}
+
+/// The decision for each node.
+pub(crate) struct Precisions<'p> {
+    analysis: &'p Analysis<'p>,
+    to: DataType,
+    /// Why a node stays in float32; `None` for nodes in half, and for those without a float32 value.
+    wide: Vec<Option<WideReason>>,
+}
+
+impl<'p> Precisions<'p> {
+    /// Decides for a model; `refused` are the nodes whose constants do not fit.
+    pub(crate) fn decide(analysis: &'p Analysis, to: DataType, refused: &HashSet<NodeId>) -> Self {
+        let graph = &analysis.graph;
+        let mut precisions = Precisions {
+            analysis,
+            to,
+            wide: vec![None; graph.proto().node.len()],
+        };
+        let statistics = statistics(analysis);
+        for &node in graph.order() {
+            precisions.wide[node] = if !precisions.has_floats(node) {
+                None
+            } else if let Some(reason) = precisions.unsupported(node) {
+                Some(reason)
+            } else if statistics.contains(&node) {
+                Some(WideReason::Statistics)
+            } else if refused.contains(&node) || precisions.is_beyond(node) {
+                Some(WideReason::Range)
+            } else if precisions.is_from_integers(node) {
+                Some(WideReason::Integers)
+            } else {
+                None
+            };
+        }
+        precisions.narrow_casts();
+        precisions
+    }
+
+    /// Why a node stays in float32.
+    pub(crate) fn wide(&self, node: NodeId) -> Option<WideReason> {
+        self.wide[node]
+    }
+
+    /// Whether a value is in float32.
+    pub(crate) fn is_float(&self, value: ValueId) -> bool {
+        self.analysis.facts.data_type(value) == Some(DataType::Float)
+    }
+
+    /// Whether a node reads or writes float32.
+    pub(crate) fn has_floats(&self, node: NodeId) -> bool {
+        let graph = &self.analysis.graph;
+        let mut values = graph
+            .inputs(node)
+            .iter()
+            .chain(graph.outputs(node))
+            .flatten();
+        values.any(|&value| self.is_float(value)) || bodies(graph.node(node)).next().is_some()
+    }
+
+    /// The types of the inputs and outputs of a node.
+    pub(crate) fn types(&self, node: NodeId) -> NodeTypes {
+        let graph = &self.analysis.graph;
+        let is_wide = self.wide[node].is_some();
+        let schema = schema(self.analysis, node);
+        let typed = |value: Option<ValueId>, formal: Option<Formal>| {
+            let is_half = !is_wide && allows(schema, formal, self.to);
+            let own = if is_half { self.to } else { DataType::Float };
+            value.filter(|&value| self.is_float(value)).map(|_| own)
+        };
+        let inputs = graph.inputs(node).iter().enumerate();
+        let outputs = graph.outputs(node).iter().enumerate();
+        // A Cast reads each type.
+        let reads = |slot: usize| schema.and_then(|it| formal(&it.inputs, slot));
+        let inputs = inputs.map(|(slot, &value)| typed(value, reads(slot)));
+        let inputs = inputs.map(|read| read.filter(|_| !graph.is(node, "Cast")));
+        NodeTypes {
+            inputs: inputs.collect(),
+            outputs: outputs
+                .map(|(slot, &value)| typed(value, schema.and_then(|it| formal(&it.outputs, slot))))
+                .collect(),
+            is_mask: graph.only_output(node).is_some_and(|output| {
+                graph.is(node, "ConstantOfShape") && is_mask(self.analysis, output)
+            }),
+        }
+    }
+
+    /// Why a node cannot compute in half.
+    fn unsupported(&self, node: NodeId) -> Option<WideReason> {
+        let graph = &self.analysis.graph;
+        let (domain, op) = graph.domain_op(node);
+        let values = graph.inputs(node).iter().chain(graph.outputs(node));
+        let mut values = values.flatten();
+        let is_typed = values.all(|&value| self.analysis.facts.data_type(value).is_some());
+        if bodies(graph.node(node)).next().is_some() || !is_typed {
+            return Some(WideReason::Unknown);
+        }
+        let is_uniform = matches!(domain, "" | "com.microsoft") && UNIFORM.contains(&op);
+        let Some(schema) = schema(self.analysis, node) else {
+            return (!is_uniform).then_some(WideReason::Unknown);
+        };
+        let mut inputs = graph.inputs(node).iter().enumerate();
+        let is_excluded = inputs.any(|(slot, &value)| {
+            let formal = formal(&schema.inputs, slot);
+            let is_variable = formal.is_some_and(|it| matches!(it.sort, Sort::Variable(_)));
+            let is_float = value.is_some_and(|value| self.is_float(value));
+            is_float && is_variable && !allows(Some(schema), formal, self.to)
+        });
+        let is_quantized = matches!(op, "QuantizeLinear" | "DequantizeLinear");
+        (is_excluded || is_quantized).then_some(WideReason::Operator)
+    }
+
+    /// Whether a ConstantOfShape makes a number beyond the range of half that is no mask.
+    fn is_beyond(&self, node: NodeId) -> bool {
+        let graph = &self.analysis.graph;
+        let number = graph.node(node).attr_t("value").ok().flatten();
+        let Some(number) = number.filter(|_| graph.is(node, "ConstantOfShape")) else {
+            return false;
+        };
+        let numbers = read_f64(number, graph.model().externals());
+        let rounded = |number: f64| rounded(self.to, number).is_finite() || !number.is_finite();
+        let fits = numbers.is_ok_and(|numbers| numbers.iter().all(|&number| rounded(number)));
+        !fits
+            && graph
+                .only_output(node)
+                .is_none_or(|output| !is_mask(self.analysis, output))
+    }
+
+    /// Whether a node computes with integers, and with small constants alone.
+    fn is_from_integers(&self, node: NodeId) -> bool {
+        let graph = &self.analysis.graph;
+        let inputs: Vec<ValueId> = graph.inputs(node).iter().flatten().copied().collect();
+        if graph.is(node, "Cast") {
+            let from = inputs
+                .first()
+                .and_then(|&input| self.analysis.facts.data_type(input));
+            return from.is_some_and(|from| from.is_integer() && from != DataType::Bool);
+        }
+        let floats: Vec<ValueId> = inputs
+            .into_iter()
+            .filter(|&input| self.is_float(input))
+            .collect();
+        let are_known = floats
+            .iter()
+            .all(|&value| self.is_integral(value) || self.is_small(value));
+        are_known && floats.iter().any(|&value| self.is_integral(value))
+    }
+
+    /// Whether a value is computed from integers.
+    fn is_integral(&self, value: ValueId) -> bool {
+        let producer = self.analysis.graph.producer(value);
+        producer.is_some_and(|(node, _)| self.wide[node] == Some(WideReason::Integers))
+    }
+
+    fn is_small(&self, value: ValueId) -> bool {
+        let constants = &self.analysis.constants;
+        constants.is_constant(value) && constants.len(value).is_some_and(|len| len <= SMALL)
+    }
+
+    /// Lets Casts of integers make half where all that reads them reads half: they round once.
+    fn narrow_casts(&mut self) {
+        let graph = &self.analysis.graph;
+        for &node in graph.order() {
+            let is_cast = graph.is(node, "Cast") && self.wide[node] == Some(WideReason::Integers);
+            if !is_cast {
+                continue;
+            }
+            let Some(output) = graph.only_output(node) else {
+                continue;
+            };
+            let mut readers = graph.readers(output).iter();
+            let is_read_in_half = readers.all(|reader| match *reader {
+                crate::ir::Reader::Node { node, input } => {
+                    self.types(node).inputs[input] == Some(self.to)
+                }
+                _ => false,
+            });
+            if is_read_in_half {
+                self.wide[node] = None;
+            }
+        }
+    }
+}
+
+/// The nodes that compute the statistics of normalizers in parts.
+fn statistics(analysis: &Analysis) -> HashSet<NodeId> {
+    let view = View::new(analysis);
+    let sites = recognize::find(&view);
+    let cores = online::cores(&view, &sites).into_iter().flatten();
+    let in_parts = cores.filter(|core| core.nodes.len() > 1);
+    in_parts.flat_map(|core| core.nodes).collect()
+}
+
+/// The definition of a node's operator, if it is one of ONNX's own.
+fn schema(analysis: &Analysis, node: NodeId) -> Option<&'static OperatorSchema> {
+    let (domain, op) = analysis.graph.domain_op(node);
+    if !domain.is_empty() {
+        return None;
+    }
+    match definition(op, analysis.at(node).opset()) {
+        OperatorDefinition::Is(schema) => Some(schema),
+        OperatorDefinition::Later | OperatorDefinition::Unknown => None,
+    }
+}
+
+/// The input or output in a slot; the last one may stand many times.
+fn formal(formals: &[Formal], slot: usize) -> Option<Formal> {
+    let last = formals.last().copied();
+    let repeats = last.filter(|it| matches!(it.count, Arity::Many | Arity::ManyOfAnyType));
+    formals.get(slot).copied().or(repeats)
+}
+
+/// Whether a value in a place may be of a type. Operators without a definition have one type for all.
+fn allows(schema: Option<&OperatorSchema>, formal: Option<Formal>, data_type: DataType) -> bool {
+    let (Some(schema), Some(formal)) = (schema, formal) else {
+        return schema.is_none();
+    };
+    match formal.sort {
+        Sort::Variable(place) => {
+            schema.variables[place].is_none_or(|types| types.contains(data_type))
+        }
+        Sort::OneOf(types) => types.contains(data_type),
+        Sort::Any => true,
+    }
+}

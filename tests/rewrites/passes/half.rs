@@ -1,0 +1,375 @@
+//! Conversion to half precision: types of values, Casts, masks, and the error of a run that rounds each value.
+
+use unfold::plan::{HalfPlan, WideReason};
+
+use unfold::onnx::proto::{GraphProto, NodeProto, TensorProto};
+use unfold::onnx::{DataType, Model, tensor};
+
+use unfold::run::{Engine, random};
+use unfold::{EndType, FuseOptions, Fused, HalfError, HalfType};
+
+use crate::common::text::model;
+use crate::common::{Attr, attribute, declared, floats, node, operators, options, undeclared};
+
+fn in_half(text: &str, io: EndType) -> Fused {
+    convert(&model(text), io)
+}
+
+fn convert(model: &Model, io: EndType) -> Fused {
+    let converted = FuseOptions {
+        to: Some(HalfType::Float16),
+        io,
+        ..options()
+    };
+    unfold::fuse(model, &converted).unwrap()
+}
+
+fn plan(fused: &Fused) -> &HalfPlan {
+    fused.plan.half.as_ref().unwrap()
+}
+
+/// The operators that stay in float32, with their reasons.
+fn wide(fused: &Fused) -> Vec<(&str, WideReason)> {
+    let wide = plan(fused).wide.iter();
+    wide.map(|operator| (&*operator.operator, operator.why))
+        .collect()
+}
+
+fn constants(fused: &Fused) -> &[TensorProto] {
+    &fused.model.graph().initializer
+}
+
+fn numbers(fused: &Fused, tensor: &TensorProto) -> Vec<f64> {
+    let numbers = tensor::read_f64(tensor, fused.model.externals()).unwrap();
+    numbers.into_raw_vec_and_offset().0
+}
+
+fn the<'m>(fused: &'m Fused, op: &str) -> &'m NodeProto {
+    let mut nodes = fused.model.graph().node.iter();
+    nodes.find(|node| node.op_type() == op).unwrap()
+}
+
+/// The types of inputs and outputs.
+fn ends(model: &Model) -> Vec<i32> {
+    let graph = model.graph();
+    let values = graph.input.iter().chain(&graph.output);
+    values
+        .map(|value| {
+            value
+                .r#type
+                .as_ref()
+                .unwrap()
+                .tensor_type
+                .as_ref()
+                .unwrap()
+                .elem_type()
+        })
+        .collect()
+}
+
+const LAYER: &str = "input x batch 4
+     const s 4 = 0.1 0.3 0.7 1.1
+     n = Mul(x, s)
+     const w 4 2 = 0.1 0.2 0.3 0.4 0.5 0.6 0.7 0.8
+     y = MatMul(n, w)
+     output y";
+
+#[test]
+fn folded_weight_in_float32_is_rounded_once() {
+    let fused = in_half(LAYER, EndType::Float32);
+    let [weight] = constants(&fused) else {
+        panic!("{:?}", constants(&fused).len())
+    };
+    assert_eq!(tensor::data_type(weight).unwrap(), DataType::Float16);
+    let scales = [0.1_f32, 0.3, 0.7, 1.1];
+    let exact = (0..8).map(|place| {
+        let weight = 0.1 * (place + 1) as f32;
+        let written: f32 = format!("{weight:.1}").parse().unwrap();
+        let folded = f64::from(scales[place / 2]) * f64::from(written);
+        f64::from(folded as f32)
+    });
+    let expected: Vec<f64> = exact
+        .map(|number| half::f16::from_f64(number).to_f64())
+        .collect();
+    assert_eq!(numbers(&fused, weight), expected);
+    // The formula in the plan is that of the original's tensors.
+    let stored = fused
+        .plan
+        .tensors
+        .iter()
+        .find(|stored| stored.name == weight.name());
+    let stored = stored.unwrap();
+    assert_eq!(stored.data_type, DataType::Float16);
+    assert_eq!(
+        stored.recipe.to_string(),
+        "float(mul(w, reshape(s, [4, 1])))"
+    );
+}
+
+#[test]
+fn inputs_and_outputs_keep_their_types_or_become_half() {
+    let mut layer = model(LAYER);
+    layer.graph_mut().output = vec![declared("y", DataType::Float, &["batch", "2"])];
+    let kept = convert(&layer, EndType::Float32);
+    assert_eq!(operators(&kept.model), ["Cast", "MatMul", "Cast"]);
+    assert_eq!(ends(&kept.model), [1, 1]);
+    assert_eq!((plan(&kept).casts, plan(&kept).operators), (2, 1));
+    let half = convert(&layer, EndType::Half);
+    assert_eq!(operators(&half.model), ["MatMul"]);
+    assert_eq!(ends(&half.model), [10, 10]);
+    assert_eq!(plan(&half).casts, 0);
+}
+
+#[test]
+fn value_is_cast_once_for_all_its_readers() {
+    let text = "input x batch 4
+         a = Relu(x)
+         b = Sigmoid(x)
+         y = Add(a, b)
+         z = Mul(y, a)
+         output y
+         output z";
+    let fused = in_half(text, EndType::Float32);
+    // One for the input, one for each output, and none of y before it is read.
+    assert_eq!(plan(&fused).casts, 3);
+    assert_eq!(
+        operators(&fused.model),
+        ["Cast", "Relu", "Sigmoid", "Add", "Mul", "Cast", "Cast"]
+    );
+    assert_eq!(the(&fused, "Mul").input[0], the(&fused, "Add").output[0]);
+}
+
+#[test]
+fn statistics_of_a_normalizer_stay() {
+    let text = "input x batch 3 4
+         const e = 0.000001
+         const two = 2
+         s = Pow(x, two)
+         m = ReduceMean(s) axes=[-1] keepdims=1
+         v = Add(m, e)
+         r = Sqrt(v)
+         n = Div(x, r)
+         t = Tanh(n)
+         output t";
+    let fused = in_half(text, EndType::Half);
+    let stays = ["Pow", "ReduceMean", "Add", "Sqrt", "Div"];
+    assert_eq!(wide(&fused), stays.map(|op| (op, WideReason::Statistics)));
+    let ops = operators(&fused.model);
+    assert_eq!((ops[0], ops[6], ops[7]), ("Cast", "Cast", "Tanh"));
+    assert_eq!(ops.len(), 8);
+}
+
+#[test]
+fn arithmetic_on_integers_stays_and_is_rounded_once() {
+    let text = "indices p 6
+         input x 6
+         f = Cast(p) to=1
+         const q = 0.37
+         a = Mul(f, q)
+         c = Cos(a)
+         y = Mul(x, c)
+         output y";
+    let fused = in_half(text, EndType::Half);
+    let stays = ["Cast", "Mul", "Cos"];
+    assert_eq!(wide(&fused), stays.map(|op| (op, WideReason::Integers)));
+    assert_eq!(
+        operators(&fused.model),
+        ["Cast", "Mul", "Cos", "Cast", "Mul"]
+    );
+    // A Cast that only half reads makes half.
+    let text = "indices p 6\n input x 6\n f = Cast(p) to=1\n y = Mul(x, f)\n output y";
+    let fused = in_half(text, EndType::Half);
+    assert_eq!(operators(&fused.model), ["Cast", "Mul"]);
+    assert_eq!(the(&fused, "Cast").attribute[0].i, Some(10));
+}
+
+#[test]
+fn mask_is_brought_into_range_and_infinity_stays() {
+    let text = |number: &str, end: &str| {
+        format!(
+            "input x batch 4
+             condition c
+             const m = {number}
+             const z = 0
+             b = Where(c, z, m)
+             s = Add(x, b)
+             y = {end}
+             output y"
+        )
+    };
+    let softmax = in_half(&text("-3.4e38", "Softmax(s) axis=-1"), EndType::Half);
+    let [mask] = &plan(&softmax).masks[..] else {
+        panic!("{:?}", plan(&softmax))
+    };
+    assert_eq!((&*mask.name, mask.to), ("m", -16384.0));
+    assert!((mask.from / -3.4e38 - 1.0).abs() < 1e-7);
+    assert!(
+        constants(&softmax)
+            .iter()
+            .any(|tensor| numbers(&softmax, tensor) == [-16384.0])
+    );
+    assert!(wide(&softmax).is_empty());
+    // Two masks and the largest negative score are finite in float16.
+    assert!(2.0 * mask.to - 30_000.0 > -65504.0);
+    let infinite = in_half(&text("-inf", "Softmax(s) axis=-1"), EndType::Half);
+    assert!(plan(&infinite).masks.is_empty());
+    let kept = constants(&infinite)
+        .iter()
+        .map(|tensor| numbers(&infinite, tensor));
+    assert!(
+        kept.into_iter()
+            .any(|numbers| numbers == [f64::NEG_INFINITY])
+    );
+    // Elsewhere the number is one that half does not hold.
+    let other = in_half(&text("-100000", "Relu(s)"), EndType::Half);
+    assert!(plan(&other).masks.is_empty());
+    assert_eq!(wide(&other), [("Where", WideReason::Range)]);
+}
+
+#[test]
+fn attributes_of_types_become_half() {
+    let text = |number: &str, end: &str| {
+        let mut made = model(&format!(
+            "indices p 2
+             condition c
+             input x 3 4
+             a = ConstantOfShape(p)
+             s = Where(c, x, a)
+             y = {end}
+             output y"
+        ));
+        let value = floats("", &ndarray::arr1(&[number.parse().unwrap()]).into_dyn());
+        let attribute = attribute("value", Attr::Tensor(Box::new(value)));
+        made.graph_mut().node[0].attribute.push(attribute);
+        convert(&made, EndType::Half)
+    };
+    let number = |fused: &Fused| {
+        let tensor = the(fused, "ConstantOfShape").attribute[0]
+            .t
+            .clone()
+            .unwrap();
+        (tensor::data_type(&tensor).unwrap(), numbers(fused, &tensor))
+    };
+    let half = DataType::Float16;
+    assert_eq!(number(&text("0.25", "Relu(s)")), (half, vec![0.25]));
+    assert_eq!(number(&text("20000", "Relu(s)")), (half, vec![20000.0]));
+    assert_eq!(
+        number(&text("-1000000000", "Softmax(s) axis=-1")),
+        (half, vec![-16384.0])
+    );
+    let beyond = text("1000000", "Relu(s)");
+    assert_eq!(number(&beyond), (DataType::Float, vec![1e6]));
+    assert_eq!(wide(&beyond), [("ConstantOfShape", WideReason::Range)]);
+}
+
+#[test]
+fn operator_without_a_form_in_half_stays() {
+    let text = "opset 13
+         input x 3
+         const l = 1
+         const d = 2
+         h = Neg(x)
+         k = ReduceMax(h) axes=[0] keepdims=0
+         r = Range(l, k, d)
+         y = Relu(r)
+         output y";
+    let fused = in_half(text, EndType::Half);
+    assert_eq!(wide(&fused), [("Range", WideReason::Operator)]);
+    assert_eq!(
+        operators(&fused.model),
+        ["Neg", "ReduceMax", "Cast", "Range", "Cast", "Relu"]
+    );
+}
+
+#[test]
+fn bfloat16_has_the_range_of_float32() {
+    let text = LAYER.replace("0.1 0.2", "1000000 0.2");
+    let converted = FuseOptions {
+        to: Some(HalfType::BFloat16),
+        ..options()
+    };
+    let fused = unfold::fuse(&model(&text), &converted).unwrap();
+    let [weight] = constants(&fused) else {
+        panic!("{}", constants(&fused).len())
+    };
+    assert_eq!(tensor::data_type(weight).unwrap(), DataType::BFloat16);
+    let first = half::bf16::from_f64(f64::from((f64::from(0.1_f32) * 1e6) as f32)).to_f64();
+    assert_eq!(numbers(&fused, weight)[0], first);
+    // In float16 the operator that reads it stays.
+    let fused = in_half(&text, EndType::Float32);
+    assert!(fused.plan.half.is_none(), "{:?}", fused.plan.half);
+}
+
+#[test]
+fn strict_run_finds_the_overflow_of_a_naive_conversion() {
+    // Squares of 300 are beyond 65,504, and the quotient is 1 at all places.
+    let text = "input x 2 4
+         const k = 300
+         a = Sigmoid(x)
+         b = Add(a, k)
+         const e = 0.000001
+         const two = 2
+         s = Pow(b, two)
+         m = ReduceMean(s) axes=[-1] keepdims=1
+         v = Add(m, e)
+         r = Sqrt(v)
+         n = Div(b, r)
+         y = Tanh(n)
+         output y";
+    let before = model(text);
+    let wide = unfold::fuse(&before, &options()).unwrap().model;
+    let half = in_half(text, EndType::Float32).model;
+    let dims = Default::default();
+    let inputs = random(Engine::load(&before, &dims).unwrap().inputs(), 0);
+    let error =
+        HalfError::measure([&before, &wide, &half], HalfType::Float16, (&inputs, &dims)).unwrap();
+    assert_eq!(error.overflow, None);
+    // Two units in the last place of numbers near 1.
+    assert!(error.error.unwrap() < 2.0 * 2_f64.powi(-11), "{error:?}");
+    assert_eq!(error.naive_overflow.as_deref(), Some("s"));
+}
+
+#[test]
+fn body_reads_float32_from_around_it() {
+    let mut before = model(
+        "input x 3
+         condition c
+         h = Relu(x)
+         t = Tanh(h)
+         y = If(c)
+         z = Add(y, t)
+         output z",
+    );
+    for (name, op) in [("then_branch", "Neg"), ("else_branch", "Exp")] {
+        let body = GraphProto {
+            name: Some(name.into()),
+            node: vec![node(op, &["h"], &["o"], vec![])],
+            output: vec![undeclared("o")],
+            ..Default::default()
+        };
+        let branch = attribute(name, Attr::Graph(Box::new(body)));
+        before.graph_mut().node[2].attribute.push(branch);
+    }
+    let fused = convert(&before, EndType::Half);
+    let stays = ["If", "Add"];
+    assert_eq!(wide(&fused), stays.map(|op| (op, WideReason::Unknown)));
+    let nodes = fused.model.graph().node.iter();
+    let casts = nodes.filter(|node| node.op_type() == "Cast" && node.attribute[0].i == Some(1));
+    let widened: Vec<&str> = casts.map(|node| node.output[0].as_str()).collect();
+    let branches = the(&fused, "If").attribute.iter();
+    let bodies: Vec<&GraphProto> = branches.filter_map(|branch| branch.g.as_deref()).collect();
+    assert_eq!(bodies.len(), 2);
+    for body in bodies {
+        let read = body.node.iter().flat_map(|node| &node.input);
+        let read: Vec<&str> = read.map(String::as_str).collect();
+        assert!(
+            !read.is_empty() && read.iter().all(|name| widened.contains(name)),
+            "{read:?}"
+        );
+    }
+    // The type of the result is not declared, so that the sum with it stays too.
+    let sum = &the(&fused, "Add").input;
+    let result = &the(&fused, "If").output[0];
+    assert_eq!(sum[0], *result);
+    assert!(widened.contains(&sum[1].as_str()), "{sum:?}");
+}
