@@ -47,8 +47,8 @@ impl HalfError {
         (inputs, dims): (&[Tensor], &Dims),
     ) -> std::result::Result<Self, Failure> {
         let exact = Engine::load(model, dims)?.run(inputs)?;
-        let strict = Rounded::half(half, to).map_err(failed)?;
-        let naive = Rounded::all(model, to).map_err(failed)?;
+        let strict = RoundedModel::half(half, to).map_err(failed)?;
+        let naive = RoundedModel::all(model, to).map_err(failed)?;
         let samples = (inputs, dims);
         let (error, overflow) = strict.run(&exact, &Finite::of(wide, samples)?, samples)?;
         let (naive_error, naive_overflow) =
@@ -82,7 +82,7 @@ impl Finite {
 }
 
 /// A model in float32 that rounds values to half.
-struct Rounded {
+struct RoundedModel {
     model: Model,
     /// The values that it rounds, in execution order.
     values: Vec<String>,
@@ -90,7 +90,7 @@ struct Rounded {
     cast: HashMap<String, String>,
 }
 
-impl Rounded {
+impl RoundedModel {
     /// A model in half: its values are rounded that are half.
     fn half(model: &Model, to: HalfType) -> Result<Self> {
         let values = float_values(model, to.data_type())?;
