@@ -38,7 +38,7 @@ impl StringStringEntryProto {
 ///     attribute: vec![axis],
 ///     ..Default::default()
 /// };
-/// assert_eq!(node.op(), ("", "Softmax"));
+/// assert_eq!(node.op_type(), "Softmax");
 /// assert_eq!(node.attr_i("axis")?, Some(-1));
 /// assert_eq!(node.attr_f("alpha")?.unwrap_or(1.0), 1.0);
 /// assert!(node.attr_f("axis").is_err());

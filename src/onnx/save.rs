@@ -276,13 +276,14 @@ impl Model {
     ///
     /// ```
     /// use unfold::onnx::{Model, tensor};
+    /// # use unfold::onnx::DataType;
     /// # use unfold::onnx::proto::{GraphProto, ModelProto, OperatorSetIdProto};
     /// # let weight = ndarray::array![1.0, 2.0].into_dyn();
     /// # let mut model = Model::from_proto(ModelProto {
     /// #     ir_version: Some(10),
     /// #     opset_import: vec![OperatorSetIdProto { domain: None, version: Some(21) }],
     /// #     graph: Some(GraphProto {
-    /// #         initializer: vec![tensor::make("weight", tensor::DataType::Float, &weight.view())?],
+    /// #         initializer: vec![tensor::make("weight", DataType::Float, &weight.view())?],
     /// #         ..Default::default()
     /// #     }),
     /// #     ..Default::default()

@@ -125,7 +125,7 @@ impl Recipe {
     }
 
     /// A scalar, with `rank` axes of extent 1.
-    pub(crate) fn number(number: f64, rank: usize) -> Self {
+    pub fn number(number: f64, rank: usize) -> Self {
         Self::filled(number, &vec![1; rank])
     }
 
@@ -210,14 +210,6 @@ impl Recipe {
     }
 
     /// The formula with some constants replaced. A replacement of another shape is ignored.
-    ///
-    /// ```
-    /// use unfold::recipe::Recipe;
-    ///
-    /// let twice = |name| Recipe::constant(name, &[3]).mul(&Recipe::number(2.0, 1)).unwrap();
-    /// let both = twice("b").substituted(&|name| (name == "b").then(|| twice("a")));
-    /// assert_eq!(both.to_string(), "mul(mul(a, 2), 2)");
-    /// ```
     pub(crate) fn substituted(&self, other: &dyn Fn(&str) -> Option<Recipe>) -> Self {
         let mut made: HashMap<*const Operation, Recipe> = HashMap::default();
         for step in self.steps() {
@@ -316,5 +308,21 @@ impl Drop for Operation {
                 open.append(&mut step.inputs);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_constant_is_substituted_by_its_own_formula() {
+        let twice = |name| {
+            Recipe::constant(name, &[3])
+                .mul(&Recipe::number(2.0, 1))
+                .unwrap()
+        };
+        let both = twice("b").substituted(&|name| (name == "b").then(|| twice("a")));
+        assert_eq!(both.to_string(), "mul(mul(a, 2), 2)");
     }
 }

@@ -60,15 +60,6 @@ pub(crate) fn constant(
 }
 
 /// The variance below which `variance + epsilon` is epsilon, in a type of floats.
-///
-/// ```
-/// use unfold::onnx::tensor::DataType;
-/// use unfold::residual::constant_norms::variance_limit;
-///
-/// assert_eq!(variance_limit(1e12, DataType::Float), 32768.0);
-/// assert_eq!((1e12_f32 + 32767.0, 1e12_f32 + 32769.0), (1e12, 1_000_000_050_000.0));
-/// assert_eq!(variance_limit(2048.0, DataType::Float16), 1.0);
-/// ```
 pub(crate) fn variance_limit(epsilon: f64, data_type: DataType) -> f64 {
     epsilon.log2().floor().exp2() * data_type.rounding()
 }
@@ -371,4 +362,19 @@ fn parts(view: &View, core: &Core) -> Option<Normalization> {
         node,
         form: NormForm::Parts { moved: is_moved },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variance_limit_follows_epsilon_and_type() {
+        assert_eq!(variance_limit(1e12, DataType::Float), 32768.0);
+        assert_eq!(
+            (1e12_f32 + 32767.0, 1e12_f32 + 32769.0),
+            (1e12, 1_000_000_050_000.0)
+        );
+        assert_eq!(variance_limit(2048.0, DataType::Float16), 1.0);
+    }
 }
