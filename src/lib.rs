@@ -134,8 +134,10 @@ pub use fuse::{
     FuseOptions, Fused, OnProgress, PassInfo, PassResult, Pipeline, StageInfo, fuse, plan,
     with_constant_norms,
 };
+#[cfg(any(feature = "cli", test))]
+pub(crate) use fuse::fuse_ahead;
 #[cfg(feature = "cli")]
-pub(crate) use fuse::{Planned, dry_run, fuse_ahead};
+pub(crate) use fuse::{Planned, dry_run};
 #[cfg(feature = "tract")]
 pub use half_error::HalfError;
 #[cfg(feature = "tract")]

@@ -19,7 +19,6 @@ mod placeholders;
 pub mod proto;
 mod replaced;
 mod save;
-#[cfg(feature = "prove")]
 pub(crate) mod schema;
 pub(crate) mod shadowed_names;
 mod sink;
