@@ -130,12 +130,12 @@ extern crate self as unfold;
 pub use baselines::Baselines;
 #[cfg(feature = "tract")]
 pub use epsilon_error::EpsilonError;
+#[cfg(any(feature = "cli", test))]
+pub(crate) use fuse::fuse_ahead;
 pub use fuse::{
     FuseOptions, Fused, OnProgress, PassInfo, PassResult, Pipeline, StageInfo, fuse, plan,
     with_constant_norms,
 };
-#[cfg(any(feature = "cli", test))]
-pub(crate) use fuse::fuse_ahead;
 #[cfg(feature = "cli")]
 pub(crate) use fuse::{Planned, dry_run};
 #[cfg(feature = "tract")]
