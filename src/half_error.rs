@@ -1,7 +1,7 @@
-//! How far a model in half precision is from the one in float32, where each value is rounded to its type.
+//! Measures the error of a model in half precision, compared with the model in float32.
 //!
-//! Engines compute much of half in float32, and hide an overflow by it. Here each value in half is rounded behind the
-//! operator that makes it, which adds up in float32: no engine keeps less.
+//! Engines compute much of half in float32, which hides overflows. Here every operator computes in float32, and each of
+//! its results in half is rounded directly after it.
 
 use serde::Serialize;
 use tract_onnx::prelude::{Tensor, TractResult};
@@ -18,29 +18,31 @@ use crate::onnx::tensor::{self, DataType, rounded};
 use crate::passes::half::HalfType;
 use crate::run::{Dims, Engine, Failure, Stage};
 
-/// The error of a model in half, and that of a naive conversion, which rounds every value of the model in float32.
+/// The error of a model in half, and the error of a naive conversion, which rounds every float32 value of the model.
 ///
-/// An error is the largest difference of an output from that in float32, relative to its largest number; `None` if a number
-/// is not finite that is finite in float32. An overflow is the first such value, in execution order.
+/// An error is the largest difference of an output from the output in float32, relative to the largest magnitude of the
+/// latter. It is `None` if an element of an output is finite only in float32. An overflow is the first value, in
+/// execution order, that has an element that is not finite, but has only finite elements in float32.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HalfError {
-    /// The error, with each value rounded.
+    /// The error of the model in half.
     pub error: Option<f64>,
-    /// The overflow, if there is one.
+    /// The name of the value that overflows in half, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overflow: Option<String>,
     /// The error of the naive conversion.
     pub naive_error: Option<f64>,
-    /// The overflow of the naive conversion, if there is one.
+    /// The name of the value that overflows in the naive conversion, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub naive_overflow: Option<String>,
 }
 
 impl HalfError {
-    /// Runs a model in float32, the folded one in float32, and that in half.
+    /// Runs a model, its folded version in float32 (`wide`), and its converted version (`half`), and compares the
+    /// outputs.
     ///
     /// # Errors
-    /// Where tract cannot run one of them.
+    /// If tract cannot run one of the models.
     pub fn measure(
         [model, wide, half]: [&Model; 3],
         to: HalfType,
@@ -66,10 +68,10 @@ fn failed(error: crate::error::Error) -> Failure {
     Failure::new(Stage::Load, error.to_string())
 }
 
-/// The error of a model, and its overflow.
+/// The error of a model, and the name of the value that overflows.
 type ErrorAndOverflow = (Option<f64>, Option<String>);
 
-/// The values of a model in float32, and whether each is finite.
+/// The float32 values of a model by name, and whether all elements of each are finite.
 struct Finite(HashMap<String, bool>);
 
 impl Finite {
@@ -86,18 +88,18 @@ struct RoundedModel {
     model: Model,
     /// The values that it rounds, in execution order.
     values: Vec<String>,
-    /// For each Cast its input, by its output.
+    /// The input of each Cast, by the name of its output.
     cast: HashMap<String, String>,
 }
 
 impl RoundedModel {
-    /// A model in half: its values are rounded that are half.
+    /// Prepares a model in half: the values that are half are rounded.
     fn half(model: &Model, to: HalfType) -> Result<Self> {
         let values = float_values(model, to.data_type())?;
         Ok(Self::new(widened(model)?, values, to))
     }
 
-    /// A model in float32, all values and constants of which are rounded.
+    /// Prepares a model in float32: all of its values and constants are rounded.
     fn all(model: &Model, to: HalfType) -> Result<Self> {
         let values = float_values(model, DataType::Float)?;
         let mut all = model.clone();
@@ -111,7 +113,7 @@ impl RoundedModel {
         Ok(Self::new(all, values, to))
     }
 
-    /// Rounds values of a model behind the nodes that make them.
+    /// Adds two Casts after each node with one of these values as output, to half and back, which round the value.
     fn new(mut model: Model, values: Vec<String>, to: HalfType) -> Self {
         let cast = casts(&model);
         let rounded: HashSet<&str> = values.iter().map(String::as_str).collect();
@@ -153,7 +155,7 @@ impl RoundedModel {
         }
     }
 
-    /// Runs it, and compares its outputs with those in float32.
+    /// Runs the model, and compares its outputs with those in float32.
     fn run(
         &self,
         exact: &[Tensor],
@@ -177,7 +179,7 @@ impl RoundedModel {
         Ok((error, beyond.next().map(|(name, _)| name.clone())))
     }
 
-    /// The value before Casts.
+    /// The name of the value before a chain of Casts.
     fn origin<'a>(&'a self, mut name: &'a str) -> &'a str {
         while let Some(before) = self.cast.get(name) {
             name = before;
@@ -186,7 +188,7 @@ impl RoundedModel {
     }
 }
 
-/// For each Cast of a model its input, by its output.
+/// The input of each Cast of a model, by the name of its output.
 fn casts(model: &Model) -> HashMap<String, String> {
     let nodes = model
         .graph()
@@ -198,7 +200,7 @@ fn casts(model: &Model) -> HashMap<String, String> {
         .collect()
 }
 
-/// The values of a type that nodes of the main graph make, in execution order.
+/// The outputs of a type of nodes in the main graph, in execution order. Outputs of Constants are left out.
 fn float_values(model: &Model, data_type: DataType) -> Result<Vec<String>> {
     let analysis = Analysis::new(model)?;
     let graph = &analysis.graph;
@@ -213,7 +215,7 @@ fn float_values(model: &Model, data_type: DataType) -> Result<Vec<String>> {
         .collect())
 }
 
-/// The largest magnitude of each value; not finite where it has a number that is not.
+/// The largest magnitude of each value. It is not finite if one of the elements is not.
 fn largest(
     model: &Model,
     names: &[String],
@@ -227,7 +229,8 @@ fn largest(
         .map_err(|error| Failure::new(Stage::Run, error.to_string()))
 }
 
-/// The largest difference as a part of the largest number; `None` if a number is not finite only in the second one.
+/// The largest difference, relative to the largest magnitude of the first output. `None` if an element is finite only
+/// in the first output. For types other than floats, 0 if the outputs are equal, else 1.
 fn difference(exact: &Tensor, other: &Tensor) -> TractResult<Option<f64>> {
     if !exact.datum_type().is_float() {
         return Ok(Some(if exact == other { 0.0 } else { 1.0 }));

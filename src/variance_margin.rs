@@ -1,4 +1,4 @@
-//! How far variances are from those at which a constant normalizer would not be constant.
+//! Compares the variances in a run with the limits up to which normalizers are constant in floating point.
 
 use serde::Serialize;
 use tract_onnx::prelude::tract_ndarray::{ArrayD, Axis};
@@ -10,22 +10,23 @@ use crate::onnx::Model;
 use crate::run::{Failure, Stage};
 use crate::verify::VerifyOptions;
 
-/// The largest variance that normalizers of a model see, and the effect of taking them as constant.
+/// The largest variance of the inputs of some normalizers, and the error if these normalizers are taken as constant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct VarianceMargin {
     /// The largest variance.
     pub largest: f64,
-    /// The largest quotient of a variance and its limit; below 1 each normalizer is constant in floating point.
+    /// The largest quotient of a variance and its limit. If it is below 1, each normalizer is constant in floating
+    /// point.
     pub of_limit: f64,
-    /// The largest relative change of the result of a normalizer over the reals: `var/(2ε)`.
+    /// The largest relative change of the result of a normalizer over the reals, to first order: `var/(2ε)`.
     pub error: f64,
 }
 
 impl VarianceMargin {
-    /// Runs a model on random inputs, and looks at the values that some of its normalizers read.
+    /// Runs a model, and measures the variances of the values that some of its normalizers read.
     ///
     /// # Errors
-    /// Where tract cannot run it, or it has no value of such a name.
+    /// If tract cannot run the model, or the model has no value of such a name.
     pub fn measure(
         model: &Model,
         norms: &[&ConstantNorm],
@@ -50,7 +51,8 @@ impl VarianceMargin {
     }
 }
 
-/// The largest variance, or mean or sum of squares, of a value over the axes of a normalizer.
+/// The largest variance of a value over the axes of a normalizer. Depending on the normalizer, it is the mean or the
+/// sum of squares instead.
 fn largest_variance(value: &Tensor, norm: &ConstantNorm) -> TractResult<f64> {
     let wide = value.cast_to::<f64>()?;
     let mut numbers: ArrayD<f64> = wide.to_plain_array_view::<f64>()?.to_owned();

@@ -1,4 +1,4 @@
-//! Formulas over tensors of the first model for tensors that the second alone stores.
+//! Finds formulas over the tensors of the first model for tensors that only the second model stores.
 
 use std::collections::HashMap;
 
@@ -17,20 +17,20 @@ use crate::onnx::tensor::{self, DataType};
 use crate::prove::stored_outside;
 use crate::recipe::Recipe;
 
-/// A tensor of the second model that holds the numbers of a formula, rounded.
+/// A tensor of the second model that holds the rounded values of a formula.
 #[derive(Debug, Clone, Serialize)]
 pub struct RoundedTensor {
     /// The name of the tensor.
     pub name: String,
-    /// The formula over the values of the first model.
+    /// The formula, over the values of the first model.
     pub formula: String,
     /// The largest difference between the tensor and the formula, in units in the last place of the element.
     pub units: f64,
-    /// The largest difference that rounding each operation of the formula explains, in the same units.
+    /// The largest difference that the rounding of the formula's operations explains, in the same units.
     pub allowed: f64,
 }
 
-/// A formula for a tensor, whose numbers agree.
+/// A tensor with a formula that gives its elements up to rounding.
 #[derive(Debug)]
 pub(super) struct Matched {
     /// The tensor and its formula.
@@ -41,7 +41,7 @@ pub(super) struct Matched {
 }
 
 impl Matched {
-    /// The tensor, if the formula rounds.
+    /// The entry for the verdict. `None` if the evaluation of the formula does not round.
     pub(super) fn rounded(&self) -> Option<RoundedTensor> {
         (!self.error.is_exact()).then(|| RoundedTensor {
             name: self.stored.name.clone(),
@@ -63,7 +63,7 @@ struct Foreign {
 /// A formula over values of the first model.
 struct FormulaCandidate {
     recipe: Recipe,
-    /// Its first and its last number, which every order of axes keeps at their places.
+    /// The first and the last element of its value. No permutation of the axes moves these two.
     ends: [f64; 2],
     error: ErrorBound,
 }
@@ -80,31 +80,32 @@ impl FormulaCandidate {
         })
     }
 
-    /// Whether these numbers may be those of the formula.
+    /// Whether a tensor with this first and last element may match the formula.
     fn may_be(&self, ends: [f64; 2]) -> bool {
         let mut pairs = self.ends.iter().zip(ends);
         pairs.all(|(&number, other)| (number - other).abs() <= self.error.at(number))
     }
 }
 
-/// The numbers of a recipe, with a bound of their errors.
+/// Evaluates a recipe, with a bound on the errors.
 fn value(recipe: &Recipe, data_type: DataType, constants: &ComputedConstants) -> Option<Rounded> {
     formulas::value(recipe, data_type, &|name| constants.read(name))
 }
 
-/// The largest number of binary digits that count as few.
+/// A number with at most this many binary digits after the leading one is short.
 const DIGITS: u32 = 11;
 
-/// How many scalars are combined by two.
+/// The maximum number of scalars that are combined in pairs.
 const SCALARS: usize = 64;
 
-/// FormulaCandidates by their types and lengths.
+/// The candidates by type and number of elements.
 type FormulaCandidates = HashMap<(DataType, usize), Vec<FormulaCandidate>>;
 
-/// The formulas of these tensors of the second model.
+/// Finds formulas for the named tensors of the second model.
 ///
-/// Formulas are the values that the first model computes of its tensors, and the tensors that folding it makes. A tensor
-/// whose elements the first model stores at other places needs no formula: its images in the field are theirs.
+/// The candidates are the constants that the first model computes, combinations of its scalars, and the tensors that
+/// folding it creates. A tensor whose elements the first model stores at other places is not matched with folded
+/// tensors, because its elements already have the right images in the field.
 pub(super) fn matched(first: &Model, second: &Model, names: &[String]) -> Vec<Matched> {
     let mut open: Vec<Foreign> = names
         .iter()
@@ -130,7 +131,7 @@ pub(super) fn matched(first: &Model, second: &Model, names: &[String]) -> Vec<Ma
     found
 }
 
-/// Takes the tensors out that are a candidate's.
+/// Removes the tensors that match a candidate from `open`, and returns the matches.
 fn take_matched(
     open: &mut Vec<Foreign>,
     candidates: &FormulaCandidates,
@@ -148,7 +149,7 @@ fn take_matched(
     found
 }
 
-/// The values that a graph computes. Elements that are only moved have their images in the field as they are.
+/// The constants that a graph computes. Constants that are only moved elements need no formula.
 fn of_graph(constants: &ComputedConstants) -> FormulaCandidates {
     let mut candidates = FormulaCandidates::new();
     for (value, data_type) in constants.computed() {
@@ -160,7 +161,7 @@ fn of_graph(constants: &ComputedConstants) -> FormulaCandidates {
     candidates
 }
 
-/// The reciprocals of the scalars of a graph, and their products and quotients by two.
+/// The reciprocals of the scalars of a graph, and the products and quotients of two scalars.
 fn of_scalars(constants: &ComputedConstants) -> FormulaCandidates {
     let mut candidates = FormulaCandidates::new();
     let scalars = constants.scalars();
@@ -181,7 +182,7 @@ fn of_scalars(constants: &ComputedConstants) -> FormulaCandidates {
     candidates
 }
 
-/// The tensors that folding makes.
+/// The tensors that folding the model creates.
 fn of_folding(model: &Model, constants: &ComputedConstants) -> FormulaCandidates {
     let mut candidates = FormulaCandidates::new();
     let Ok(plan) = crate::plan(model, &FuseOptions::default()) else {
@@ -199,7 +200,7 @@ fn of_folding(model: &Model, constants: &ComputedConstants) -> FormulaCandidates
     candidates
 }
 
-/// A tensor of a model, with finite numbers.
+/// Reads a tensor of a model. `None` if it is empty or has an element that is not finite.
 fn foreign(model: &Model, name: &str) -> Option<Foreign> {
     let tensor = stored_outside(model)
         .into_iter()
@@ -216,13 +217,13 @@ fn foreign(model: &Model, name: &str) -> Option<Foreign> {
 }
 
 impl Foreign {
-    /// Whether all numbers have few digits, as ¼ and 8 have: such are no results of rounding.
+    /// Whether all elements have few binary digits, like ¼ and 8. Rounding rarely gives such numbers.
     fn is_short(&self) -> bool {
         let mut numbers = self.values.iter();
         numbers.all(|number| number.to_bits().trailing_zeros() >= 52 - DIGITS)
     }
 
-    /// The tensor as a candidate, in its shape or with two axes exchanged.
+    /// Matches the tensor with a candidate, in the tensor's shape or with two axes exchanged.
     fn matched(
         &self,
         candidate: &FormulaCandidate,
@@ -241,7 +242,7 @@ impl Foreign {
         })
     }
 
-    /// The match with a formula of the same shape, if each number is one that rounding may give.
+    /// Matches the tensor with a formula of the same shape, if rounding explains the difference of each element.
     fn agreeing(&self, recipe: Recipe, constants: &ComputedConstants) -> Option<Matched> {
         let made = value(&recipe, self.data_type, constants)?;
         let (mut units, mut allowed) = (0.0_f64, 0.0_f64);
@@ -269,7 +270,8 @@ impl Foreign {
     }
 }
 
-/// A matrix formula with its axes exchanged, in a shape that is a matrix too.
+/// Transposes a formula as a matrix, and reshapes it to `shape`. `None` if `shape` is not that of a matrix, apart from
+/// extents of 1.
 fn exchanged(recipe: &Recipe, shape: &[usize]) -> Option<Recipe> {
     let [rows, columns] = shape
         .iter()
@@ -285,7 +287,7 @@ fn exchanged(recipe: &Recipe, shape: &[usize]) -> Option<Recipe> {
         .reshape(shape)
 }
 
-/// The distance between a number of a type and the next one.
+/// The distance from a number to the next larger magnitude of its type.
 fn unit_in_the_last_place(data_type: DataType, number: f64) -> f64 {
     let bits = match data_type {
         DataType::Float16 => 10,

@@ -1,4 +1,4 @@
-//! Casts to narrower types of floats, which round values while a model runs.
+//! Compares the casts of two models to narrower types of floats, which round values while a model runs.
 
 use std::collections::HashMap;
 
@@ -8,18 +8,18 @@ use crate::analysis::Analysis;
 use crate::onnx::Model;
 use crate::onnx::tensor::DataType;
 
-/// A cast that one model has and the other one lacks.
+/// A cast that only one of the models has.
 #[derive(Debug, Clone, Serialize)]
 pub struct NarrowingCast {
-    /// The result of the cast.
+    /// The name of the result of the cast.
     pub name: String,
     /// The name of the type that it narrows to.
     pub to: String,
-    /// Whether the first model has it.
+    /// Whether the first model has the cast.
     pub is_of_first: bool,
 }
 
-/// The narrowing casts of two models beyond those that both have: of each pair of types one has as many as the other.
+/// Finds the surplus narrowing casts. For each pair of types, these are as many as one model has more than the other.
 pub(super) fn unpaired(first: &Model, second: &Model) -> Vec<NarrowingCast> {
     let [of_first, of_second] = [first, second].map(narrowing);
     let mut unpaired = vec![];
@@ -30,7 +30,7 @@ pub(super) fn unpaired(first: &Model, second: &Model) -> Vec<NarrowingCast> {
         for (types, names) in own {
             let other = others.get(types).map_or(&[][..], Vec::as_slice);
             let surplus = names.len().saturating_sub(other.len());
-            // Those come first whose name the other model does not have.
+            // Casts whose names the other model lacks come first.
             let (mut rest, shared): (Vec<&String>, Vec<&String>) =
                 names.iter().partition(|name| !other.contains(name));
             rest.extend(shared);
@@ -45,7 +45,7 @@ pub(super) fn unpaired(first: &Model, second: &Model) -> Vec<NarrowingCast> {
     unpaired
 }
 
-/// The results of the narrowing casts of values that vary, by the types from which and to which they cast.
+/// The names of the results of narrowing casts, by source and target type. Casts of constants are left out.
 fn narrowing(model: &Model) -> HashMap<(DataType, DataType), Vec<String>> {
     let mut casts: HashMap<(DataType, DataType), Vec<String>> = HashMap::new();
     let Ok(analysis) = Analysis::new(model) else {
@@ -70,7 +70,7 @@ fn narrowing(model: &Model) -> HashMap<(DataType, DataType), Vec<String>> {
     casts
 }
 
-/// Whether one type of floats lacks numbers that another one has.
+/// Whether the type `to` lacks numbers of the type `from`, both of floats.
 fn narrows(from: DataType, to: DataType) -> bool {
     let are_floats = from.is_float() && to.is_float() && from != to;
     are_floats && to.bits() <= from.bits()

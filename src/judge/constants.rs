@@ -1,4 +1,4 @@
-//! The values that a graph computes from its stored tensors alone, with bounds of their errors.
+//! The values that a graph computes only from its stored tensors, with bounds on their errors.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,7 +14,7 @@ use crate::onnx::tensor::DataType;
 use crate::recipe::{Recipe, computed};
 use crate::shape::facts::extent;
 
-/// Operators that move elements although their category is another one.
+/// Operators that only move elements, although their category is not movement.
 const MOVEMENTS: [&str; 7] = [
     "Concat",
     "Constant",
@@ -25,14 +25,14 @@ const MOVEMENTS: [&str; 7] = [
     "Where",
 ];
 
-/// The constants of floats of a graph.
+/// The float constants of a graph.
 pub(super) struct ComputedConstants<'c> {
     analysis: &'c Analysis<'c>,
     errors: HashMap<ValueId, ErrorBound>,
 }
 
 impl<'c> ComputedConstants<'c> {
-    /// Bounds the errors of all constants of which something is known.
+    /// Bounds the errors of the constants, as far as their operators are known.
     pub(super) fn new(analysis: &'c Analysis<'c>) -> Self {
         let mut constants = Self {
             analysis,
@@ -48,7 +48,7 @@ impl<'c> ComputedConstants<'c> {
         constants
     }
 
-    /// The constants that nodes compute by more than moving elements, as formulas, with their types.
+    /// The computed constants as formulas, with their types. Constants that are only moved elements are left out.
     pub(super) fn computed(&self) -> Vec<(Recipe, DataType)> {
         let (graph, facts) = (&self.analysis.graph, &self.analysis.facts);
         let mut values: Vec<ValueId> = self.errors.keys().copied().collect();
@@ -62,8 +62,8 @@ impl<'c> ComputedConstants<'c> {
         formulas.collect()
     }
 
-    /// The constants of one element, stored or computed, as formulas with their types. Of those with
-    /// one number the first stands for all.
+    /// The stored and computed constants of one element, as formulas with their types. Of several
+    /// equal ones, only the first is kept.
     pub(super) fn scalars(&self) -> Vec<(Recipe, DataType)> {
         let graph = &self.analysis.graph;
         let mut numbers = HashSet::new();
@@ -85,7 +85,7 @@ impl<'c> ComputedConstants<'c> {
         scalars
     }
 
-    /// Whether the elements of a computed constant are those of stored tensors at other places.
+    /// Whether a constant consists of elements of stored tensors, possibly at other places.
     fn is_moved(&self, value: ValueId) -> bool {
         let graph = &self.analysis.graph;
         let Some((node, _)) = graph.producer(value) else {
@@ -100,12 +100,12 @@ impl<'c> ComputedConstants<'c> {
         is_movement && inputs.all(|&input| self.float_type(input).is_none() || self.is_moved(input))
     }
 
-    /// A constant, by its name.
+    /// Reads a constant by its name.
     pub(super) fn read(&self, name: &str) -> Option<Rounded> {
         self.rounded(self.analysis.graph.value(name)?)
     }
 
-    /// A constant with its bound.
+    /// Reads a constant, with the bound on its error.
     pub(super) fn rounded(&self, value: ValueId) -> Option<Rounded> {
         let error = self.error(value)?;
         let values = self.analysis.constants.read(value).ok()?;
@@ -120,13 +120,14 @@ impl<'c> ComputedConstants<'c> {
         }
     }
 
-    /// The type of a constant of floats.
+    /// The type of a float constant. `None` for all other values.
     fn float_type(&self, value: ValueId) -> Option<DataType> {
         let data_type = self.analysis.facts.data_type(value)?;
         (data_type.is_float() && self.analysis.constants.is_constant(value)).then_some(data_type)
     }
 
-    /// The error of a constant that a node computes; `None` of other values, and where nothing is known of the operator.
+    /// The error of a constant that a node computes. `None` if the value is not a float constant, or the operator has
+    /// no bound.
     fn result_error(&self, node: NodeId, value: ValueId) -> Option<ErrorBound> {
         let data_type = self.float_type(value)?;
         let graph = &self.analysis.graph;
@@ -149,7 +150,7 @@ impl<'c> ComputedConstants<'c> {
         }
     }
 
-    /// The error of elements of the inputs in another place.
+    /// The error of a result whose elements are elements of the inputs.
     fn moved(&self, node: NodeId) -> Option<ErrorBound> {
         let mut error = ErrorBound::EXACT;
         for &input in self.analysis.graph.inputs(node).iter().flatten() {
@@ -164,7 +165,7 @@ impl<'c> ComputedConstants<'c> {
         let input = self.analysis.graph.input(node, 0)?;
         let values = self.analysis.constants.read(value).ok()?;
         let Some(from) = self.float_type(input) else {
-            // Whole numbers below 2⁸ are floats of each type.
+            // Every float type represents the integers up to 2⁸ exactly.
             let is_small = values.iter().all(|number| number.abs() <= 256.0);
             return match is_small {
                 true => Some(ErrorBound::EXACT),

@@ -1,4 +1,4 @@
-//! The floats that a model stores, wherever they are.
+//! The set of the floats that a model stores.
 
 use ndarray::ArrayD;
 
@@ -6,15 +6,15 @@ use crate::onnx::Model;
 use crate::onnx::tensor;
 use crate::prove::stored_outside;
 
-/// Bits of the set.
+/// The number of bits of the set.
 const BITS: usize = 1 << 27;
 
-/// A set of numbers that may have more than were added: numbers share bits. A tensor of which one element is missed costs a
-/// search for a formula, or saves one that the proof asks for then.
+/// A set of numbers that may seem to have a number that was not added, because numbers share bits. If it does, a search
+/// for a formula may be left out, and the proof may fail.
 pub(super) struct ElementSet(Vec<u64>);
 
 impl ElementSet {
-    /// The elements of all tensors of floats outside of bodies, and 0 and 1.
+    /// Collects the elements of all float tensors outside of bodies, and 0 and 1.
     pub(super) fn new(model: &Model) -> Self {
         let mut set = Self(vec![0; BITS / 64]);
         for (_, tensor) in stored_outside(model) {
@@ -33,7 +33,7 @@ impl ElementSet {
         self.0[word] |= bit;
     }
 
-    /// Whether the set has all elements of an array.
+    /// Whether the set has every element of an array.
     pub(super) fn has_all(&self, numbers: &ArrayD<f64>) -> bool {
         numbers.iter().all(|&number| {
             let (word, bit) = place(number);
@@ -42,7 +42,7 @@ impl ElementSet {
     }
 }
 
-/// The word and the bit of a number. The sign does not count.
+/// The index of the word and the bit mask of a number. The sign is ignored.
 fn place(number: f64) -> (usize, u64) {
     let mixed = number.abs().to_bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 37;
     (mixed as usize / 64, 1 << (mixed % 64))

@@ -1,4 +1,4 @@
-//! The values of recipes, with a bound of the error that an evaluation in floats has.
+//! Evaluates recipes, and bounds the error that an evaluation in floats has.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,8 @@ use super::rounded::{
 use crate::onnx::tensor::DataType;
 use crate::recipe::{Op, Recipe, computed};
 
-/// The value of a recipe for operations in a type; `None` where a constant cannot be read or an operation has no bound.
+/// Evaluates a recipe whose operations have the given type. `None` if a constant cannot be read or an operation has no
+/// bound.
 pub(super) fn value(
     recipe: &Recipe,
     data_type: DataType,
@@ -38,7 +39,7 @@ fn step_value(step: &Recipe, inputs: &[&Rounded], data_type: DataType) -> Option
     let arrays: Vec<&ArrayD<f64>> = inputs.iter().map(|input| &input.values).collect();
     let values = computed(step, &arrays);
     let error = match (step.op(), inputs) {
-        // Numbers that an operator defines.
+        // Literals are constants that the definition of an operator gives.
         (Op::Literal(_), _) => ErrorBound::EXACT,
         (Op::Add, [a, b]) => of_binary(Binary::Add, a, b, &values, data_type)?,
         (Op::Sub, [a, b]) => of_binary(Binary::Sub, a, b, &values, data_type)?,
@@ -72,7 +73,7 @@ fn step_value(step: &Recipe, inputs: &[&Rounded], data_type: DataType) -> Option
     Some(Rounded { values, error })
 }
 
-/// The error of a sum of products, by the sum of the products of magnitudes.
+/// The error of a sum of products, derived from the sum of the products' magnitudes.
 fn sum_of_products(
     step: &Recipe,
     errors: [ErrorBound; 2],

@@ -1,18 +1,18 @@
-//! The second model with the input and output names and the open dimensions of the first.
+//! Gives the second model the inputs, outputs and open dimensions of the first.
 
 use std::collections::HashSet;
 
 use crate::onnx::Model;
 use crate::onnx::proto::{Dim, Dimension, GraphProto, NodeProto, TypeProto, ValueInfoProto};
 
-/// Both models with one interface: the second has its inputs and outputs named and ordered as those of the first, and
-/// the symbols of the first.
+/// Gives both models the same interface. The inputs and outputs of the second model get the names and the order of the
+/// first, and its inputs get the symbols of the first.
 ///
-/// Inputs and outputs with other names correspond by their order. An initializer that is an input of one model alone is a
-/// constant: the verdict holds for its stored value.
+/// If the names differ, inputs and outputs are matched by their order. An initializer that is also an input in only one
+/// of the models becomes a constant. The verdict holds for its stored value.
 ///
 /// # Errors
-/// The first difference that no renaming explains.
+/// The first difference that renaming does not remove.
 pub(super) fn aligned(first: &Model, second: &Model) -> Result<[Model; 2], String> {
     let [mut first, mut second] = [first, second].map(Model::clone);
     let [mine, its] = [&first, &second].map(|model| constant_inputs(model.graph()));
@@ -34,7 +34,7 @@ pub(super) fn aligned(first: &Model, second: &Model) -> Result<[Model; 2], Strin
     Ok([first, second])
 }
 
-/// The names of the inputs that have a stored value.
+/// The names of the inputs that are also initializers.
 fn constant_inputs(graph: &GraphProto) -> HashSet<String> {
     let stored: HashSet<&str> = graph
         .initializer
@@ -48,7 +48,10 @@ fn constant_inputs(graph: &GraphProto) -> HashSet<String> {
         .collect()
 }
 
-/// The counterpart of each of these values by name, or of all by order.
+/// The counterparts of the `wanted` values in `own`: by name if every name is there, else by order.
+///
+/// # Errors
+/// If the number of values differs.
 fn counterparts<'v>(
     wanted: &[ValueInfoProto],
     own: &'v [ValueInfoProto],
@@ -65,7 +68,7 @@ fn counterparts<'v>(
     Ok(by_name.unwrap_or_else(|| own.iter().collect()))
 }
 
-/// The inputs under the names of the first model. An Identity passes each renamed one on.
+/// The inputs under the names of the first model. An Identity gives each renamed input its former name.
 fn named_inputs(
     graph: &mut GraphProto,
     wanted: &[ValueInfoProto],
@@ -87,7 +90,7 @@ fn named_inputs(
     Ok(inputs)
 }
 
-/// The outputs under the names of the first model.
+/// The outputs under the names of the first model. An Identity gives each renamed output its new name.
 fn named_outputs(
     graph: &mut GraphProto,
     wanted: &[ValueInfoProto],
@@ -107,7 +110,10 @@ fn named_outputs(
     Ok(outputs)
 }
 
-/// An Identity from one name to another, of which the new one is free.
+/// An Identity from the value `from` to the value `to`.
+///
+/// # Errors
+/// If both names exist in the graph.
 fn identity(graph: &GraphProto, from: &str, to: &str) -> Result<NodeProto, String> {
     let made = graph.node.iter().flat_map(|node| &node.output);
     let mut names = made
@@ -132,8 +138,11 @@ fn identity(graph: &GraphProto, from: &str, to: &str) -> Result<NodeProto, Strin
     })
 }
 
-/// The type of an input of the first model, where its counterpart is of the same element type and has equal numbers as
-/// extents: the names of open extents are names alone.
+/// The type of an input of the first model, if its counterpart has the same element type and the same known extents.
+/// The symbols of open extents may differ.
+///
+/// # Errors
+/// If the element types, ranks or known extents differ.
 fn common_type(
     value: &ValueInfoProto,
     other: &ValueInfoProto,
@@ -165,7 +174,7 @@ fn common_type(
     Ok(value.r#type.clone())
 }
 
-/// The extent of a dimension, if it is a number.
+/// The extent of a dimension, if it is known.
 fn number(dimension: &Dimension) -> Option<i64> {
     match dimension.value {
         Some(Dim::DimValue(extent)) => Some(extent),

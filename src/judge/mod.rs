@@ -1,8 +1,8 @@
-//! Whether any two models compute the same function, whoever made them.
+//! Decides whether two models compute the same function, no matter which tools wrote them.
 //!
-//! `docs/judge.md` defines the verdicts. A tensor of the second model that the first lacks counts as the numbers that it
-//! holds, or as a formula over the tensors of the first model where those numbers are the formula's, up to its own
-//! rounding. The proof decides the identity; only a run on an input shows a difference.
+//! `docs/judge.md` defines the verdicts. The first model may lack a tensor that the second one stores. Such a tensor
+//! counts as its elements, or as a formula over the tensors of the first model that gives these elements up to
+//! rounding. The proof decides the identity. Only a run on an input shows a difference.
 
 mod candidates;
 mod casts;
@@ -30,39 +30,39 @@ pub use witness::Witness;
 #[derive(Debug, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Judgement {
-    /// Both compute the same function.
+    /// Both models compute the same function.
     Same {
-        /// At so many points.
+        /// The number of points at which both models were evaluated.
         points: usize,
-        /// A bound on the probability that they do not.
+        /// A bound on the probability that the verdict is wrong.
         bound: f64,
     },
-    /// Both compute the same function, with formulas in the place of these tensors, which hold the numbers of the
-    /// formulas up to the rounding of their operations.
+    /// Both models compute the same function if formulas replace some tensors. These tensors hold the values of their
+    /// formulas up to rounding.
     Rounded {
-        /// At so many points.
+        /// The number of points at which both models were evaluated.
         points: usize,
-        /// A bound on the probability that they do not.
+        /// A bound on the probability that the verdict is wrong.
         bound: f64,
-        /// The tensors of the second model that stand for formulas.
+        /// The tensors of the second model that formulas replace.
         tensors: Vec<RoundedTensor>,
     },
-    /// Both compute the same function where casts to narrower types do not round.
+    /// Both models compute the same function if some casts to narrower types do not round.
     Casts {
-        /// At so many points.
+        /// The number of points at which both models were evaluated.
         points: usize,
-        /// A bound on the probability that they do not.
+        /// A bound on the probability that the verdict is wrong.
         bound: f64,
-        /// The casts that one of the models has and the other lacks.
+        /// The casts that only one of the models has.
         casts: Vec<NarrowingCast>,
-        /// The tensors of the second model that stand for formulas.
+        /// The tensors of the second model that formulas replace.
         tensors: Vec<RoundedTensor>,
     },
     /// The outputs differ on an input, by far more than rounding.
     Different(Witness),
     /// An operator of the second model is invalid.
     Invalid {
-        /// The first node that is wrong.
+        /// The first invalid node.
         at: String,
         /// The reason.
         reason: String,
@@ -125,8 +125,8 @@ impl Judge<'_> {
         }
     }
 
-    /// The verdict where the proof fails for this reason with these formulas: the numbers of a
-    /// formula may be another one's, or the tensors' own.
+    /// The verdict after the proof with these formulas failed for this reason. Tries a proof without formulas first,
+    /// because a tensor may match a formula by chance.
     fn as_held(&self, formulas: &[Stored], reason: String) -> Judgement {
         if !formulas.is_empty()
             && let Proof::Proved { points, bound, .. } =
@@ -137,7 +137,7 @@ impl Judge<'_> {
         self.unproved(reason)
     }
 
-    /// The verdict of a proof with these formulas.
+    /// The verdict after a proof with these formulas succeeded.
     fn proved(&self, points: usize, bound: f64, matched: Vec<Matched>) -> Judgement {
         let tensors: Vec<RoundedTensor> = matched.iter().filter_map(Matched::rounded).collect();
         let casts = casts::unpaired(&self.first, &self.second);
@@ -157,7 +157,7 @@ impl Judge<'_> {
         }
     }
 
-    /// A difference that a run shows, or the missing step of the proof.
+    /// The verdict without a proof: a difference that a run shows, or the missing step of the proof.
     fn unproved(&self, reason: String) -> Judgement {
         match witness::search(&self.first, &self.second, &self.options.dims) {
             Some(witness) => Judgement::Different(witness),
@@ -166,7 +166,7 @@ impl Judge<'_> {
     }
 }
 
-/// The tensors of these names that a node or an output of the model reads.
+/// Keeps the names of tensors that a node or an output of the model reads.
 fn read(model: &Model, mut names: Vec<String>) -> Vec<String> {
     if let Ok(graph) = Graph::new(model) {
         names.retain(|name| graph.reads(name));
@@ -174,7 +174,7 @@ fn read(model: &Model, mut names: Vec<String>) -> Vec<String> {
     names
 }
 
-/// The sentence about the first value without a counterpart.
+/// A sentence that names the first value without a counterpart.
 fn unmatched(at: &str, reason: &str) -> String {
     if at.is_empty() {
         reason.to_owned()

@@ -1,4 +1,4 @@
-//! One notation for both models: what an operator means counts, and not how it is written.
+//! Rewrites both models in one notation, so that different spellings of an operator compare as equal.
 
 use std::collections::{HashMap, HashSet};
 use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
@@ -13,7 +13,8 @@ use crate::onnx::tensor::{self, DataType, rounded};
 use crate::ops::definitions::{FUSED, counts, written_out};
 use crate::prove::{read_past, stored_outside};
 
-/// Both models without attributes that have their defaults, and with operators that only one of them has fused written out.
+/// Normalizes both models: removes attributes with default values, and writes fused operators out if the models have
+/// different numbers of them.
 pub(super) fn normalised(models: [Model; 2]) -> [Model; 2] {
     let [a, b] = [&models[0], &models[1]].map(|model| counts(model, FUSED));
     let are_fused_alike = a == b;
@@ -30,7 +31,7 @@ pub(super) fn normalised(models: [Model; 2]) -> [Model; 2] {
     })
 }
 
-/// Removes the attributes that have their defaults, in bodies too.
+/// Removes the attributes that have their defaults or are not read, also in bodies.
 fn without_defaults(graph: &mut GraphProto, opset: i64) {
     for node in &mut graph.node {
         for body in bodies_mut(node) {
@@ -75,7 +76,7 @@ fn unread_attributes(node: &NodeProto) -> Vec<&'static str> {
     unread.map(|(name, _)| name).collect()
 }
 
-/// Whether an attribute of windows has the value that the specification gives it in words.
+/// Whether an attribute of windows has the default that the specification gives only in words.
 fn is_neutral(attribute: &AttributeProto) -> bool {
     match attribute.name() {
         "dilations" | "strides" => attribute.ints.iter().all(|&step| step == 1),
@@ -84,8 +85,8 @@ fn is_neutral(attribute: &AttributeProto) -> bool {
     }
 }
 
-/// Lets each Erf of a quotient by √2 read the product with 1/√2, both being the nearest number of their type: GELU is
-/// written in both ways.
+/// Replaces a division by √2 before an Erf by a multiplication by 1/√2, because GELU is written in both ways. Both
+/// constants are the nearest numbers of their type.
 fn multiply_before_erf(model: &mut Model) {
     let stored: HashMap<&str, TensorProto> = stored_outside(model).into_iter().collect();
     let nodes = model.graph().node.iter();
@@ -115,7 +116,7 @@ fn multiply_before_erf(model: &mut Model) {
     }
 }
 
-/// The type of a scalar that is the number nearest to √2.
+/// The type of a scalar, if its value is the number of this type that is nearest to √2.
 fn root_of_two(divisor: &TensorProto, model: &Model) -> Option<DataType> {
     let data_type = tensor::float_type(divisor)?;
     let numbers = tensor::read_f64(divisor, model.externals()).ok()?;

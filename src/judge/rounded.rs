@@ -1,7 +1,8 @@
-//! Arithmetic on numbers with a bound of their error.
+//! Arithmetic on arrays with a bound on their errors.
 //!
-//! The bound holds for every evaluation of the same formula in floats of one type, to first order. Each operation counts as
-//! two roundings: a division may be a product with a reciprocal, and the numbers on both sides of a comparison are rounded.
+//! The bound holds for every evaluation of the same formula in floats of one type, to first order. Each operation
+//! counts as two roundings. A division may be computed as a product with a reciprocal, and both compared numbers are
+//! rounded.
 
 use std::f64::consts::FRAC_2_SQRT_PI;
 
@@ -10,22 +11,22 @@ use ndarray::{ArrayD, Zip};
 use crate::onnx::tensor::{DataType, rounded};
 use crate::recipe::broadcast;
 
-/// Library functions such as Exp are this many times less accurate than a rounding: two units in the last place.
+/// The error of a library function such as Exp, in roundings. Four are two units in the last place.
 const FUNCTION: f64 = 4.0;
 
-/// Each operation counts as this many roundings.
+/// The number of roundings that each operation counts as.
 const ROUNDINGS: f64 = 2.0;
 
-/// The rounding to a type of floats.
+/// The rounding to a float type.
 #[derive(Debug, Clone, Copy)]
 struct FloatRounding {
     to: DataType,
-    /// The largest relative error of one.
+    /// The largest relative error of one rounding.
     unit: f64,
 }
 
 impl FloatRounding {
-    /// `None` for a type that is no float of ONNX's arithmetic.
+    /// `None` if ONNX has no float arithmetic in the type.
     fn new(to: DataType) -> Option<Self> {
         let bits = match to {
             DataType::Float16 => 11,
@@ -38,23 +39,23 @@ impl FloatRounding {
         Some(Self { to, unit })
     }
 
-    /// Whether the type has a number.
+    /// Whether the type represents a number exactly.
     fn holds(self, number: f64) -> bool {
         rounded(self.to, number) == number
     }
 }
 
-/// A bound of the errors of all elements of an array: each is off by at most the smaller of both.
+/// A bound on the errors of all elements of an array. The error of an element is at most the smaller of both bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ErrorBound {
-    /// In parts of the element.
+    /// The bound relative to the magnitude of the element.
     pub relative: f64,
-    /// As a number.
+    /// The absolute bound.
     pub absolute: f64,
 }
 
 impl ErrorBound {
-    /// No error at all.
+    /// The bound of exact elements: 0.
     pub(super) const EXACT: Self = Self {
         relative: 0.0,
         absolute: 0.0,
@@ -65,13 +66,13 @@ impl ErrorBound {
         self == Self::EXACT
     }
 
-    /// The bound at an element.
+    /// The bound on the error of one element.
     pub(super) fn at(self, element: f64) -> f64 {
-        // `min` takes the other number where one is NaN: 0 times infinity.
+        // 0 times infinity is NaN. Then `min` returns the absolute bound.
         (self.relative * element.abs()).min(self.absolute)
     }
 
-    /// A bound that covers both.
+    /// The smallest bound that covers both bounds.
     pub(super) fn or(self, other: Self) -> Self {
         Self {
             relative: self.relative.max(other.relative),
@@ -79,7 +80,7 @@ impl ErrorBound {
         }
     }
 
-    /// The smallest bound that covers these errors of these elements.
+    /// The smallest bound that covers the errors of all pairs of an element and its error.
     fn covering<'e>(pairs: impl Iterator<Item = (&'e f64, &'e f64)>) -> Self {
         let mut bound = Self::EXACT;
         for (&element, &error) in pairs {
@@ -93,14 +94,14 @@ impl ErrorBound {
     }
 }
 
-/// An array with a bound of its errors.
+/// An array with a bound on the errors of its elements.
 #[derive(Debug, Clone)]
 pub(super) struct Rounded {
     pub values: ArrayD<f64>,
     pub error: ErrorBound,
 }
 
-/// A function of two numbers in a type of floats.
+/// A function of two floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Binary {
     Add,
@@ -110,7 +111,7 @@ pub(super) enum Binary {
     Pow,
 }
 
-/// A function of one number.
+/// A function of one float.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unary {
     Neg,
@@ -119,12 +120,12 @@ pub(super) enum Unary {
     Reciprocal,
     Exp,
     Log,
-    /// A function whose derivative is at most 2/√π, that of Erf at 0: Sin, Cos, Tanh, Sigmoid.
+    /// Sin, Cos, Tanh, Sigmoid or Erf. The derivative is at most 2/√π, which is that of Erf at 0.
     Gentle,
 }
 
 impl Binary {
-    /// The error of a result, for operands with these errors.
+    /// The error of a result, given the errors of its operands.
     fn error(
         self,
         [a, b]: [f64; 2],
@@ -165,7 +166,7 @@ impl Binary {
         }
     }
 
-    /// Whether the result is what exact operands give: no rounding took place.
+    /// Whether the result for exact operands is exact: no rounding took place.
     fn is_exact(self, a: f64, b: f64, result: f64) -> bool {
         match self {
             Self::Add => is_sum(a, b, result),
@@ -177,14 +178,14 @@ impl Binary {
     }
 }
 
-/// Whether a number is the exact sum of two.
+/// Whether `sum` is exactly `a + b`.
 fn is_sum(a: f64, b: f64, sum: f64) -> bool {
     let rest = sum - a;
     sum == a + b && (a - (sum - rest)) + (b - rest) == 0.0
 }
 
 impl Unary {
-    /// The error of a result, for an operand with this error.
+    /// The error of a result, given the error of its operand.
     fn error(self, a: f64, result: f64, of_a: f64, to: FloatRounding) -> f64 {
         let carried = match self {
             Self::Neg | Self::Abs => of_a,
@@ -222,7 +223,8 @@ impl Unary {
     }
 }
 
-/// The error of an element-wise result of two operands; `None` where their shapes do not broadcast.
+/// Bounds the error of an element-wise function of two operands. `None` if their shapes do not broadcast to that of the
+/// result.
 pub(super) fn of_binary(
     function: Binary,
     a: &Rounded,
@@ -249,7 +251,7 @@ pub(super) fn of_binary(
     Some(ErrorBound::covering(result.iter().zip(&errors)))
 }
 
-/// The error of an element-wise result of one operand.
+/// Bounds the error of an element-wise function of one operand.
 pub(super) fn of_unary(
     function: Unary,
     a: &Rounded,
@@ -266,7 +268,7 @@ pub(super) fn of_unary(
     Some(ErrorBound::covering(result.iter().zip(&errors)))
 }
 
-/// The error of sums of `terms` products of the elements of two arrays. `magnitudes` are the sums of the products of
+/// Bounds the error of sums of `terms` products of elements of two arrays. `magnitudes` holds the sums of the products'
 /// magnitudes.
 pub(super) fn of_products(
     [a, b]: [ErrorBound; 2],
@@ -282,7 +284,7 @@ pub(super) fn of_products(
     Some(ErrorBound::covering(result.iter().zip(&errors)))
 }
 
-/// The error of a result that is rounded to a type.
+/// Bounds the error of values that are rounded to a type once more.
 pub(super) fn of_rounding(a: ErrorBound, values: &ArrayD<f64>, to: DataType) -> Option<ErrorBound> {
     let unit = FloatRounding::new(to)?.unit;
     let errors = values.mapv(|value| a.at(value) + unit * value.abs());
@@ -302,7 +304,7 @@ mod tests {
         }
     }
 
-    /// Numbers of float32 with digits down to the last.
+    /// Numbers of float32 that use all binary digits.
     fn numbers(seed: u32) -> Vec<f64> {
         let mut state = seed;
         let drawn = (0..500).map(|_| {
@@ -348,7 +350,7 @@ mod tests {
             }
             assert!((wanted * 1e-4).abs() > bound);
         }
-        // The bound is no more than some times the largest error.
+        // The bound is less than 10 times the largest error.
         assert!(most > 0.1, "{most}");
     }
 
@@ -365,7 +367,7 @@ mod tests {
         assert!(sum.error.is_exact());
         let sum = binary(Binary::Add, &half, &exact(&[1e-9]), vec![0.5]);
         assert!(!sum.error.is_exact());
-        // The product is exact in float64 alone.
+        // The product is exact in float64, but not in float32.
         let square = third.values[0] * third.values[0];
         assert!(
             !binary(Binary::Mul, &third, &third, vec![square])

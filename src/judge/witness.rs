@@ -1,4 +1,4 @@
-//! Inputs on which two models give outputs that differ by far more than rounding.
+//! Searches for inputs on which the outputs of two models differ by far more than rounding.
 
 use tract_onnx::prelude::{DatumType, Tensor};
 
@@ -7,14 +7,13 @@ use crate::run::{Dims, Engine, random};
 use crate::sensitivity::shaken;
 use crate::verify::{default_tolerance, doubt};
 
-/// The numbers that normally distributed floats of the inputs are multiplied by.
+/// The standard deviations of the normally distributed float inputs.
 const SCALES: [f32; 3] = [1.0, 0.0625, 16.0];
 
-/// How many inputs are tried at each scale.
+/// The number of inputs that are tried at each scale.
 const SEEDS: u64 = 2;
 
-/// A difference is this many times as large as the effect of one rounding of each weight, and as the tolerance of
-/// verification.
+/// A difference counts if it exceeds the effect of one rounding of each weight this many times.
 const FAR: f64 = 100.0;
 const FAR_BEYOND_TOLERANCE: f64 = 10.0;
 
@@ -23,17 +22,18 @@ const FAR_BEYOND_TOLERANCE: f64 = 10.0;
 pub struct Witness {
     /// The output that differs most.
     pub output: String,
-    /// The largest difference, divided by the largest magnitude in the output of the first model; for integers and truth
-    /// values the share that differs; infinite where a number of the first model is none of the second.
+    /// The largest difference, divided by the largest magnitude in the output of the first model. For integers and
+    /// truth values, the share of elements that differ. Infinite if the shapes differ, or an element is finite only in
+    /// the first model.
     pub relative: f64,
-    /// The same after each weight of the first model has moved by one rounding.
+    /// The relative difference that moving each weight of the first model by one rounding causes.
     pub rounding: f64,
     /// The inputs by name, in the order of the first model.
     #[serde(skip)]
     pub inputs: Vec<(String, Tensor)>,
 }
 
-/// The first witness among some inputs; `None` where there is none, or one of the models does not run.
+/// Finds the first witness among random inputs. `None` if there is none, or one of the models does not run in tract.
 pub(super) fn search(first: &Model, second: &Model, dims: &Dims) -> Option<Witness> {
     if doubt(first, second, dims).is_some() {
         return None;
@@ -59,7 +59,7 @@ pub(super) fn search(first: &Model, second: &Model, dims: &Dims) -> Option<Witne
     None
 }
 
-/// Multiplies the elements of an input of floats.
+/// Multiplies the elements of a float32 input. Leaves all other inputs unchanged.
 fn multiply(input: &mut Tensor, factor: f32) {
     if input.datum_type() == DatumType::F32
         && let Ok(mut plain) = input.try_as_plain_ram_mut()
@@ -69,17 +69,17 @@ fn multiply(input: &mut Tensor, factor: f32) {
     }
 }
 
-/// Both models, and the first one with other weights.
+/// Both models, and a variant of the first one with moved weights.
 struct Engines {
     first: Engine,
     second: Engine,
-    /// The first model after a rounding of each weight.
+    /// The first model, with each weight moved by one rounding.
     moved: Engine,
     tolerance: f64,
 }
 
 impl Engines {
-    /// The witness that these inputs are, if any.
+    /// Runs the models on these inputs. Returns a witness if the outputs differ by far more than rounding.
     fn witness(&self, inputs: Vec<Tensor>) -> Option<Witness> {
         let [reference, moved, other] =
             [&self.first, &self.moved, &self.second].map(|engine| engine.run(&inputs).ok());
@@ -106,11 +106,11 @@ impl Engines {
     }
 }
 
-/// The largest difference of the floats of two outputs, as a part of the largest magnitude of the first, or the share of
-/// other elements that differ.
+/// The largest difference of two float outputs, divided by the largest magnitude of the first. For other types, the
+/// share of elements that differ.
 ///
-/// The distance is infinite where the shapes differ, or a number of the first is none of the second. Nothing is claimed
-/// where the first output is no number.
+/// The distance is infinite if the shapes differ, or if an element is finite only in the first output. Elements that
+/// are not finite in the first output are ignored.
 fn distance(expected: &Tensor, other: &Tensor) -> Option<f64> {
     if expected.shape() != other.shape() {
         return Some(f64::INFINITY);
@@ -129,7 +129,7 @@ fn distance(expected: &Tensor, other: &Tensor) -> Option<f64> {
     if is_float {
         Some(distance_of_floats(expected, other))
     } else {
-        // Rounding may exchange the largest two of some numbers, or move one across a limit.
+        // Rounding may change the index of the largest element, or move a value across a threshold.
         let differing = expected.iter().zip(other).filter(|(a, b)| a != b).count();
         Some(differing as f64 / expected.len().max(1) as f64)
     }

@@ -1,11 +1,11 @@
-//! Normalizers that are constant in floating point: where ε is so large that `var + ε` is rounded to ε.
+//! Replaces normalizers that are constant in floating point. Their ε is so large that `var + ε` is rounded to ε.
 //!
-//! `(x − mean(x))/√(var(x) + ε)` is `(x − mean(x))/√ε` for each variance below half a unit in the last place of ε. So
-//! networks are trained that do without normalizers, in code that has them. Over the reals the two differ, so it is an
-//! option.
+//! In floats, `(x − mean(x))/√(var(x) + ε)` equals `(x − mean(x))/√ε` for each variance below half a unit in the last
+//! place of ε. Some networks without normalizers are trained in this way, in code that has normalizers. Over the reals,
+//! both formulas differ, so the pass is an option.
 //!
-//! Before: an operator, or its parts. After: an operator is written out with the constant `1/√ε`, and what divides by
-//! `√(var + ε)` divides by the constant `√ε`. Folding does the rest.
+//! Before: an operator, or its parts. After: an operator is written out with the constant `1/√ε`. In parts, a division
+//! by `√(var + ε)` becomes one by the constant `√ε`. Later passes fold the constant.
 
 use crate::affine::materialize::{Change, Edit, NewTensor};
 use crate::affine::plan::{Constancy, ConstantNorm};
@@ -19,13 +19,13 @@ use crate::onnx::tensor::{DataType, rounded};
 use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
 
-/// The least ε that is looked at: a usual one only keeps a divisor from 0.
+/// The smallest ε of a normalizer that may be constant. A usual ε is smaller, and only prevents a division by 0.
 const LEAST_EPSILON: f64 = 1.0;
 
-/// The variance that a normalizer must not see to be constant.
+/// A variance that inputs usually have. A normalizer is constant only if its limit is not below this variance.
 const USUAL_VARIANCE: f64 = 1.0;
 
-/// Plans which normalizers become constant; `is_skipped` decides by name or kind whether a site stays.
+/// Plans which normalizers become constant, with the edits. `is_skipped` decides by name or kind whether a site stays.
 pub(crate) fn constant(
     view: &View,
     sites: &[Site],
@@ -59,20 +59,20 @@ pub(crate) fn constant(
     (norms, edits)
 }
 
-/// The variance below which `variance + epsilon` is epsilon, in a type of floats.
+/// The variance below which `variance + epsilon` is rounded to `epsilon` in a float type.
 pub(crate) fn variance_limit(epsilon: f64, data_type: DataType) -> f64 {
     epsilon.log2().floor().exp2() * data_type.rounding()
 }
 
 /// A normalization by statistics, and the node at which it becomes constant.
 struct Normalization {
-    /// The value whose statistics are taken.
+    /// The value that is normalized.
     input: ValueId,
-    /// Their axes, counted from the front; with `groups`, those of `[N, groups, -1]`.
+    /// The axes of the statistics, counted from the front. With `groups`, they are axes of the shape `[N, groups, -1]`.
     axes: Vec<usize>,
     groups: Option<usize>,
     centred: bool,
-    /// Whether the sum of squares is not divided by their number.
+    /// Whether the sum of squares is used instead of their mean.
     sum: bool,
     epsilon: f64,
     /// The type in which ε is added.
@@ -84,35 +84,35 @@ struct Normalization {
 /// How a normalization is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NormForm {
-    /// As parts, of which the node adds ε. Whether a movement that needs the shape of the sum follows.
+    /// As parts, where `node` adds ε. `moved` says whether a Reshape or Flatten of the normalizer follows `node`.
     Parts { moved: bool },
-    /// As one operator.
+    /// As a single operator.
     Operator {
-        /// The inputs that scale and shift the result.
+        /// The slots of the inputs that scale and shift the result.
         parameters: [usize; 2],
         along: ParameterAxes,
     },
 }
 
-/// Where the parameters of an operator lie.
+/// The axes of the result along which the parameters of an operator vary.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ParameterAxes {
-    /// Along the last axes, as they are.
+    /// The last axes. The parameters broadcast without a change of shape.
     Last,
-    /// Along the second of as many axes.
+    /// The second axis of a result of this rank.
     Channels(usize),
-    /// Along the second axis of `[N, groups, -1]`.
+    /// The second axis of the shape `[N, groups, -1]`.
     Groups,
 }
 
 impl Normalization {
-    /// The normalization of a site, where its ε is known.
+    /// Recognizes the normalization of a site. `None` if ε is unknown.
     fn of(view: &View, site: &Site) -> Option<Self> {
         let by_operator = site.nodes.iter().find_map(|&node| operator(view, node));
         by_operator.or_else(|| parts(view, &online::core(view, site)?))
     }
 
-    /// The edits after which it does without the variance.
+    /// The edits after which the normalization does not compute the variance.
     fn as_constant(&self, view: &View) -> Result<Vec<Edit>, Reason> {
         let limit = variance_limit(self.epsilon, self.data_type);
         if limit < USUAL_VARIANCE {
@@ -138,7 +138,7 @@ impl Normalization {
         Ok(vec![Edit::replacing(graph, self.node, replacement)])
     }
 
-    /// Makes the nodes of an operator, the last of which makes its result.
+    /// Writes an operator out as nodes. The last node computes the result.
     fn write_out(
         &self,
         view: &View,
@@ -182,7 +182,8 @@ impl Normalization {
         Ok(())
     }
 
-    /// Makes the scale and the shift of a value, along its last axes, or along the second of `rank` axes.
+    /// Multiplies a value by the scale and adds the shift, along its last axes (`rank` 0) or along the second of `rank`
+    /// axes.
     fn with_parameters(
         &self,
         view: &View,
@@ -205,7 +206,7 @@ impl Normalization {
         value
     }
 
-    /// The entry in the plan.
+    /// The entry of the normalization in the plan.
     fn listed(&self, view: &View, site: &Site, outcome: Constancy) -> ConstantNorm {
         ConstantNorm {
             name: site.name.clone(),
@@ -221,21 +222,21 @@ impl Normalization {
     }
 }
 
-/// `1/√ε` as a number of a type, so that the formula of each weight that takes it in has the number that engines would use.
+/// `1/√ε`, rounded to a type. Weights absorb this constant, so their formulas have the number that engines would use.
 fn reciprocal_root(epsilon: f64, data_type: DataType) -> f64 {
     rounded(data_type, 1.0 / epsilon.sqrt())
 }
 
-/// A value that is computed from `var + ε` alone, such as its root.
+/// A value that is computed only from `var + ε`, such as its root.
 struct Divisor {
     value: ValueId,
-    /// The number that it is where the sum is ε, in its type.
+    /// The number that the value is if the sum is ε, rounded to the type of the value.
     number: f64,
     data_type: DataType,
 }
 
 impl Divisor {
-    /// The last value behind the sum of a normalization that is computed from it alone.
+    /// Follows the chain of operators after the sum, and returns the last value that is computed only from the sum.
     fn new(view: &View, norm: &Normalization, sum: ValueId) -> Self {
         let mut divisor = Divisor {
             value: sum,
@@ -248,7 +249,7 @@ impl Divisor {
         divisor
     }
 
-    /// The result of the only reader, if it reads nothing else that varies.
+    /// The result of the only reader of the value, if the reader has no other input that varies.
     fn next(&self, view: &View) -> Option<Self> {
         let node = view.only_reader(self.value)?;
         let value = view.graph.only_output(node)?;
@@ -269,7 +270,7 @@ impl Divisor {
         })
     }
 
-    /// The edits after which its readers read the number.
+    /// The edits after which the readers of the value read a constant instead.
     fn edits(&self, view: &View) -> Result<Vec<Edit>, Reason> {
         let rank = view.facts.rank(self.value).ok_or(Reason::UnknownShape)?;
         let recipe = Recipe::filled(self.number, &vec![1; rank]);
@@ -295,7 +296,7 @@ impl Divisor {
     }
 }
 
-/// A normalization that is one operator.
+/// Recognizes a normalization that is a single operator.
 fn operator(view: &View, node: NodeId) -> Option<Normalization> {
     let (graph, at) = (view.graph, view.at(node));
     let input = graph.input(node, 0)?;
@@ -322,7 +323,7 @@ fn operator(view: &View, node: NodeId) -> Option<Normalization> {
         _ => return None,
     };
     let own = view.facts.data_type(input).filter(|own| own.is_float())?;
-    // The operators add ε in float32, but for double.
+    // The operators add ε in float32, or in double for double inputs.
     let data_type = if own == DataType::Double {
         own
     } else {
@@ -344,7 +345,7 @@ fn operator(view: &View, node: NodeId) -> Option<Normalization> {
     })
 }
 
-/// A normalization that is written out.
+/// Recognizes a normalization that is written out in parts.
 fn parts(view: &View, core: &Core) -> Option<Normalization> {
     let node = core.epsilon_added?;
     let is_moved = core.nodes.iter().any(|&other| {

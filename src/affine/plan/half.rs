@@ -1,8 +1,8 @@
-//! The outcome of a conversion to half precision.
+//! The part of a plan that describes a conversion to half precision.
 
 use serde::Serialize;
 
-/// The operators and constants in half, and those that stay in float32.
+/// The number of operators and constants in half, and the operators that stay in float32.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct HalfPlan {
     /// The type, `float16` or `bfloat16`.
@@ -13,42 +13,42 @@ pub struct HalfPlan {
     pub constants: usize,
     /// The number of Casts that were added.
     pub casts: usize,
-    /// The operators that stay in float32, by reason.
+    /// The operators that stay in float32, each with its reason.
     pub wide: Vec<WideOperator>,
-    /// The constants of masks that were brought into range.
+    /// The constants of masks that were clamped to the range of half.
     pub masks: Vec<ClampedMask>,
 }
 
 /// An operator that stays in float32.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WideOperator {
-    /// Its name.
+    /// The name of the node.
     pub name: String,
-    /// Its operator.
+    /// The name of the operator.
     pub operator: String,
-    /// Why it stays.
+    /// The reason why it stays in float32.
     pub why: WideReason,
 }
 
-/// Why an operator stays in float32.
+/// The reason why an operator stays in float32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, strum::Display)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum WideReason {
-    /// It computes the statistics of a normalizer, whose squares and ε half does not hold.
+    /// The operator computes the statistics of a normalizer, and half cannot represent their squares and ε.
     Statistics,
-    /// It computes with integers, such as positions, which half does not hold exactly.
+    /// The operator computes with integers, such as positions, which half does not represent exactly.
     Integers,
-    /// The operator set has no such operator on half.
+    /// The operator set does not define the operator for half.
     Operator,
-    /// It has a body, or belongs to a domain whose operators are unknown, or the type of a result is unknown.
+    /// The operator has a body or is unknown, or the type of an input or output is unknown.
     Unknown,
-    /// One of its constants is beyond the range of half.
+    /// One of the operator's constants is beyond the range of half.
     Range,
 }
 
 impl WideReason {
-    /// In words.
+    /// The reason in words.
     pub(crate) fn text(self) -> &'static str {
         match self {
             WideReason::Statistics => "statistics of normalizers",
@@ -60,13 +60,13 @@ impl WideReason {
     }
 }
 
-/// A constant of a mask, and its numbers in half.
+/// A constant of a mask that was clamped to the range of half.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ClampedMask {
-    /// The constant.
+    /// The name of the constant.
     pub name: String,
-    /// The number of largest magnitude that is not infinite.
+    /// The finite element of largest magnitude before the conversion.
     pub from: f64,
-    /// The number that stands for it.
+    /// The number that replaces this element.
     pub to: f64,
 }

@@ -1,4 +1,4 @@
-//! The pass that takes normalizers as constant which are so in floating point.
+//! The pass that replaces normalizers that are constant in floating point.
 
 use crate::affine::recognize::{Site, View};
 use crate::error::Result;
@@ -7,7 +7,7 @@ use crate::fuse::pass::{Context, Effect, Pass};
 use crate::fuse::plan_log::PlanLog;
 use crate::residual::constant_norms::constant;
 
-/// Normalizers whose ε hides their variance, with `--constant-norms`.
+/// Replaces normalizers whose ε is so large that it hides the variance, with `--constant-norms`.
 pub(crate) struct ConstantNorms;
 
 impl Pass for ConstantNorms {

@@ -6,7 +6,7 @@ use crate::fuse::pass::{Context, Effect, Pass};
 use crate::fuse::plan_log::PlanLog;
 use crate::passes::half::to_half;
 
-/// Weights and values in half, with `--to`.
+/// Converts weights and values to half precision, with `--to`.
 pub(crate) struct ToHalf;
 
 impl Pass for ToHalf {
@@ -28,7 +28,7 @@ impl Pass for ToHalf {
         };
         let unflattened;
         let analysis = if context.is_flat() {
-            // Nothing has changed, so that no bodies were restored.
+            // No pass has changed the model, so its bodies were not restored.
             unflattened = Analysis::new(context.result_or_inlined())?;
             &unflattened
         } else {

@@ -1,4 +1,4 @@
-//! The constants of a model in half.
+//! Converts the constants of a model to half precision.
 
 use crate::affine::materialize::{Change, Edit, NewTensor};
 use crate::affine::plan::ClampedMask;
@@ -12,16 +12,16 @@ use crate::passes::half::masks::is_mask;
 use crate::passes::half::precision::Precisions;
 use crate::recipe::Recipe;
 
-/// The constants that are stored in half, and the masks that are brought into range.
+/// The constants that change: those that are stored in half, and masks that are clamped to the range of half.
 pub(crate) struct HalfConstants {
-    /// The edits, whose sites are nodes.
+    /// The edits. The sites of an edit are the nodes that read the constant.
     pub(crate) edits: Vec<Edit>,
-    /// The masks.
+    /// The masks that are clamped.
     pub(crate) masks: Vec<ClampedMask>,
 }
 
 impl HalfConstants {
-    /// Finds those of a model.
+    /// Finds the constants of a model that change.
     pub(crate) fn find(analysis: &Analysis, precisions: &Precisions, to: HalfType) -> Self {
         let graph = &analysis.graph;
         let mut found = HalfConstants {
@@ -77,7 +77,7 @@ impl HalfConstants {
     }
 }
 
-/// Whether a value is an initializer, or the result of a Constant.
+/// Whether a value is stored: an initializer, or the result of a Constant.
 fn is_stored(analysis: &Analysis, value: ValueId) -> bool {
     let graph = &analysis.graph;
     let producer = graph.producer(value);
@@ -93,7 +93,7 @@ fn shape(analysis: &Analysis, value: ValueId) -> Option<Vec<usize>> {
         .collect()
 }
 
-/// The numbers of a mask in the range of half; `None` for other constants, and for masks that are in range.
+/// Clamps a mask to the range of half. `None` if the value is not a mask, or is already in range.
 fn in_range(analysis: &Analysis, value: ValueId, to: HalfType) -> Option<(Recipe, ClampedMask)> {
     let limit = to.mask();
     let is_beyond = |number: f64| number.is_finite() && number.abs() > limit;

@@ -1,4 +1,4 @@
-//! Writes a model in half: weights rounded once, Casts where types meet.
+//! Writes a model in half precision: rounds weights once, and adds a Cast if an operator reads a value in another type.
 
 use crate::affine::apply::apply;
 use crate::affine::plan::{ClampedMask, HalfPlan, Stored, WideOperator};
@@ -18,20 +18,20 @@ use crate::passes::half::constants::HalfConstants;
 use crate::passes::half::precision::{NodeTypes, Precisions};
 use crate::passes::half::{EndType, HalfType};
 
-/// A model in half.
+/// A converted model.
 pub(crate) struct Conversion {
     /// The model.
     pub(crate) model: Model,
-    /// The tensors that it stores.
+    /// The constants that the conversion stores.
     pub(crate) stored: Vec<Stored>,
-    /// The operators in half, and those that stay.
+    /// The number of operators in half, and the operators that stay in float32.
     pub(crate) plan: HalfPlan,
 }
 
-/// Converts a model.
+/// Converts a model to half precision.
 ///
 /// # Errors
-/// [`Error::Defect`] where a constant can be stored neither in half nor in float32.
+/// [`Error::Defect`] if a constant cannot be stored, neither in half nor in float32.
 pub(crate) fn to_half(analysis: &Analysis, to: HalfType, ends: EndType) -> Result<Conversion> {
     let graph = &analysis.graph;
     let mut refused: HashSet<NodeId> = HashSet::default();
@@ -42,7 +42,7 @@ pub(crate) fn to_half(analysis: &Analysis, to: HalfType, ends: EndType) -> Resul
         let before = refused.len();
         match apply((&constants.edits, &[]), analysis, &mut editor, &|_, _| {}) {
             Ok(mut stored) => {
-                // The sites of these edits are nodes.
+                // These edits give nodes as their sites, not normalizers.
                 stored.iter_mut().for_each(|stored| stored.sites.clear());
                 return Ok(finished(
                     analysis,
@@ -64,7 +64,7 @@ pub(crate) fn to_half(analysis: &Analysis, to: HalfType, ends: EndType) -> Resul
     }
 }
 
-/// The model with the types of its nodes.
+/// Writes the types of the nodes into the model, and lists the operators that stay in float32.
 fn finished(
     analysis: &Analysis,
     precisions: &Precisions,
@@ -106,7 +106,7 @@ fn finished(
     }
 }
 
-/// Writes the types of nodes into a graph.
+/// Writes the types of nodes into a graph, and adds the Casts.
 struct Rewriter<'r> {
     model: &'r Model,
     to: DataType,
@@ -115,11 +115,11 @@ struct Rewriter<'r> {
     names: Names<'r>,
     /// The types of the nodes, by the name of their first output.
     types: HashMap<String, NodeTypes>,
-    /// The type that each float32 value of the model has now.
+    /// The type of each value after the conversion, if it was float32 before, and of values that already were half.
     own: HashMap<String, DataType>,
-    /// The values in another type, by name and type.
+    /// The results of the added Casts, by the name of the value and the type.
     casts: HashMap<(String, DataType), String>,
-    /// The new names of values whose names are those of outputs.
+    /// The new names of values whose former names now belong to the Casts before the outputs.
     renamed: HashMap<String, String>,
     end_casts: usize,
     made: Vec<NodeProto>,
@@ -202,7 +202,7 @@ impl<'r> Rewriter<'r> {
         }
     }
 
-    /// Gives values another name that are outputs of another type.
+    /// Renames each value that is an output, if the output has another type than the value has now.
     fn rename_outputs(&mut self, graph: &GraphProto) {
         let wanted = self.ends.data_type_of(self.to);
         for output in &graph.output {
@@ -217,7 +217,7 @@ impl<'r> Rewriter<'r> {
         }
     }
 
-    /// Makes outputs of values that have another type.
+    /// Adds the Cast from each renamed value to its output.
     fn cast_outputs(&mut self, graph: &GraphProto) {
         let wanted = self.ends.data_type_of(self.to);
         for output in &graph.output {
@@ -253,7 +253,7 @@ impl<'r> Rewriter<'r> {
         }
     }
 
-    /// The name of a value in a type.
+    /// Returns the name of a value in the given type, and adds a Cast if necessary.
     fn in_type(&mut self, name: &str, data_type: DataType) -> String {
         let own = self.own.get(name).copied();
         if own.is_none_or(|own| own == data_type) {
@@ -269,7 +269,7 @@ impl<'r> Rewriter<'r> {
         fresh
     }
 
-    /// Writes half into the attributes that give the type of a result.
+    /// Replaces float32 by half in the attributes that give the type of a result.
     fn set_attributes(&self, node: &mut NodeProto, is_mask: bool) {
         for attribute in &mut node.attribute {
             let float = i64::from(DataType::Float.code());
@@ -285,7 +285,7 @@ impl<'r> Rewriter<'r> {
         }
     }
 
-    /// Makes a Cast of half to half an Identity.
+    /// Replaces a Cast from half to half by an Identity.
     fn forget_cast(&self, node: &mut NodeProto) {
         let own = node.input.first().and_then(|name| self.own.get(name));
         if node.op_type() == "Cast" && own == Some(&self.to) && node.cast_to() == Some(self.to) {
@@ -294,7 +294,7 @@ impl<'r> Rewriter<'r> {
         }
     }
 
-    /// A tensor of an attribute, such as that of ConstantOfShape, in half.
+    /// Converts the tensor of an attribute, such as that of ConstantOfShape, to half. `None` if it is not float32.
     fn number(&self, tensor: &TensorProto, is_mask: bool) -> Option<TensorProto> {
         if tensor::data_type(tensor).ok()? != DataType::Float {
             return None;
@@ -311,7 +311,7 @@ impl<'r> Rewriter<'r> {
         tensor::make(tensor.name(), self.to, &in_range.view()).ok()
     }
 
-    /// Lets bodies read float32 from around them, as they did.
+    /// Makes bodies read the values of outer graphs in float32, as before the conversion.
     fn widen_captured(&mut self, node: &mut NodeProto) {
         let mut captured = HashSet::default();
         bodies(node).for_each(|body| collect_read(body, &mut captured));
@@ -328,7 +328,7 @@ impl<'r> Rewriter<'r> {
 }
 
 impl EndType {
-    /// The type of inputs and outputs that were float32.
+    /// The type of inputs and outputs that are float32 before the conversion.
     fn data_type(self, to: HalfType) -> DataType {
         self.data_type_of(to.data_type())
     }
@@ -341,7 +341,7 @@ impl EndType {
     }
 }
 
-/// The model with inputs and outputs in half, where it was converted so.
+/// Declares the float32 inputs and outputs of a model as half.
 pub(crate) fn retyped_ends(model: &mut Model, to: HalfType) {
     let graph = model.graph_mut();
     for value in graph.input.iter_mut().chain(&mut graph.output) {
@@ -377,7 +377,7 @@ fn cast(value: &str, output: &str, to: DataType) -> NodeProto {
     }
 }
 
-/// The names of all values that a body and its bodies read.
+/// Collects the names of all values that a body and its nested bodies read.
 fn collect_read(body: &GraphProto, names: &mut HashSet<String>) {
     for node in &body.node {
         names.extend(node.input.iter().filter(|name| !name.is_empty()).cloned());
@@ -386,7 +386,7 @@ fn collect_read(body: &GraphProto, names: &mut HashSet<String>) {
     names.extend(body.output.iter().map(|output| output.name().to_owned()));
 }
 
-/// Lets a body read other values from around it.
+/// Renames the values of outer graphs that a body and its nested bodies read.
 fn rename_read(body: &mut GraphProto, now: &HashMap<String, String>) {
     for node in &mut body.node {
         for name in &mut node.input {

@@ -1,13 +1,13 @@
-//! Constants of masks, which half does not hold: `−3.4e38` is `−∞` in float16, and two of them add up to that in float32.
+//! Recognizes the constants of masks. They are beyond the range of half: `−3.4e38` becomes `−∞` in float16.
 //!
-//! A number that only a softmax sees, behind sums, products and selections, stands for "far below all others". Any
-//! number that exponentiation makes 0 of does as well. `−∞` stays.
+//! A large negative number may reach only a softmax, through sums, products and selections. Then it means "far below
+//! all other scores", and any number whose exponential is 0 has the same effect. `−∞` stays.
 
 use crate::analysis::Analysis;
 use crate::hash::HashSet;
 use crate::ir::{Reader, ValueId};
 
-/// Operators that a mask passes on its way to a softmax.
+/// Operators that may be between a mask and its softmax.
 const PASSED: &[&str] = &[
     "Add",
     "Cast",
@@ -28,13 +28,13 @@ const PASSED: &[&str] = &[
     "Where",
 ];
 
-/// Operators that see no difference between numbers far below all others.
+/// Operators whose result does not depend on how far a score is below all others.
 const ENDS: &[&str] = &["Softmax", "LogSoftmax"];
 
-/// The slot of the mask of an attention operator.
+/// The input slot of the mask of an Attention operator.
 const ATTENTION_MASK: usize = 3;
 
-/// Whether all that is made of a value ends in a softmax.
+/// Whether a value is a mask: every value that is computed from it ends in a softmax or in the mask of an Attention.
 pub(crate) fn is_mask(analysis: &Analysis, value: ValueId) -> bool {
     let graph = &analysis.graph;
     let (mut seen, mut waiting, mut ends) = (HashSet::default(), vec![value], 0);

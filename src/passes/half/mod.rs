@@ -1,7 +1,7 @@
-//! Half precision: a model in float32 as one whose weights and values are float16 or bfloat16.
+//! Half precision: converts a model in float32 to one whose weights and values are float16 or bfloat16.
 //!
-//! Each float32 value keeps its type or becomes half. [`precision`] decides for each operator, [`masks`] brings the
-//! constants of masks into range, [`convert`] writes Casts where types meet.
+//! Each float32 value keeps its type or becomes half. [`precision`] decides which operators compute in half, [`masks`]
+//! recognizes masks, [`constants`] converts constants, and [`convert`] adds the Casts.
 
 mod constants;
 mod convert;
@@ -17,20 +17,20 @@ use crate::onnx::tensor::DataType;
 pub(crate) use convert::{retyped_ends, to_half};
 pub(crate) use products::without_gemm;
 
-/// A type of half the width of float32.
+/// A float type of 16 bits.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Display, EnumString, VariantNames,
 )]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum HalfType {
-    /// 11 digits in base 2, up to 65,504.
+    /// 11 significant bits, up to 65,504.
     Float16,
-    /// 8 digits in base 2, up to 3.4e38.
+    /// 8 significant bits, up to 3.4e38.
     BFloat16,
 }
 
-/// The type of the inputs and outputs of a model that is converted.
+/// The type of the float32 inputs and outputs of a model after the conversion.
 #[derive(
     Debug,
     Clone,
@@ -47,7 +47,7 @@ pub enum HalfType {
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum EndType {
-    /// They keep their types.
+    /// Inputs and outputs keep their types.
     #[default]
     Float32,
     /// Inputs and outputs in float32 become half.
@@ -63,7 +63,7 @@ impl HalfType {
         }
     }
 
-    /// The largest number.
+    /// The largest finite number of the type.
     ///
     /// ```
     /// use unfold::HalfType;
@@ -76,7 +76,7 @@ impl HalfType {
         }
     }
 
-    /// The number that a mask adds to a score instead of a larger one: the sum of two masks and a score stays finite.
+    /// The magnitude to which masks are clamped. The sum of two clamped masks and a score is finite.
     pub(crate) fn mask(self) -> f64 {
         match self {
             HalfType::Float16 => 14_f64.exp2(),

@@ -1,4 +1,4 @@
-//! Which operators compute in half, and which stay in float32.
+//! Decides which operators compute in half, and which stay in float32.
 
 use crate::affine::plan::WideReason;
 use crate::affine::recognize::{self, View, online};
@@ -10,7 +10,8 @@ use crate::onnx::schema::{Arity, Formal, OperatorDefinition, OperatorSchema, Sor
 use crate::onnx::tensor::{DataType, read_f64, rounded};
 use crate::passes::half::masks::is_mask;
 
-/// Operators of `com.microsoft`, and those that onnxruntime adds to ONNX's, whose floats are all of one type.
+/// Operators without a known definition whose float inputs and outputs all have one type: operators of `com.microsoft`,
+/// and those that onnxruntime adds to the domain of ONNX.
 const UNIFORM: &[&str] = &[
     "BiasGelu",
     "FastGelu",
@@ -26,30 +27,31 @@ const UNIFORM: &[&str] = &[
     "SkipSimplifiedLayerNormalization",
 ];
 
-/// The most elements of a constant in arithmetic on integers. A larger constant is a weight.
+/// The maximum number of elements of a constant in integer arithmetic. A larger constant is a weight.
 const SMALL: usize = 4096;
 
 /// The types in which a node reads and writes its float32 values.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeTypes {
-    /// For each input the type in which it is read; `None` for other values than float32.
+    /// The type in which each input is read. `None` if the input is not float32, or the node is a Cast.
     pub(crate) inputs: Vec<Option<DataType>>,
-    /// For each output the type in which it is written.
+    /// The type in which each output is written. `None` if the output is not float32.
     pub(crate) outputs: Vec<Option<DataType>>,
-    /// Whether a number in an attribute stands for "far below all others".
+    /// Whether the node is a ConstantOfShape whose result is a mask.
     pub(crate) is_mask: bool,
 }
 
-/// The decision for each node.
+/// The precision of each node.
 pub(crate) struct Precisions<'p> {
     analysis: &'p Analysis<'p>,
     to: DataType,
-    /// Why a node stays in float32; `None` for nodes in half, and for those without a float32 value.
+    /// The reason why each node stays in float32. `None` for nodes in half, and for nodes without a float32 value.
     wide: Vec<Option<WideReason>>,
 }
 
 impl<'p> Precisions<'p> {
-    /// Decides for a model; `refused` are the nodes whose constants do not fit.
+    /// Decides the precision of each node of a model. `refused` holds the nodes whose constants cannot be stored in
+    /// half.
     pub(crate) fn decide(analysis: &'p Analysis, to: DataType, refused: &HashSet<NodeId>) -> Self {
         let graph = &analysis.graph;
         let mut precisions = Precisions {
@@ -77,17 +79,17 @@ impl<'p> Precisions<'p> {
         precisions
     }
 
-    /// Why a node stays in float32.
+    /// The reason why a node stays in float32. `None` if it does not.
     pub(crate) fn wide(&self, node: NodeId) -> Option<WideReason> {
         self.wide[node]
     }
 
-    /// Whether a value is in float32.
+    /// Whether a value is float32 before the conversion.
     pub(crate) fn is_float(&self, value: ValueId) -> bool {
         self.analysis.facts.data_type(value) == Some(DataType::Float)
     }
 
-    /// Whether a node reads or writes float32.
+    /// Whether a node reads or writes float32, or has a body.
     pub(crate) fn has_floats(&self, node: NodeId) -> bool {
         let graph = &self.analysis.graph;
         let mut values = graph
@@ -98,7 +100,7 @@ impl<'p> Precisions<'p> {
         values.any(|&value| self.is_float(value)) || bodies(graph.node(node)).next().is_some()
     }
 
-    /// The types of the inputs and outputs of a node.
+    /// The types of a node's inputs and outputs after the conversion.
     pub(crate) fn types(&self, node: NodeId) -> NodeTypes {
         let graph = &self.analysis.graph;
         let is_wide = self.wide[node].is_some();
@@ -110,7 +112,7 @@ impl<'p> Precisions<'p> {
         };
         let inputs = graph.inputs(node).iter().enumerate();
         let outputs = graph.outputs(node).iter().enumerate();
-        // A Cast reads each type.
+        // A Cast reads any type.
         let reads = |slot: usize| schema.and_then(|it| formal(&it.inputs, slot));
         let inputs = inputs.map(|(slot, &value)| typed(value, reads(slot)));
         let inputs = inputs.map(|read| read.filter(|_| !graph.is(node, "Cast")));
@@ -125,7 +127,7 @@ impl<'p> Precisions<'p> {
         }
     }
 
-    /// Why a node cannot compute in half.
+    /// The reason why a node cannot compute in half. `None` if it can.
     fn unsupported(&self, node: NodeId) -> Option<WideReason> {
         let graph = &self.analysis.graph;
         let (domain, op) = graph.domain_op(node);
@@ -150,7 +152,7 @@ impl<'p> Precisions<'p> {
         (is_excluded || is_quantized).then_some(WideReason::Operator)
     }
 
-    /// Whether a ConstantOfShape makes a number beyond the range of half that is no mask.
+    /// Whether a node is a ConstantOfShape whose number is beyond the range of half, and whose result is not a mask.
     fn is_beyond(&self, node: NodeId) -> bool {
         let graph = &self.analysis.graph;
         let number = graph.node(node).attr_t("value").ok().flatten();
@@ -166,7 +168,7 @@ impl<'p> Precisions<'p> {
                 .is_none_or(|output| !is_mask(self.analysis, output))
     }
 
-    /// Whether a node computes with integers, and with small constants alone.
+    /// Whether a node casts from integers, or computes only with results of such nodes and small constants.
     fn is_from_integers(&self, node: NodeId) -> bool {
         let graph = &self.analysis.graph;
         let inputs: Vec<ValueId> = graph.inputs(node).iter().flatten().copied().collect();
@@ -186,7 +188,7 @@ impl<'p> Precisions<'p> {
         are_known && floats.iter().any(|&value| self.is_integral(value))
     }
 
-    /// Whether a value is computed from integers.
+    /// Whether a value is computed from integers in float32.
     fn is_integral(&self, value: ValueId) -> bool {
         let producer = self.analysis.graph.producer(value);
         producer.is_some_and(|(node, _)| self.wide[node] == Some(WideReason::Integers))
@@ -197,7 +199,7 @@ impl<'p> Precisions<'p> {
         constants.is_constant(value) && constants.len(value).is_some_and(|len| len <= SMALL)
     }
 
-    /// Lets Casts of integers make half where all that reads them reads half: they round once.
+    /// Lets a Cast of integers produce half if all of its readers read half. Each element is still rounded only once.
     fn narrow_casts(&mut self) {
         let graph = &self.analysis.graph;
         for &node in graph.order() {
@@ -222,7 +224,7 @@ impl<'p> Precisions<'p> {
     }
 }
 
-/// The nodes that compute the statistics of normalizers in parts.
+/// The nodes that compute the statistics of normalizers, except normalizers that are a single operator.
 fn statistics(analysis: &Analysis) -> HashSet<NodeId> {
     let view = View::new(analysis);
     let sites = recognize::find(&view);
@@ -231,7 +233,7 @@ fn statistics(analysis: &Analysis) -> HashSet<NodeId> {
     in_parts.flat_map(|core| core.nodes).collect()
 }
 
-/// The definition of a node's operator, if it is one of ONNX's own.
+/// The definition of a node's operator. `None` if the operator set of ONNX does not have the operator.
 fn schema(analysis: &Analysis, node: NodeId) -> Option<&'static OperatorSchema> {
     let (domain, op) = analysis.graph.domain_op(node);
     if !domain.is_empty() {
@@ -243,14 +245,14 @@ fn schema(analysis: &Analysis, node: NodeId) -> Option<&'static OperatorSchema> 
     }
 }
 
-/// The input or output in a slot; the last one may stand many times.
+/// The formal input or output of a slot. The last one may repeat.
 fn formal(formals: &[Formal], slot: usize) -> Option<Formal> {
     let last = formals.last().copied();
     let repeats = last.filter(|it| matches!(it.count, Arity::Many | Arity::ManyOfAnyType));
     formals.get(slot).copied().or(repeats)
 }
 
-/// Whether a value in a place may be of a type. Operators without a definition have one type for all.
+/// Whether an input or output may have a type. If the operator has no definition, it may.
 fn allows(schema: Option<&OperatorSchema>, formal: Option<Formal>, data_type: DataType) -> bool {
     let (Some(schema), Some(formal)) = (schema, formal) else {
         return schema.is_none();

@@ -1,5 +1,5 @@
-//! Gemms as MatMul and Add. onnxruntime adds the products of a Gemm up in half and those of a MatMul in float32, and
-//! tract has no Gemm with a bias in half.
+//! Rewrites Gemms as MatMul and Add. onnxruntime accumulates a Gemm in half but a MatMul in float32, and tract has no
+//! Gemm in half with a bias.
 
 use crate::affine::materialize::{Edit, written_anew};
 use crate::analysis::Analysis;
@@ -8,7 +8,7 @@ use crate::ir::NodeId;
 use crate::ir::builder::Maker;
 use crate::onnx::tensor::DataType;
 
-/// The edits that write each Gemm of a constant matrix without a factor as MatMul and Add.
+/// The edits that rewrite Gemms as MatMul and Add. A Gemm with a factor (`alpha`, `beta`) or with `transA` stays.
 pub(crate) fn without_gemm(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| product(analysis, node))
 }
@@ -23,7 +23,7 @@ fn product<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let turned = if at.attr("transB", 0) == Ok(0) {
         name.to_owned()
     } else {
-        // A copy of a weight that something else reads would count as growth.
+        // If the weight had another reader, the transposed copy would make the file larger.
         graph.only_reader(weight)?;
         let recipe = at.constant(1).ok()?.transpose(&[1, 0])?;
         maker.weight(DataType::Float, &recipe, name, vec![0])
@@ -37,7 +37,7 @@ fn product<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
-/// Whether neither the product nor the bias of a Gemm is multiplied by a number.
+/// Whether both factors of a Gemm, `alpha` and `beta`, are 1.
 fn has_no_factor(at: &At) -> bool {
     ["alpha", "beta"]
         .iter()
