@@ -1,4 +1,4 @@
-//! The examples of `docs/extending.md`, each compiled in the module that its file would lie in, and tried on a small graph.
+//! Tests the examples of `docs/extending.md`. Each is compiled in the module of its file, and runs on a small graph.
 
 use std::collections::HashMap;
 use std::fs;
@@ -29,7 +29,7 @@ use crate::refusal::Reason;
 use crate::report::bench::{tabs::tabs, testing};
 use crate::verify::{VerifyOptions, compare};
 
-/// The lines in the tables.
+/// The entries that the guide adds to the tables of kinds and rules.
 const KINDS: &[&dyn Normalizer] = &[&ActNorm];
 const RULES: &[&dyn Rule] = &[&Compress];
 const LINEAR: &[&dyn Linear] = &[&TransposeMatMul];
@@ -66,7 +66,7 @@ fn extending_guide_shows_these_files() {
     }
 }
 
-/// The sites of the new kind.
+/// Finds the sites of the new kind.
 fn sites(known: &Analysis) -> Vec<Site> {
     let view = View::new(known);
     let of = |&node: &usize| KINDS.iter().find_map(|kind| kind.recognise(&view, node));
@@ -169,7 +169,7 @@ fn numbers(values: &[f64], shape: &[usize]) -> Numbers {
     Numbers::literal(ArrayD::from_shape_vec(shape, values.to_vec()).unwrap())
 }
 
-/// An affine before a Compress.
+/// A model with an affine before a Compress.
 fn compressed(attributes: &str) -> Model {
     model(&format!(
         "input x 1 2 2 3
@@ -210,7 +210,7 @@ fn affine_passes_the_new_rule() {
         };
         assert!(same.scale == affine.scale && same.shift == affine.shift && step.folds.is_empty());
     }
-    // The places that the signs leave.
+    // The places where the sign is positive.
     let x = ArrayD::from_shape_fn(vec![1, 2, 2, 3], |at| {
         (at[1] * 6 + at[2] * 3 + at[3]) as f64
     });
@@ -328,7 +328,7 @@ fn new_report_form_has_all_rows() {
         .lines()
         .map(|line| line.split('\t').collect())
         .collect();
-    // Three variants ran, and each is in the tables of latency, memory and shares.
+    // Each of the three variants has a row in the tables of latency, memory and shares.
     assert_eq!(rows.len(), 9);
     assert_eq!(rows[0][..2], ["LN twin", "100 ms"]);
     assert_eq!(rows[3][..2], ["LN twin", "24.6 MB"]);

@@ -1,8 +1,8 @@
-//! Command lines that reports print for a shell.
+//! Formats command lines for a shell.
 
 use std::ffi::OsString;
 
-/// A command line as a shell reads it.
+/// Joins words to a command line, each quoted if necessary.
 pub(super) fn command(words: &[OsString]) -> String {
     let mut command = "unfold".to_owned();
     for word in words {
@@ -12,7 +12,7 @@ pub(super) fn command(words: &[OsString]) -> String {
     command
 }
 
-/// A word as a shell reads it: in quotes if it has a letter that means something to a shell.
+/// Quotes a word if it has a character that is special in a shell.
 pub(super) fn quoted(word: &str) -> String {
     let is_plain = |letter: char| letter.is_alphanumeric() || "-_./=:,%+@".contains(letter);
     if !word.is_empty() && word.chars().all(is_plain) {

@@ -1,4 +1,4 @@
-//! The normalizers that are taken as constant, and the variances that they see.
+//! Reports the normalizers that are taken as constant, and the variances of their inputs.
 
 use unfold::plan::{Constancy, ConstantNorm, Plan};
 use unfold::report::plain;
@@ -11,7 +11,7 @@ pub(super) fn taken_as_constant(plan: &Plan) -> Vec<&ConstantNorm> {
     norms.filter(|norm| norm.is_constant()).collect()
 }
 
-/// The normalizers that are constant, or stay although their ε is large, and how large variances are.
+/// Reports the normalizers that are taken as constant, those that stay although their ε is large, and the variances.
 pub(super) fn told(plan: &Plan, margin: Option<&Result<VarianceMargin, Failure>>) -> String {
     let mut lines = String::new();
     for norm in &plan.constant {
@@ -30,7 +30,7 @@ pub(super) fn told(plan: &Plan, margin: Option<&Result<VarianceMargin, Failure>>
     lines + &assumed(&constant) + &measured(margin)
 }
 
-/// A line for each limit: the normalizers that are constant below it.
+/// A line for each variance limit, with the normalizers that are constant below it.
 pub(super) fn assumed(constant: &[&ConstantNorm]) -> String {
     let mut lines = String::new();
     let mut limits: Vec<f64> = constant.iter().map(|norm| norm.limit).collect();
@@ -48,7 +48,7 @@ pub(super) fn assumed(constant: &[&ConstantNorm]) -> String {
     lines
 }
 
-/// How large variances are on the inputs of a run.
+/// Reports the variances on the inputs of a run, compared with their limits.
 fn measured(margin: Option<&Result<VarianceMargin, Failure>>) -> String {
     match margin {
         Some(Ok(VarianceMargin {

@@ -1,4 +1,4 @@
-//! The commands and options that the documents and the help name are those that the parser takes.
+//! Tests that the parser accepts the commands and options in the documentation and in the help.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use clap::{Command, CommandFactory, Parser};
 
 use super::Cli;
 
-/// Options of other programs, which the documents name beside those of unfold.
+/// Options of other programs that the documentation names.
 const OF_OTHERS: [&str; 11] = [
     "--all-features",
     "--all-targets",
@@ -48,16 +48,16 @@ fn each_documented_option_exists() {
     assert!(unknown.is_empty(), "{unknown:#?}");
 }
 
-/// A command line, and the page or the help that has it.
+/// A command line, and the page or the help that contains it.
 #[derive(Debug)]
 struct DocumentedCommand {
     place: String,
     words: Vec<String>,
-    /// Whether it may leave words out, as a command in a sentence does.
+    /// Whether the command may be incomplete, because it is part of a sentence.
     is_partial: bool,
 }
 
-/// All of them: in code blocks and sentences of the documents, and in the examples of the help.
+/// Collects all documented commands: in code blocks and sentences of the pages, and in the examples of the help.
 fn documented() -> Vec<DocumentedCommand> {
     let mut commands = vec![];
     for page in pages() {
@@ -79,7 +79,7 @@ fn documented() -> Vec<DocumentedCommand> {
     commands
 }
 
-/// The command of a line, up to a pipe, a redirection or a comment.
+/// Parses a line as a command of unfold, up to a pipe, a redirection or a comment. `None` for other lines.
 fn command(place: &str, line: &str, is_partial: bool) -> Option<DocumentedCommand> {
     let line = line.trim().trim_start_matches("$ ");
     let line = line.replace("cargo run --release -- ", "unfold ");
@@ -96,7 +96,7 @@ fn command(place: &str, line: &str, is_partial: bool) -> Option<DocumentedComman
     })
 }
 
-/// The words of a line, with quotes taken off.
+/// Splits a line into words, and removes single quotes.
 fn shell_words(line: &str) -> Vec<String> {
     let mut words = vec![];
     for (place, part) in line.split('\'').enumerate() {
@@ -108,7 +108,7 @@ fn shell_words(line: &str) -> Vec<String> {
     words
 }
 
-/// Why the parser does not take a command; `None` if it does.
+/// The reason why the parser rejects a command. `None` if it accepts the command.
 fn mistake(command: &DocumentedCommand) -> Option<String> {
     let words = command.words.iter().map(|word| filled(word));
     let all = ["unfold".to_owned()].into_iter().chain(words);
@@ -119,7 +119,7 @@ fn mistake(command: &DocumentedCommand) -> Option<String> {
     (!is_shown && !is_left_out).then(|| format!("{}: {:?}: {line}", command.place, command.words))
 }
 
-/// Replaces a placeholder of the documents by a number or a name.
+/// Replaces a placeholder of the documentation by a number or a name.
 fn filled(word: &str) -> String {
     match word {
         "[COMMAND]" => "fuse".to_owned(),
@@ -128,7 +128,7 @@ fn filled(word: &str) -> String {
     }
 }
 
-/// Whether the first word is a command, and each option is one of it.
+/// Whether the first word is a command, and each long option belongs to it.
 fn names_only_known(words: &[String]) -> bool {
     let all = Cli::command();
     let Some(subcommand) = words.first().and_then(|name| all.find_subcommand(name)) else {
@@ -155,7 +155,7 @@ fn all_options(command: &Command) -> BTreeSet<String> {
     command.get_subcommands().flat_map(options).collect()
 }
 
-/// README.md, and every page of `docs`.
+/// The paths of README.md and of every page in `docs`.
 fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let entries = fs::read_dir(root.join("docs")).unwrap();
@@ -170,7 +170,7 @@ fn read(page: &Path) -> String {
     fs::read_to_string(page).unwrap()
 }
 
-/// The lines in the fenced code blocks of a page.
+/// The contents of the fenced code blocks of a page.
 fn blocks(text: &str) -> String {
     let parts = text.split("```").skip(1).step_by(2);
     parts.collect::<Vec<_>>().join("\n")
@@ -181,7 +181,7 @@ fn without_blocks(text: &str) -> String {
     text.split("```").step_by(2).collect()
 }
 
-/// The code in the sentences of a page.
+/// The inline code of a page, each piece on one line.
 fn inline_codes(text: &str) -> Vec<String> {
     let codes = text.split('`').skip(1).step_by(2);
     let on_one_line = |code: &str| code.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -1,4 +1,4 @@
-//! `--to`: half precision.
+//! The options for half precision (`--to`), and the report on the conversion.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use unfold::{EndType, HalfType};
 /// Whether and how the result is converted to half precision.
 #[derive(Debug, clap::Args)]
 pub(crate) struct HalfArgs {
-    /// Converts the folded model to half precision: weights are rounded once, residual streams are scaled by a power of two
-    /// where they are too large (--scale-stream), constants of masks are brought into range. Statistics of normalizers,
-    /// arithmetic on positions, and operators without a half form stay in float32
+    /// Converts the folded model to half precision: weights are rounded once, residual streams are scaled by a power of
+    /// two where they are too large (--scale-stream), constants of masks are brought into range. Statistics of
+    /// normalizers, arithmetic on positions, and operators without a half form stay in float32
     #[arg(long, value_name = "TYPE", value_parser = half_types())]
     pub(crate) to: Option<HalfType>,
 
@@ -33,7 +33,7 @@ fn end_types() -> impl TypedValueParser<Value = EndType> {
     PossibleValuesParser::new(EndType::VARIANTS).map(|name| name.parse().unwrap_or_default())
 }
 
-/// Reports the operators in half, those that stay in float32, and the errors.
+/// Reports the number of operators in half, the operators that stay in float32, and the errors.
 pub(crate) fn told(plan: Option<&HalfPlan>, error: Option<&Result<HalfError, Failure>>) -> String {
     let Some(plan) = plan else {
         return String::new();
@@ -65,7 +65,7 @@ pub(crate) fn told(plan: Option<&HalfPlan>, error: Option<&Result<HalfError, Fai
     lines + &measured(to, error)
 }
 
-/// The errors of a run that rounds each value.
+/// Reports the errors of the run that rounds each value in half.
 fn measured(to: &str, error: Option<&Result<HalfError, Failure>>) -> String {
     match error {
         Some(Ok(found)) => {

@@ -1,4 +1,4 @@
-//! The verdict of `unfold prove` on two models: its sentence, its exit code, and the witness as a file.
+//! Reports the verdict of `unfold prove` on two models: prints it, sets the exit code, and saves the witness.
 
 use std::fs::File;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(super) enum Accepted {
     Casts,
 }
 
-/// The line about a proof.
+/// The lines that are printed about a proof. `None` if there is no proof.
 pub(super) fn success(judgement: &Judgement, paint: Paint) -> Option<String> {
     match judgement {
         Judgement::Same { points, bound } => {
@@ -60,7 +60,7 @@ pub(super) fn success(judgement: &Judgement, paint: Paint) -> Option<String> {
     }
 }
 
-/// The lines about a proof with a condition.
+/// The lines about a proof that holds under a condition.
 fn conditional(
     but: &str,
     (points, bound): (usize, f64),
@@ -76,7 +76,7 @@ fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// A cast, with the model that has it.
+/// A line about a cast, with the model that has it.
 fn cast(cast: &NarrowingCast) -> String {
     let model = if cast.is_of_first { "first" } else { "second" };
     format!(
@@ -85,12 +85,12 @@ fn cast(cast: &NarrowingCast) -> String {
     )
 }
 
-/// The number of points, and the probability of an error.
+/// The number of points and the bound on the probability of an error, in words.
 fn certainty(points: usize, bound: f64) -> String {
     format!("{}, wrong with p < {bound:.0e}", counted(points, "point"))
 }
 
-/// A rounded tensor with its formula.
+/// A line about a rounded tensor, with its formula.
 fn described(tensor: &RoundedTensor) -> String {
     let RoundedTensor {
         name,
@@ -110,7 +110,10 @@ pub(super) struct JudgedModel<'j> {
     pub witness: Option<&'j Path>,
 }
 
-/// The exit code, and the message about any verdict but a proof.
+/// The exit code. Reports a difference or an undecided verdict as an error, and saves the witness.
+///
+/// # Errors
+/// If the second model is invalid, or the witness cannot be written.
 pub(super) fn end(judgement: &Judgement, model: &JudgedModel) -> Result<End> {
     let other = model.path.display();
     let accepts = |verdict| model.accept.contains(&verdict);
@@ -160,7 +163,7 @@ pub(super) fn end(judgement: &Judgement, model: &JudgedModel) -> Result<End> {
     }
 }
 
-/// Writes the inputs of a witness by their names.
+/// Writes the inputs of a witness to a .npz file, under their names.
 fn save(witness: &Witness, file: &Path) -> Result<()> {
     let mut archive = NpzWriter::new(File::create(file)?);
     for (name, tensor) in &witness.inputs {

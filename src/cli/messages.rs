@@ -1,6 +1,6 @@
-//! The page `docs/messages.md`, which lists all messages so that they can be read as a whole: made from the sources here.
+//! Generates the page `docs/messages.md` from the sources. It lists all messages, so that they can be read together.
 //!
-//! `UPDATE_MESSAGES=1 cargo test --lib messages` writes it.
+//! `UPDATE_MESSAGES=1 cargo test --lib messages` writes the page.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ braces are filled in. Every message is one line on the standard error stream, af
 refusal is in the report instead, since it is no error: [refusals.md](refusals.md) explains each.
 ";
 
-/// The calls that a message is an argument of.
+/// The calls that have a message as an argument.
 const CALLS: [&str; 8] = [
     "not_onnx(",
     "misused(",
@@ -89,7 +89,7 @@ fn help(command: &Command) -> String {
     text
 }
 
-/// The long name of an option and the name of its value, or the name of an operand.
+/// The long name of an option with the name of its value, or the name of an operand.
 fn name(argument: &Arg) -> String {
     let value = argument.get_value_names().and_then(|names| names.first());
     let value = value.filter(|_| argument.get_action().takes_values());
@@ -132,7 +132,7 @@ fn is_code(line: &&str) -> bool {
     !line.trim_start().starts_with("//")
 }
 
-/// The texts in quotes of a statement.
+/// The quoted texts of a statement.
 fn literals(rest: &str) -> Vec<String> {
     let statement = rest.split(";\n").next().unwrap_or_default();
     let mut parts = vec![];
@@ -159,7 +159,7 @@ fn literals(rest: &str) -> Vec<String> {
     parts.iter().map(on_one_line).collect()
 }
 
-/// The Rust sources of a folder, by name.
+/// The Rust sources of a folder, sorted by name.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -175,7 +175,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Text in a table of Markdown.
+/// Escapes a text for a cell of a Markdown table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
         .replace('<', "\\<")

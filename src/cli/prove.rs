@@ -39,8 +39,8 @@ Examples:
 /// Both graphs are evaluated exactly, in a finite field, at random points: no engine runs, and there is no tolerance. A
 /// tensor that the second model alone has counts as the numbers that it holds, or as a formula over the first model's
 /// tensors that gives these numbers up to its own rounding. A model that unfold folded from the first one is planned
-/// again, with the options that it names, and each new tensor is compared bit for bit, as it is with a certificate. Where
-/// there is no proof, both models run on random inputs.
+/// again, with the options that it names, and each new tensor is compared bit for bit, as it is with a certificate.
+/// Where there is no proof, both models run on random inputs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub(crate) struct ProveArgs {
@@ -103,13 +103,13 @@ struct ProveJson<'j> {
     /// The proof of the claim of folding, if there is such a claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     proof: Option<&'j Proof>,
-    /// The normalizers that are taken as constant, if any.
+    /// The normalizers that are taken as constant.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     constant: &'j [&'j ConstantNorm],
     /// The name of the site that causes the difference.
     #[serde(skip_serializing_if = "Option::is_none")]
     site: Option<&'j str>,
-    /// The verdict on both models where no claim of folding holds.
+    /// The verdict on both models, if no claim of folding decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     judgement: Option<&'j Judgement>,
 }
@@ -127,7 +127,7 @@ pub(crate) fn run(args: &ProveArgs) -> Result<End> {
         points: args.points.into(),
         seed: args.seed,
     };
-    // An invalid model is an error, and not another function.
+    // An invalid model is an error. It does not count as a different function.
     for model in [&original, &fused] {
         Graph::new(model)?;
     }
@@ -139,7 +139,7 @@ pub(crate) fn run(args: &ProveArgs) -> Result<End> {
     let proof = claim
         .as_ref()
         .map(|claim| prove(begins, &fused, &claim.tensors, &options));
-    // The claim of a certificate is all that is asked for.
+    // With a certificate, only its claim is checked.
     let is_decided = args.certificate.is_some() || matches!(proof, Some(Proof::Proved { .. }));
     let outcome = match proof.filter(|_| is_decided) {
         Some(proof) => {
@@ -161,7 +161,7 @@ pub(crate) fn run(args: &ProveArgs) -> Result<End> {
 }
 
 impl ProveArgs {
-    /// The original with its constant normalizers, where they are to be taken as such.
+    /// The original, with constant normalizers replaced. `None` without `--constant-norms`.
     fn assumed(&self, original: &Model, fused: &Model) -> Result<Option<Fused>> {
         if !self.constant_norms {
             return Ok(None);
@@ -172,7 +172,7 @@ impl ProveArgs {
         Ok(Some(assumed))
     }
 
-    /// The second model, as its verdict needs it.
+    /// The second model, with the options for its verdict.
     fn judged(&self) -> JudgedModel<'_> {
         JudgedModel {
             path: &self.fused,
@@ -181,7 +181,8 @@ impl ProveArgs {
         }
     }
 
-    /// The claim of the certificate, or of folding the original where the other model names it or is its copy.
+    /// The claim of the certificate. Without a certificate, the claim of folding the original, if the other model
+    /// records a run of unfold or is a copy. `None` otherwise.
     fn claim(&self, original: &Model, fused: &Model) -> Result<Option<Claim>> {
         match &self.certificate {
             Some(file) => Claim::certified(file, original, fused).map(Some),
@@ -216,7 +217,7 @@ impl ProveOutcome {
         }
     }
 
-    /// The site that is to blame for a claim that does not hold.
+    /// The site that causes a claim to fail.
     fn site(&self) -> Option<&str> {
         match self {
             Self::Claim(Proof::Disproved { site, .. }, sites) => {
@@ -226,7 +227,7 @@ impl ProveOutcome {
         }
     }
 
-    /// The line about a proof.
+    /// The line that is printed about a proof. `None` if there is no proof.
     fn success(&self) -> Option<String> {
         match self {
             Self::Claim(proof, _) => proved(proof, Paint::stdout()),
@@ -234,7 +235,7 @@ impl ProveOutcome {
         }
     }
 
-    /// The exit code. Any verdict but a proof is printed as an error.
+    /// The exit code. Prints an error if the models differ or the verdict is undecided.
     fn end(&self, args: &ProveArgs) -> Result<End> {
         let fused = args.fused.display();
         let (end, line) = match self {

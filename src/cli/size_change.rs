@@ -1,4 +1,4 @@
-//! The operators, files and weights of a model before and after.
+//! The numbers of operators and the sizes of files and weights, before and after folding.
 
 use serde::Serialize;
 use unfold::onnx::Model;
@@ -6,11 +6,11 @@ use unfold::report::bytes;
 
 use super::operators::Operators;
 
-/// The growth by copies of shared weights.
+/// The growth of the weights by copies of shared weights.
 #[derive(Serialize)]
 pub(super) struct Growth {
     pub bytes: u64,
-    /// In percent of all weights.
+    /// The growth in percent of all weights.
     pub percent: f64,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// The sizes of two models, of which the second has so many bytes in its files if it is written.
+    /// Measures two models. `written` is the number of bytes in the files of the second one, if it is written.
     pub(crate) fn new(before: &Model, after: &Model, written: Option<u64>) -> Self {
         let file_bytes = BeforeAfter {
             before: before.read_bytes(),

@@ -1,4 +1,4 @@
-//! The models that `unfold fuse` works on, and the paths of their results.
+//! Lists the models that `unfold fuse` folds, with the paths of their results.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::cli::temporary_folders::make;
 use crate::cli::usage_errors::misused;
 
 impl FuseArgs {
-    /// The folder that results go into, if it is one.
+    /// The folder for the results. `None` if the output is a single file.
     pub(super) fn folder(&self) -> Option<&Path> {
         let is_several = self.models.len() > 1 || self.models.iter().any(|model| model.is_dir());
         self.output
@@ -19,7 +19,7 @@ impl FuseArgs {
             .filter(|output| is_several || is_folder(output))
     }
 
-    /// The tasks; creates the folder for their results.
+    /// Lists the tasks, and creates the folder for their results.
     pub(super) fn tasks(&self) -> Result<Vec<Task>> {
         if self.output.is_none() && !self.dry_run && !self.in_place {
             return Err(misused(
@@ -43,7 +43,7 @@ impl FuseArgs {
             .collect()
     }
 
-    /// The models, with those in a folder in its place.
+    /// Lists the models. Each given folder is replaced by the models in it.
     fn all_models(&self) -> Result<Vec<PathBuf>> {
         let mut models = vec![];
         for model in &self.models {
@@ -55,7 +55,7 @@ impl FuseArgs {
         Ok(models)
     }
 
-    /// The task of a model, whose result goes into a folder if there is one.
+    /// The task of one model. If a folder is given, the result is written into it under the model's file name.
     fn task(&self, model: PathBuf, folder: Option<&Path>) -> Result<Task> {
         let output = match folder {
             Some(folder) => {
@@ -70,7 +70,7 @@ impl FuseArgs {
     }
 }
 
-/// The models in a folder, by name; those in folders inside it are left out.
+/// Lists the models in a folder, sorted by name. Nested folders are not searched.
 fn models_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let shown = folder.display();
     let mut models = vec![];
@@ -87,14 +87,13 @@ fn models_in(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(models)
 }
 
-/// Makes the folder of several results.
+/// Creates the folder for the results.
 fn make_folder(folder: &Path) -> Result<()> {
     let shown = folder.display();
     if folder.exists() && !folder.is_dir() {
         bail!("{shown} is a file, and several models go into a folder");
     }
-    // A file name as the output of several models is a forgotten slash, or a model too
-    // many.
+    // If the output of several models ends with .onnx, a slash is missing, or one model too many is given.
     let is_file_name = folder.extension() == Some(OsStr::new("onnx"));
     if is_file_name && !is_folder(folder) {
         let why = "several models go into a folder: the name of one that ends with .onnx ends with a slash";
@@ -103,7 +102,7 @@ fn make_folder(folder: &Path) -> Result<()> {
     make(folder)
 }
 
-/// Whether a path is that of a folder, or one in which there can only be one.
+/// Whether a path is a folder, or ends with a slash, so that it can only be a folder.
 fn is_folder(path: &Path) -> bool {
     let ends = path
         .as_os_str()

@@ -1,4 +1,4 @@
-//! The pipeline with all of its passes, or with one.
+//! Runs the pipeline with all of its passes, or with a single one.
 
 use crate::error::{Error, Result};
 use crate::fuse::pipeline::PIPELINE;
@@ -37,8 +37,8 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// The pipeline in which one pass runs alone, in each stage that has it and as often as the stage repeats it. Beside it
-    /// run the passes without which the result would be no model.
+    /// Selects a single pass. It runs in each stage that has it, as often as the stage repeats it. The passes without
+    /// which the result would not be a valid model run too.
     ///
     /// # Errors
     /// [`Error::NoPass`] if no pass of [`Pipeline::stages`] has this name.
@@ -53,10 +53,10 @@ impl Pipeline {
         })
     }
 
-    /// Runs the passes on a model, as [`fuse`](crate::fuse()) runs all of them.
+    /// Runs the selected passes on a model. [`fuse`](crate::fuse()) runs all passes.
     ///
     /// # Errors
-    /// As [`plan`](crate::plan()).
+    /// The same errors as [`plan`](crate::plan()).
     pub fn run(&self, model: &Model, options: &FuseOptions) -> Result<Fused> {
         let mut fused = fuse_with(model, options, self.only)?;
         fused.model.settle()?;

@@ -1,4 +1,4 @@
-//! Plants faults as passes between sound passes: the proof of each pass blames the faulty one.
+//! Tests that the proof of each pass detects a faulty pass between sound passes.
 
 use std::cell::OnceCell;
 

@@ -1,4 +1,4 @@
-//! The new tensors of a result, computed anew from their formulas.
+//! Recomputes the new tensors of a result from their formulas.
 
 use ndarray::ArrayD;
 
@@ -14,10 +14,10 @@ use crate::recipe::evaluate;
 use crate::refusal::{Reason, Refusal};
 
 impl Fused {
-    /// The tensors of [`Plan::tensors`](crate::plan::Plan::tensors), in their order: each formula is evaluated in float64
-    /// over the constants of the model that was folded, and rounded once.
+    /// Recomputes the tensors of [`Plan::tensors`](crate::plan::Plan::tensors), in their order. Each formula is
+    /// evaluated in float64 over the constants of the original model, and rounded once.
     ///
-    /// The result of folding holds the same elements, which this computes without it.
+    /// The elements equal those in the folded model, which is not read.
     ///
     /// ```
     /// use unfold::onnx::{Model, tensor};
@@ -32,7 +32,7 @@ impl Fused {
     /// ```
     ///
     /// # Errors
-    /// If the graph of the model is invalid, or if it has no constant that a formula reads: it is another model.
+    /// If the graph of the model is invalid, or lacks a constant that a formula reads, because it is a different model.
     pub fn recompute(&self, original: &Model) -> Result<Vec<TensorProto>> {
         // Inlining adds constants, and removes those that only the inlined nodes read.
         let models = [original, self.lowered.as_ref().unwrap_or(original)];
@@ -46,7 +46,7 @@ impl Fused {
     }
 }
 
-/// A stored tensor from its formula.
+/// Computes a stored tensor from its formula.
 fn computed(stored: &Stored, analyses: &[Analysis; 2]) -> Result<TensorProto> {
     let read = |name: &str| constant(name, analyses);
     let numbers = evaluate(&stored.recipe, &read).map_err(|refusal| Error::Tensor {
@@ -56,7 +56,7 @@ fn computed(stored: &Stored, analyses: &[Analysis; 2]) -> Result<TensorProto> {
     make(&stored.name, stored.data_type, &numbers.view())
 }
 
-/// The elements of a constant, from the first model that has a value of this name.
+/// Reads the elements of a constant from the first model that has a value of this name.
 fn constant(name: &str, analyses: &[Analysis; 2]) -> std::result::Result<ArrayD<f64>, Refusal> {
     for analysis in analyses {
         if let Some(value) = analysis.graph.value(name) {

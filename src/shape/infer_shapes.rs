@@ -1,4 +1,4 @@
-//! The facts about the values of a model, for callers of the library.
+//! Infers the types and shapes of the values of a model, for callers of the library.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,22 @@ use crate::onnx::{DataType, Model};
 use crate::shape::extents::extent;
 use crate::shape::facts::Facts;
 
-/// The facts about a value before the model runs.
+/// The facts that are known about a value without running the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InferredValue {
     /// The element type.
     pub data_type: Option<DataType>,
-    /// The extents; `None` where not even the rank is known. An extent is a number, a formula over the symbolic dimensions
-    /// of the inputs such as `6*batch`, or unknown.
+    /// The extents. `None` if the rank is unknown. An extent is an integer, a formula over the symbolic dimensions of
+    /// the inputs such as `6*batch`, or unknown (`None`).
     pub shape: Option<Vec<Option<Dim>>>,
-    /// The elements of a small tensor of integers, where they do not depend on the input: the operands of a Reshape, say.
+    /// The elements of a small integer tensor, if they do not depend on the inputs. An example is the shape operand of
+    /// a Reshape.
     pub ints: Option<Vec<i64>>,
 }
 
-/// Infers types and shapes of the values of the main graph, by name, as folding uses them.
+/// Infers the types and shapes of the values of the main graph, by name. Folding uses the same facts.
 ///
-/// No fact is guessed: one that holds for some inputs alone stays unknown.
+/// No fact is guessed: a fact that holds only for some inputs stays unknown.
 ///
 /// ```
 /// use unfold::onnx::Model;

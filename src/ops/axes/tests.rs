@@ -1,4 +1,5 @@
-//! How axes of outputs read axes of inputs: hand-written answers, and answers checked by perturbing inputs.
+//! Tests how the axes of outputs depend on the axes of inputs. Answers are compared with hand-written ones, and checked
+//! by perturbing inputs.
 
 use ndarray::{ArrayD, Axis};
 
@@ -9,8 +10,8 @@ use crate::common::reference::{self, Env, Value};
 use crate::common::{judge, text};
 use crate::onnx::Model;
 
-/// An answer as a word: `2` for the same place of axis 2, `*` all, `-` absent, `1+3/2` every second place of axis 1 from 3
-/// on, `1@1` the places of axis 1 that input 1 names, `?` unknown.
+/// Writes an answer as a word: `2` for the same place of axis 2, `*` for all, `-` for absent, `1+3/2` for every second
+/// place of axis 1 starting at 3, `1@1` for the places of axis 1 that input 1 names, `?` for unknown.
 fn word(read: AxisRead) -> String {
     match read {
         AxisRead::Same(axis) => axis.to_string(),
@@ -22,7 +23,7 @@ fn word(read: AxisRead) -> String {
     }
 }
 
-/// The answers for each axis of what the last node makes: words of one axis are separated by spaces.
+/// The answers for each axis of the output of the last node. Spaces separate the words of one axis.
 fn answers(model: &Model) -> Vec<String> {
     let analysis = Analysis::new(model).unwrap();
     let at = analysis.at(model.graph().node.len() - 1);
@@ -40,7 +41,7 @@ fn floats(env: &Env, name: &str) -> Option<ArrayD<f64>> {
     env.get(name)?.floats().ok().cloned()
 }
 
-/// The output of the last node after the elements of one input at one position of an axis are changed.
+/// Runs the last node after the elements of one input at one position of an axis were changed.
 fn perturbed(model: &Model, env: &Env, name: &str, axis: usize, place: usize) -> ArrayD<f64> {
     let mut changed = floats(env, name).unwrap();
     for (number, element) in changed
@@ -67,7 +68,8 @@ fn differing(one: &ArrayD<f64>, other: &ArrayD<f64>, axis: usize) -> Vec<usize> 
         .collect()
 }
 
-/// Checks an answer against the reference: a change at one position of an input changes the output only where the answer says.
+/// Checks an answer against the reference: a change at one position of an input may change the output only at the
+/// places that the answer gives.
 fn check_against_reference(model: &Model, open: usize) {
     let analysis = Analysis::new(model).unwrap();
     let node = model.graph().node.len() - 1;
@@ -104,9 +106,9 @@ fn check_against_reference(model: &Model, open: usize) {
     }
 }
 
-/// Each a list of declarations, a node, and the answer for each of its axes.
+/// The cases: declarations, a node, and the answer for each axis of its output.
 const CASES: &[(&str, &str, &[&str])] = &[
-    // Operators on elements broadcast.
+    // Element-wise operators broadcast.
     (
         "input x batch 3 4 / input z 3 1",
         "Add(x, z)",
@@ -175,7 +177,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "Gemm(x, w, b)",
         &["? ? ?", "* 1 1"],
     ),
-    // An axis that is mixed, and all others.
+    // Operators that mix one axis and keep all others.
     ("input x batch 5 4", "Softmax(x) axis=1", &["0", "*", "2"]),
     (
         "opset 11 / input x batch 5 4",
@@ -222,7 +224,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "ReduceSum(x, a)",
         &["0 *", "1 *", "* *"],
     ),
-    // Movements keep an axis that stands alone.
+    // Movements keep an axis that is not merged or split.
     (
         "input x batch 5 4",
         "Transpose(x) perm=[2,0,1]",
@@ -304,7 +306,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "Pad(x, p)",
         &["0 *", "? ?", "2 *"],
     ),
-    // Layers of images.
+    // Layers for images.
     (
         "input x batch 4 6 6 / weight w 5 4 3 3 / shift b 5",
         "Conv(x, w, b)",
@@ -335,7 +337,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "GlobalAveragePool(x)",
         &["0", "1", "*", "*"],
     ),
-    // Fused operators, and others that nothing is known of.
+    // Fused operators, and unknown operators.
     (
         "input x batch 5 4 / shift b 4",
         "com.microsoft.BiasGelu(x, b)",
@@ -359,7 +361,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
     ("input x batch 5 4", "com.example.Relu(x)", &["?"]),
 ];
 
-/// A model of one node, which makes `y` first.
+/// A model with a single node, whose first output is `y`.
 fn one_node(declared: &str, call: &str) -> Model {
     let lines = declared.replace(" / ", "\n");
     let made = if call.starts_with("Split") {
@@ -381,7 +383,7 @@ fn axis_reads_match_hand_written_answers() {
 #[test]
 fn axis_reads_match_perturbed_reference_runs() {
     for &(declared, call, _) in CASES.iter().filter(|(declared, call, _)| {
-        // Of these the reference knows nothing, or extents that broadcast are open.
+        // The reference does not support these operators, or extents that broadcast are open.
         let unknown = ["junk", "com.example", "QuickGelu", "FusedMatMul", "Flatten"];
         !declared.contains("other") && !unknown.iter().any(|word| call.contains(word))
     }) {
@@ -389,7 +391,7 @@ fn axis_reads_match_perturbed_reference_runs() {
         for open in [2, 3] {
             let is_run =
                 reference::values(&model, &judge::inputs(&model, open, true, Kind::Exact)).is_ok();
-            // An Expand to numbers does not fit every open extent.
+            // An Expand to a constant shape does not fit every open extent.
             if is_run || !call.contains("Expand") {
                 check_against_reference(&model, open);
             }
@@ -397,7 +399,7 @@ fn axis_reads_match_perturbed_reference_runs() {
     }
 }
 
-/// Queries of an Attention are independent unless each reads as many keys as its place says.
+/// The queries of an Attention are independent, unless the number of keys that a query reads depends on its place.
 #[test]
 fn attention_queries_are_independent_unless_causal_or_windowed() {
     let with = |attributes: &str| {

@@ -1,4 +1,4 @@
-//! The forms of GELU, `x·Φ(x)`: exact by erf, and approximate by tanh or a sigmoid, each behind a bias or not.
+//! The forms of GELU, `x·Φ(x)`: exact with erf, or approximate with tanh or a sigmoid. Some operators add a bias first.
 
 use super::Definition;
 use super::writer::Writer;
@@ -8,7 +8,7 @@ const ROOT_OF_HALF: f64 = std::f64::consts::FRAC_1_SQRT_2;
 const SCALE_OF_TANH: f64 = 0.797_884_560_802_865_4;
 const CUBE: f64 = 0.044_715;
 
-/// ONNX's own operator, from operator set 20 on.
+/// The operator of ONNX, since operator set 20.
 pub(super) const GELU: Definition = Definition {
     operator: ("", "Gelu"),
     attributes: &["approximate"],
@@ -52,7 +52,7 @@ fn by_attribute(writer: &mut Writer) -> Option<()> {
     }
 }
 
-/// `x·½·(1 + erf(x/√2))`
+/// Writes `x·½·(1 + erf(x/√2))`.
 fn exact(writer: &mut Writer) -> Option<()> {
     let x = biased(writer)?;
     let factor = writer.number(ROOT_OF_HALF)?;
@@ -61,7 +61,7 @@ fn exact(writer: &mut Writer) -> Option<()> {
     gated(writer, &x, &curve)
 }
 
-/// `x·½·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`
+/// Writes `x·½·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`.
 fn by_tanh(writer: &mut Writer) -> Option<()> {
     let x = biased(writer)?;
     let square = writer.pair("Mul", &x, &x);
@@ -74,7 +74,7 @@ fn by_tanh(writer: &mut Writer) -> Option<()> {
     gated(writer, &x, &curve)
 }
 
-/// `x·σ(α·x)`
+/// Writes `x·σ(α·x)`.
 fn by_sigmoid(writer: &mut Writer) -> Option<()> {
     let x = writer.input(0)?;
     let alpha = writer.float("alpha", 1.702)?;
@@ -85,7 +85,7 @@ fn by_sigmoid(writer: &mut Writer) -> Option<()> {
     writer.result(0, &product)
 }
 
-/// The first input, with the second one added where there is one.
+/// Returns the first input, plus the second one if there is one.
 fn biased(writer: &mut Writer) -> Option<String> {
     let x = writer.input(0)?;
     Some(match writer.input(1) {
@@ -94,7 +94,7 @@ fn biased(writer: &mut Writer) -> Option<String> {
     })
 }
 
-/// `x·½·(1 + curve)`
+/// Writes `x·½·(1 + curve)`.
 fn gated(writer: &mut Writer, x: &str, curve: &str) -> Option<()> {
     let [half, one] = [0.5, 1.0].map(|number| writer.number(number));
     let halved = writer.pair("Mul", x, &half?);
@@ -113,7 +113,7 @@ mod tests {
     const X: [f32; 4] = [-3.0, -0.5, 0.25, 2.0];
     const BIAS: [f32; 4] = [0.5, 0.0, -1.0, 0.25];
 
-    /// `x·Φ(x)` by tanh, of which the exact form differs by less than 1e-3.
+    /// `x·Φ(x)` by tanh, which differs from the exact form by less than 1e-3.
     fn near(x: f32) -> f32 {
         let inner = 0.797_884_6 * (x + 0.044_715 * x.powi(3));
         0.5 * x * (1.0 + inner.tanh())

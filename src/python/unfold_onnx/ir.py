@@ -1,4 +1,4 @@
-"""``unfold_onnx.fuse`` as a pass of onnx_ir, for pipelines of onnx_ir and ONNX Script.
+"""Provides ``unfold_onnx.fuse`` as a pass for pipelines of onnx_ir and ONNX Script.
 
 >>> import onnx_ir
 >>> from onnx_ir.passes.common import CommonSubexpressionEliminationPass
@@ -29,14 +29,14 @@ __all__ = ["FusePass"]
 class FusePass(onnx_ir.passes.InPlacePass):
     """Folds a model, and verifies that the result computes the same.
 
-    The model keeps its identity, its inputs and its outputs; its graph and its functions are new objects, so that nodes and
-    values that were taken from it before are those of the model before the pass.
+    The model object stays the same, and keeps its inputs and outputs. Its graph and its functions become new objects.
+    Nodes and values that the caller took from the model before the pass are not part of it afterwards.
 
     Args:
-        options: Those of :func:`unfold_onnx.fuse`.
+        options: The options of :func:`unfold_onnx.fuse`.
 
     Raises:
-        UnfoldError: as :func:`unfold_onnx.fuse`, when the pass runs. The model is unchanged then.
+        UnfoldError: the same errors as :func:`unfold_onnx.fuse`, when the pass runs. The model is unchanged then.
     """
 
     def __init__(self, **options: Unpack[FuseOptions]) -> None:
@@ -54,7 +54,7 @@ class FusePass(onnx_ir.passes.InPlacePass):
 
 
 def _replace(model: onnx_ir.Model, other: onnx_ir.Model) -> None:
-    """Gives a model everything that another one has."""
+    """Replaces the contents of a model by those of another one."""
     model.graph = other.graph
     model.ir_version = other.ir_version
     model.functions.clear()

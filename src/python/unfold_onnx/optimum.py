@@ -1,4 +1,4 @@
-"""A step after the exporter of Optimum: folds the models that it wrote, in place.
+"""Folds the models that the exporter of Optimum wrote, in place.
 
     from optimum.exporters.onnx import main_export
     from unfold_onnx.optimum import post_process
@@ -7,7 +7,7 @@
     for path, report in post_process("exported").items():
         print(path.name, report)
 
-Neither Optimum nor PyTorch is imported here.
+This module imports neither Optimum nor PyTorch.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ def post_process(folder: StrPath, **options: Unpack[FuseOptions]) -> dict[Path, 
     """Folds each model of a folder in place.
 
     Args:
-        folder: The folder that ``optimum.exporters.onnx.main_export`` wrote: each ``.onnx`` file below it is a model.
-        options: Those of :func:`unfold_onnx.fuse`.
+        folder: The folder that ``optimum.exporters.onnx.main_export`` wrote. Each ``.onnx`` file in it, or in a nested
+            folder, is a model.
+        options: The options of :func:`unfold_onnx.fuse`.
 
     Returns:
         The report of each model, by its path. A model in which nothing folds keeps its bytes.
 
     Raises:
         FileNotFoundError: there is no model in the folder.
-        UnfoldError: as :func:`unfold_onnx.fuse`. The models before this one are folded then, and this one is unchanged.
+        UnfoldError: the same errors as :func:`unfold_onnx.fuse`. The model with the error is unchanged then. The models
+            before it are already folded.
     """
     models = sorted(Path(folder).rglob("*.onnx"))
     if not models:

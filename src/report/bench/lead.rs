@@ -1,4 +1,4 @@
-//! The first sentence of a report: the gain of the variant that matters, in time and in memory.
+//! Writes the first sentence of a report: the gain of the fused variant in time and memory.
 
 use super::data::{Interval, Measurement, Ratio, Setting};
 use super::sentences::is_same_size;
@@ -7,8 +7,8 @@ const FUSED: &str = "fused";
 const AS_EXPORTED: &str = "as exported";
 const FLOOR: &str = "floor";
 
-/// Such as `fused is 16 % faster than as exported, 59 % faster than LN twin; peak memory the same`. `None` without two
-/// variants that ran.
+/// Writes a sentence such as `fused is 16 % faster than as exported, 59 % faster than LN twin; peak memory the same`.
+/// `None` if fewer than two variants ran.
 pub(super) fn lead(setting: &Setting) -> Option<String> {
     let (name, measurement) = subject(setting)?;
     let ratios = references(name, measurement);
@@ -22,14 +22,15 @@ pub(super) fn lead(setting: &Setting) -> Option<String> {
     ))
 }
 
-/// The variant that the sentence is about: `fused`, or the last one.
+/// The variant that the sentence describes: `fused` if it ran, else the last one that ran.
 fn subject(setting: &Setting) -> Option<(&str, &Measurement)> {
     let fused = measured(setting, FUSED).map(|measurement| (FUSED, measurement));
     let last = setting.ran().last();
     fused.or(last.map(|(_, name, measurement)| (name, measurement)))
 }
 
-/// The ratios to other variants, that to the exported file first. The floor is another function, so that it is left out.
+/// The ratios to other variants, with the exported file first. The floor is left out because it computes a different
+/// function.
 fn references<'m>(name: &str, measurement: &'m Measurement) -> Vec<&'m Ratio> {
     let ratios = measurement.ratios.iter();
     let mut ratios: Vec<&Ratio> = ratios

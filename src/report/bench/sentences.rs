@@ -3,12 +3,12 @@
 use super::data::{Attempt, Machine, Memory, Ratio, Report, Setting};
 use crate::report::format::bytes;
 
-/// A number of bytes, or a dash if it was not measured.
+/// Formats a number of bytes. A dash if it was not measured.
 pub(super) fn maybe_bytes(value: Option<u64>) -> String {
     value.map_or_else(|| "-".into(), bytes)
 }
 
-/// `0.96 [0.94, 0.98]`
+/// Formats a ratio with its interval, as in `0.96 [0.94, 0.98]`.
 pub(super) fn ratio(ratio: &Ratio) -> String {
     let interval = ratio.ratio;
     format!(
