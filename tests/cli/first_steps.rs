@@ -1,4 +1,4 @@
-//! The first commands of a new user: which hint each gives, and how tables look on a terminal and in a pipe.
+//! Tests the first commands of a new user: the hint of each, and the tables on a terminal and in a pipe.
 
 use super::*;
 

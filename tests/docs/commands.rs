@@ -1,4 +1,5 @@
-//! Each command of the documents runs: in a shell, in a folder with small models under the names that the documents use.
+//! Runs each command of the documentation in a shell, in a folder with small models under the names in the
+//! documentation.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +9,7 @@ use tempfile::{TempDir, tempdir};
 
 use super::{pages, read};
 
-/// Commands that are not run, and why. The unit tests of the command line parse them too.
+/// Commands that are not run, with the reasons. The unit tests of the command line parse them too.
 const NOT_RUN: [(&str, &str); 2] = [
     (
         "unfold bench --markdown --all --batch 1,8 --time 8",
@@ -20,7 +21,7 @@ const NOT_RUN: [(&str, &str); 2] = [
     ),
 ];
 
-/// Words without which a command in a sentence only names the command.
+/// A command in a sentence runs only if it has one of these words.
 const OPERANDS: [&str; 6] = [
     "MODEL",
     "ORIGINAL",
@@ -44,7 +45,7 @@ fn each_command_of_the_documents_runs() {
     }
 }
 
-/// The complete commands of a page.
+/// Collects the complete commands of a page.
 fn commands(page: &str) -> Vec<String> {
     let text = read(page);
     let blocks = text.split("```").skip(1).step_by(2);
@@ -63,7 +64,7 @@ fn is_unfold(program: &str) -> bool {
     program == "unfold" || program.ends_with("/unfold")
 }
 
-/// A folder with the models that the documents name.
+/// Creates a folder with the models that the documentation names.
 fn folder() -> TempDir {
     let folder = tempdir().unwrap();
     let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/digits");
@@ -79,7 +80,7 @@ fn folder() -> TempDir {
     folder
 }
 
-/// Runs a command with names in place of its placeholders. Measurements are short.
+/// Runs a command after its placeholders were replaced by names. Measurements are short.
 fn run(folder: &Path, command: &str) {
     let mut line = command.replace("-o OUT", "-o out.onnx");
     for (placeholder, name) in [

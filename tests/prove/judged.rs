@@ -1,4 +1,4 @@
-//! Verdicts on two models that somebody else made: `prove A B` without a certificate.
+//! Tests the verdicts on two models of other tools: `prove A B` without a certificate.
 
 use unfold::judge::{Judgement, judge};
 use unfold::onnx::Model;
@@ -13,7 +13,7 @@ const CONV: &str = "input x b 3 6 6
      shift mu 4
      divisor va 4";
 
-/// A Conv with a BatchNormalization, and its parts.
+/// A Conv followed by a BatchNormalization.
 fn normalized() -> Model {
     text::model(&format!(
         "{CONV}
@@ -23,7 +23,7 @@ fn normalized() -> Model {
     ))
 }
 
-/// The Conv with the normalization in its weights, computed in float32 as tools do; `sign` is that of the mean.
+/// The Conv with the normalization folded into its weights, in float32 as tools do. The mean is multiplied by `sign`.
 fn folded(sign: f32) -> Model {
     let original = normalized();
     let read = |name: &str| -> Vec<f32> {
@@ -69,7 +69,6 @@ fn assert_same(first: &str, second: &str) {
     assert!(matches!(found, Judgement::Same { .. }), "{found:?}");
 }
 
-/// `bn-conv-right`
 #[test]
 fn batch_normalization_in_a_weight_is_a_rounding_of_two_tensors() {
     let found = judged(&normalized(), &folded(1.0));
@@ -84,7 +83,6 @@ fn batch_normalization_in_a_weight_is_a_rounding_of_two_tensors() {
     );
 }
 
-/// `bn-conv-wrong`
 #[test]
 fn batch_normalization_with_a_wrong_sign_has_a_witness() {
     let found = judged(&normalized(), &folded(-1.0));
@@ -98,7 +96,7 @@ fn batch_normalization_with_a_wrong_sign_has_a_witness() {
     );
 }
 
-/// Each single number of a folded tensor counts, down to changes of one part in 10,000.
+/// A change of any single element of a folded tensor is detected, down to one part in 10,000.
 #[test]
 fn changed_number_of_a_folded_tensor_is_never_accepted() {
     for (tensor, at) in [("w2", 0), ("w2", 53), ("w2", 107), ("b2", 0), ("b2", 3)] {
@@ -122,7 +120,6 @@ fn changed_number_of_a_folded_tensor_is_never_accepted() {
     }
 }
 
-/// `zero-bias`
 #[test]
 fn added_bias_of_zeros_is_the_same() {
     assert_same(
@@ -131,7 +128,6 @@ fn added_bias_of_zeros_is_the_same() {
     );
 }
 
-/// `weight-transposed`
 #[test]
 fn stored_transpose_is_the_same() {
     assert_same(
@@ -140,7 +136,6 @@ fn stored_transpose_is_the_same() {
     );
 }
 
-/// `resize-default-attrs`
 #[test]
 fn attributes_with_their_defaults_or_unread_are_the_same() {
     let of = |attributes: &str| {
@@ -157,7 +152,6 @@ fn attributes_with_their_defaults_or_unread_are_the_same() {
     assert!(!matches!(found, Judgement::Same { .. }), "{found:?}");
 }
 
-/// `relu-clip`
 #[test]
 fn two_clamps_are_one_to_the_shared_interval() {
     let bounds = "input x b 4\n const m 0 = -1\n const z 0 = 0\n const o 0 = 1";
@@ -168,7 +162,6 @@ fn two_clamps_are_one_to_the_shared_interval() {
     );
 }
 
-/// `biasgelu` and `gelu-domain`
 #[test]
 fn forms_of_gelu_are_the_same() {
     let bias = "opset 20\n input x b 6\n shift k 6";
@@ -195,7 +188,6 @@ fn forms_of_gelu_are_the_same() {
     assert!(!matches!(found, Judgement::Same { .. }), "{found:?}");
 }
 
-/// `cast-f16`
 #[test]
 fn removed_narrowing_cast_is_named() {
     let found = verdict(
@@ -211,7 +203,6 @@ fn removed_narrowing_cast_is_named() {
     );
 }
 
-/// `sqrt-sign`
 #[test]
 fn sign_under_a_root_has_a_witness() {
     let found = verdict(

@@ -97,7 +97,7 @@ fn channel_axis_is_followed_through_images_and_windows() {
          output o",
     );
     let axes = stream.values.iter().map(|at| at.axis).collect::<Vec<_>>();
-    // The image and its rows; tokens; windows.
+    // Axis 1 of the image and its rows, axis 2 of the tokens, axis 4 of the windows.
     assert_eq!(axes, [1, 1, 2, 2, 2, 4, 4]);
     assert_eq!(writers, ["linear Conv_image", "linear MatMul_f"]);
     assert_eq!(readers, ["normalizer RMSNormalization_n", "output"]);

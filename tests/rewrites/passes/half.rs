@@ -1,4 +1,5 @@
-//! Conversion to half precision: types of values, Casts, masks, and the error of a run that rounds each value.
+//! Tests the conversion to half precision: types of values, Casts, masks, and the error of a run that rounds each
+//! value.
 
 use unfold::plan::{HalfPlan, WideReason};
 
@@ -49,7 +50,7 @@ fn the<'m>(fused: &'m Fused, op: &str) -> &'m NodeProto {
     nodes.find(|node| node.op_type() == op).unwrap()
 }
 
-/// The types of inputs and outputs.
+/// The element types of the inputs and outputs.
 fn ends(model: &Model) -> Vec<i32> {
     let graph = model.graph();
     let values = graph.input.iter().chain(&graph.output);
@@ -92,7 +93,7 @@ fn folded_weight_in_float32_is_rounded_once() {
         .map(|number| half::f16::from_f64(number).to_f64())
         .collect();
     assert_eq!(numbers(&fused, weight), expected);
-    // The formula in the plan is that of the original's tensors.
+    // The formula in the plan refers to tensors of the original.
     let stored = fused
         .plan
         .tensors
@@ -130,7 +131,7 @@ fn value_is_cast_once_for_all_its_readers() {
          output y
          output z";
     let fused = in_half(text, EndType::Float32);
-    // One for the input, one for each output, and none of y before it is read.
+    // One Cast for the input and one for each output. The reader of y reads it in half, without a Cast.
     assert_eq!(plan(&fused).casts, 3);
     assert_eq!(
         operators(&fused.model),
@@ -176,7 +177,7 @@ fn arithmetic_on_integers_stays_and_is_rounded_once() {
         operators(&fused.model),
         ["Cast", "Mul", "Cos", "Cast", "Mul"]
     );
-    // A Cast that only half reads makes half.
+    // A Cast whose readers are all in half converts to half.
     let text = "indices p 6\n input x 6\n f = Cast(p) to=1\n y = Mul(x, f)\n output y";
     let fused = in_half(text, EndType::Half);
     assert_eq!(operators(&fused.model), ["Cast", "Mul"]);
@@ -209,7 +210,7 @@ fn mask_is_brought_into_range_and_infinity_stays() {
             .any(|tensor| numbers(&softmax, tensor) == [-16384.0])
     );
     assert!(wide(&softmax).is_empty());
-    // Two masks and the largest negative score are finite in float16.
+    // The sum of two masks and a large negative score is finite in float16.
     assert!(2.0 * mask.to - 30_000.0 > -65504.0);
     let infinite = in_half(&text("-inf", "Softmax(s) axis=-1"), EndType::Half);
     assert!(plan(&infinite).masks.is_empty());
@@ -220,7 +221,7 @@ fn mask_is_brought_into_range_and_infinity_stays() {
         kept.into_iter()
             .any(|numbers| numbers == [f64::NEG_INFINITY])
     );
-    // Elsewhere the number is one that half does not hold.
+    // The constant does not end in a softmax, so it is not a mask, and half cannot represent it.
     let other = in_half(&text("-100000", "Relu(s)"), EndType::Half);
     assert!(plan(&other).masks.is_empty());
     assert_eq!(wide(&other), [("Where", WideReason::Range)]);
@@ -295,14 +296,14 @@ fn bfloat16_has_the_range_of_float32() {
     assert_eq!(tensor::data_type(weight).unwrap(), DataType::BFloat16);
     let first = half::bf16::from_f64(f64::from((f64::from(0.1_f32) * 1e6) as f32)).to_f64();
     assert_eq!(numbers(&fused, weight)[0], first);
-    // In float16 the operator that reads it stays.
+    // In float16, the operator that reads the constant stays in float32.
     let fused = in_half(&text, EndType::Float32);
     assert!(fused.plan.half.is_none(), "{:?}", fused.plan.half);
 }
 
 #[test]
 fn strict_run_finds_the_overflow_of_a_naive_conversion() {
-    // Squares of 300 are beyond 65,504, and the quotient is 1 at all places.
+    // The square of 300 exceeds 65,504, and every element of the quotient is 1.
     let text = "input x 2 4
          const k = 300
          a = Sigmoid(x)
@@ -367,7 +368,7 @@ fn body_reads_float32_from_around_it() {
             "{read:?}"
         );
     }
-    // The type of the result is not declared, so that the sum with it stays too.
+    // The type of the If's output is not declared, so the Add that reads it stays in float32 too.
     let sum = &the(&fused, "Add").input;
     let result = &the(&fused, "If").output[0];
     assert_eq!(sum[0], *result);

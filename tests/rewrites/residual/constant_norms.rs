@@ -1,4 +1,4 @@
-//! Normalizers whose ε hides their variance, and those that must stay.
+//! Tests which normalizers are taken as constant because their ε hides the variance, and which must stay.
 
 use unfold::onnx::{DataType, Model};
 use unfold::plan::Constancy;
@@ -34,10 +34,10 @@ const PARTS: &str = "const e = 1000000000000
      a = Mul(q, g)
      n = Add(a, t)";
 
-/// The same as an operator.
+/// The LayerNormalization as a single operator.
 const OPERATOR: &str = "n = LayerNormalization(x, g, t) epsilon=1000000000000.0";
 
-/// A normalizer of the value `x` of four channels before a layer.
+/// A model with a normalizer of the value `x`, which has four channels, before a layer.
 fn before_a_layer(normalizer: &str) -> Model {
     model(&format!(
         "input x batch 3 4
@@ -50,7 +50,7 @@ fn before_a_layer(normalizer: &str) -> Model {
     ))
 }
 
-/// The largest difference of the first output in float64, as a part of the largest number of it.
+/// The largest difference of the first outputs in float64, relative to the largest magnitude.
 fn difference(before: &Model, after: &Model) -> f64 {
     let inputs = judge::inputs(before, 2, true, Kind::Exact);
     let run = |model| reference::run(model, &inputs).unwrap().remove(0);
@@ -67,7 +67,7 @@ fn layer_norm_of_a_large_epsilon_folds_whole() {
         let before = before_a_layer(normalizer);
         let fused = constant(&before);
         assert_eq!(operators(&fused.model), ["MatMul", "Add"], "{normalizer}");
-        // The reference knows nothing of constants: over the reals the two differ by var/(2ε).
+        // The reference computes over the reals, where both models differ by var/(2ε).
         assert!(difference(&before, &fused.model) < 1e-6);
         let [norm] = &fused.plan.constant[..] else {
             panic!("{:?}", fused.plan.constant)
@@ -77,9 +77,9 @@ fn layer_norm_of_a_large_epsilon_folds_whole() {
             ("x", &[2][..], true, false)
         );
         assert_eq!((norm.limit, norm.is_constant()), (32768.0, true));
-        // 1e12 as a number of float32 is off by less than 1 in 2^24.
+        // The relative error of 1e12 in float32 is less than 2^-24.
         assert!((norm.epsilon / 1e12 - 1.0).abs() < 1e-7);
-        // By default it stays.
+        // By default, the normalizer stays.
         assert!(crate::common::fuse(&before).plan.constant.is_empty());
     }
 }
@@ -121,7 +121,7 @@ fn rms_group_and_instance_norms_are_constant() {
     assert_eq!(operators(&fused.model), ["MatMul"]);
     assert!(difference(&before, &fused.model) < 1e-6);
     assert!(!fused.plan.constant[0].centred);
-    // With groups and instances the mean over places stays.
+    // For groups and instances, the mean over places stays.
     for (opset, parameters, normalizer) in [
         (18, 2, "GroupNormalization(x, g, t) num_groups=2"),
         (21, 4, "GroupNormalization(x, g, t) num_groups=2"),
@@ -173,7 +173,7 @@ fn normalizer_that_is_not_constant_stays_with_a_reason() {
         reason(&before_a_layer(&small), &with_constants()),
         Some(Reason::SmallEpsilon("3.1e-5".into()))
     );
-    // Below 2^24 a variance of 1 is seen.
+    // If ε is below 2^24, a variance of 1 changes the sum.
     let least = OPERATOR.replace("1000000000000.0", "16777216.0");
     assert_eq!(constant(&before_a_layer(&least)).plan.constants(), 1);
     let below = OPERATOR.replace("1000000000000.0", "16777215.0");
@@ -189,7 +189,7 @@ fn normalizer_that_is_not_constant_stays_with_a_reason() {
         reason(&before_a_layer(OPERATOR), &skipping),
         Some(Reason::Skipped)
     );
-    // The operator takes the mean in float32, which its parts would not.
+    // The operator computes the mean in float32, but its parts would compute it in float16.
     let text = "half x batch 3 4
          const g 4 = 1000 -2000 500 3000
          shift t 4
