@@ -47,7 +47,7 @@ pub enum Centring {
     },
     /// The mean stays.
     Kept {
-        /// The obstacle.
+        /// The reason why the mean stays.
         why: Refusal,
     },
 }
@@ -67,7 +67,7 @@ pub enum Scaling {
     },
     /// The stream is not scaled.
     Kept {
-        /// The obstacle.
+        /// The reason why the stream is not scaled.
         why: Refusal,
     },
 }
@@ -118,20 +118,20 @@ pub struct ConstantNorm {
     pub name: String,
     /// The value that it normalizes.
     pub value: String,
-    /// The axes of its statistics, counted from the front; with `groups`, those of the value as `[N, groups, -1]`.
+    /// The axes of its statistics, counted from the front. With `groups`, they are axes of the shape `[N, groups, -1]`.
     pub axes: Vec<usize>,
-    /// The number of groups of channels, where it has groups.
+    /// The number of groups of channels. `None` if the normalizer has no groups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub groups: Option<usize>,
-    /// Whether it takes the mean off first.
+    /// Whether the normalizer subtracts the mean first.
     pub centred: bool,
-    /// Whether the sum of squares is not divided by their number.
+    /// Whether the sum of squares is used instead of their mean.
     pub sum: bool,
-    /// The summand of its variance, or of its mean square.
+    /// The number ε that is added to the variance or to the mean square.
     pub epsilon: f64,
-    /// The variance below which the sum is ε in the type that it is computed in.
+    /// The variance below which the sum is rounded to ε, in the type of the sum.
     pub limit: f64,
-    /// Whether it is constant.
+    /// Whether the normalizer is taken as constant.
     #[serde(flatten)]
     pub outcome: Constancy,
 }
@@ -140,17 +140,17 @@ pub struct ConstantNorm {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "outcome")]
 pub enum Constancy {
-    /// It is an affine of its centred input.
+    /// The normalizer becomes an affine of its centred input.
     Constant,
-    /// It stays.
+    /// The normalizer stays.
     Kept {
-        /// The obstacle.
+        /// The reason why the normalizer stays.
         why: Refusal,
     },
 }
 
 impl ConstantNorm {
-    /// Whether it is taken as constant.
+    /// Whether the normalizer is taken as constant.
     pub fn is_constant(&self) -> bool {
         self.outcome == Constancy::Constant
     }
