@@ -87,7 +87,7 @@ fn missing_file_and_folder_are_refused() {
     let error = Model::open(&missing).unwrap_err();
     assert!(matches!(error, Error::Io { .. }) && error.to_string().contains("missing.onnx"));
     let error = Model::open(folder.path()).unwrap_err();
-    assert!(error.to_string().contains("no regular file"), "{error}");
+    assert!(error.to_string().contains("it is a folder"), "{error}");
 }
 
 #[test]
