@@ -17,7 +17,6 @@ mod half;
 pub(crate) mod inputs;
 pub(crate) mod inspect;
 mod interrupt;
-mod judged;
 pub(crate) mod measure;
 pub(crate) mod memory;
 mod memory_admission;
@@ -54,6 +53,7 @@ pub(crate) mod tune_report;
 pub(crate) mod unused_options;
 pub(crate) mod usage_errors;
 mod values;
+mod verdicts;
 pub(crate) mod verification;
 mod zoo;
 

@@ -16,12 +16,12 @@ use unfold::{FuseOptions, Fused};
 
 use super::constant_norms::{self, taken_as_constant};
 use super::inputs::sizes;
-use super::judged::{self, Accepted, JudgedModel};
 use super::out::{self, Paint};
 use super::path::JsonPath;
 use super::progress_bar::StepProgress;
 use super::storage::ReachArgs;
 use super::values::file;
+use super::verdicts::{self, Accepted, JudgedModel};
 use crate::cli::exit_code::{EXIT_CODES, End};
 use crate::cli::verification::proved;
 
@@ -231,7 +231,7 @@ impl ProveOutcome {
     fn success(&self) -> Option<String> {
         match self {
             Self::Claim(proof, _) => proved(proof, Paint::stdout()),
-            Self::Judged(judgement) => judged::success(judgement, Paint::stdout()),
+            Self::Judged(judgement) => verdicts::success(judgement, Paint::stdout()),
         }
     }
 
@@ -239,7 +239,7 @@ impl ProveOutcome {
     fn end(&self, args: &ProveArgs) -> Result<End> {
         let fused = args.fused.display();
         let (end, line) = match self {
-            Self::Judged(judgement) => return judged::end(judgement, &args.judged()),
+            Self::Judged(judgement) => return verdicts::end(judgement, &args.judged()),
             Self::Claim(Proof::Proved { .. }, _) => return Ok(End::Done),
             Self::Claim(Proof::Invalid { at, reason }, _) => {
                 bail!("{fused} is no valid model, at `{at}`: {reason}")
