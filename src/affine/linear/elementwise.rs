@@ -115,7 +115,10 @@ fn on_one(at: &At, slot: usize, affine: &Affine) -> Option<Alternative> {
     Some(vec![(slot, shrunk(at, slot, affine).ok()?)])
 }
 
-/// The step with all alternatives that fit, or an error if there is none.
+/// Builds the step of all alternatives that fit.
+///
+/// # Errors
+/// No alternative fits.
 fn some_way(ways: Vec<Option<Alternative>>) -> Result<Step, Reason> {
     let ways: Vec<Alternative> = ways.into_iter().flatten().collect();
     if ways.is_empty() {

@@ -117,7 +117,7 @@ pub(crate) trait Linear: Rule {
     fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe>;
 }
 
-/// The rule of a linear operator, given by its domain and name.
+/// Finds the linear operator with this domain and name.
 pub(crate) fn linear(operator: (&str, &str)) -> Option<&'static dyn Linear> {
     static BY_OPERATOR: LazyLock<HashMap<(&str, &str), &dyn Linear>> =
         LazyLock::new(|| by_operator(LINEAR.iter().copied()));

@@ -2,7 +2,8 @@
 //!
 //! For `y = W·x + b`, a fold of `s·x + t` on the operand gives `W' = W·diag(s)` and `b' = b + W·t`.
 //! A fold on the result gives `W' = diag(s)·W` and `b' = s·b + t`. This is Algorithm 1 of the UN
-//! paper, applied once for each fold of an operator. It needs formulas only and reads no weight.
+//! paper, applied once for each fold of an operator. Materialization writes formulas, and reads no
+//! weight.
 
 mod constants;
 mod materializer;

@@ -96,8 +96,7 @@ impl Outcome {
     }
 }
 
-/// The factors by which the channels of a residual stream are divided: their least and largest
-/// magnitude.
+/// The range of the factors that divide the channels of a residual stream.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Basis {
     /// The least magnitude.
@@ -107,7 +106,7 @@ pub struct Basis {
 }
 
 impl Basis {
-    /// The smallest range that contains all of these bases. `None` if there are none.
+    /// The smallest range that contains all of these bases. `None` for an empty list.
     pub(crate) fn around(all: impl IntoIterator<Item = Basis>) -> Option<Self> {
         all.into_iter().reduce(|a, b| Basis {
             least: a.least.min(b.least),

@@ -212,8 +212,8 @@ fn one_way(at: &At, slot: usize, shift: &Numbers) -> Option<Vec<(usize, Affine)>
         .then(|| step.ways.into_iter().next().unwrap_or_default())
 }
 
-/// The nodes that read the elements of a value, each with the input. `None` if there are none, or
-/// if the value has another kind of reader.
+/// The nodes that read the elements of a value, each with the input. `None` if no node reads them,
+/// or if the value is an output or a body reads it.
 fn readers(overlay: &GraphOverlay, value: ValueId) -> Option<Vec<(NodeId, usize)>> {
     let nodes = overlay
         .readers(value)

@@ -105,26 +105,32 @@ impl<'p> Precisions<'p> {
         let graph = &self.analysis.graph;
         let is_wide = self.wide[node].is_some();
         let schema = schema(self.analysis, node);
-        let typed = |value: Option<ValueId>, formal: Option<Formal>| {
-            let is_half = !is_wide && allows(schema, formal, self.to);
-            let own = if is_half { self.to } else { DataType::Float };
-            value.filter(|&value| self.is_float(value)).map(|_| own)
-        };
         let inputs = graph.inputs(node).iter().enumerate();
+        let inputs = inputs.map(|(slot, &value)| {
+            let formal = schema.and_then(|it| formal(&it.inputs, slot));
+            // A Cast reads any type.
+            let read = value.filter(|_| !graph.is(node, "Cast"));
+            self.type_at(read, is_wide || !allows(schema, formal, self.to))
+        });
         let outputs = graph.outputs(node).iter().enumerate();
-        // A Cast reads any type.
-        let reads = |slot: usize| schema.and_then(|it| formal(&it.inputs, slot));
-        let inputs = inputs.map(|(slot, &value)| typed(value, reads(slot)));
-        let inputs = inputs.map(|read| read.filter(|_| !graph.is(node, "Cast")));
+        let outputs = outputs.map(|(slot, &value)| {
+            let formal = schema.and_then(|it| formal(&it.outputs, slot));
+            self.type_at(value, is_wide || !allows(schema, formal, self.to))
+        });
         NodeTypes {
             inputs: inputs.collect(),
-            outputs: outputs
-                .map(|(slot, &value)| typed(value, schema.and_then(|it| formal(&it.outputs, slot))))
-                .collect(),
+            outputs: outputs.collect(),
             is_mask: graph.only_output(node).is_some_and(|output| {
                 graph.is(node, "ConstantOfShape") && is_mask(self.analysis, output)
             }),
         }
+    }
+
+    /// The type of a float32 value at an input or output that stays in float32 if `is_wide`. `None`
+    /// for other values.
+    fn type_at(&self, value: Option<ValueId>, is_wide: bool) -> Option<DataType> {
+        let own = if is_wide { DataType::Float } else { self.to };
+        value.filter(|&value| self.is_float(value)).map(|_| own)
     }
 
     /// The reason why a node cannot compute in half. `None` if it can.

@@ -1,7 +1,7 @@
 //! RotaryEmbedding: rotates pairs of channels of each token, by angles from tables.
 //!
-//! Whatever the pairs and angles are, the operator is linear along the last axis. So a scale that
-//! is constant along that axis passes.
+//! For all pairs and angles, the operator is linear along the last axis. So a scale that is constant
+//! along that axis passes.
 
 use crate::affine::Affine;
 use crate::affine::rule::{At, Rule};
