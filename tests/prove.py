@@ -83,16 +83,20 @@ UFUNCS = {
     np.divide: lambda a, b: a * inverse(b) % P, np.reciprocal: inverse,
     np.matmul: lambda a, b: products(np.matmul, a, b, a.shape[-1])}
 
+HIDDEN = 2.0**32  # added to an element that a softmax counts as −∞
+
 class Field(np.ndarray):
     """Elements of the field, held as float64. Plain numbers beside them stand for their images."""
     def __array_ufunc__(self, ufunc, method, *x, out=None, axis=0, keepdims=False, **_):
-        x = [elements(v) for v in x]
+        masks, x = [hidden(v) for v in x], [elements(v) for v in x]
         if method == "reduce" and ufunc is np.add:
             y = np.sum(x[0], axis, np.uint64, keepdims=keepdims) % P
         elif method == "accumulate" and ufunc is np.add:
             y = np.cumsum(x[0], axis, np.uint64) % P
         elif method == "__call__" and ufunc in UFUNCS:
             y = UFUNCS[ufunc](*x)
+            if any(map(np.any, masks)) and ufunc in CARRIES:
+                y = y + HIDDEN * CARRIES[ufunc](*masks, *x)
         else:
             raise Uninterpreted
         if out is None:
@@ -113,7 +117,11 @@ class Field(np.ndarray):
             raise Uninterpreted
         return self.copy()
 
-def elements(x): return x.view(np.ndarray).astype(np.uint64) if isinstance(x, Field) else image(x)
+# Where a sum or a product is hidden: where an operand is, unless its factor is not 1.
+CARRIES = {np.add: lambda h, k, a, b: h | k, np.multiply: lambda h, k, a, b: h & (b == 1) & ~k | k & (a == 1) & ~h}
+
+def elements(x): return x.view(np.ndarray).astype(np.uint64) % 2**32 if isinstance(x, Field) else image(x)
+def hidden(x): return x.view(np.ndarray) >= HIDDEN if isinstance(x, Field) else np.zeros(np.shape(x), bool)
 def field(elements): return np.asarray(elements, np.float64).view(Field)
 
 def of_elements(y):
@@ -169,13 +177,19 @@ def stored(array):
         return hashed(array.shape, array.tolist())
     if not is_float(array):
         return array if array.dtype == bool else array.astype(np.int64)
+    lowest = float(ml_dtypes.finfo(array.dtype).min)
     array = np.ascontiguousarray(array, np.float64).reshape(array.shape)
-    return field(image(array) if np.isfinite(array).all() else scramble(hashed("not finite"), array.view(np.uint64)) % P)
+    bits = scramble(hashed("not finite"), array.view(np.uint64)) % P
+    if (np.isnan(array) | (array == np.inf)).any():
+        return field(bits)
+    finite = np.isfinite(array)
+    return field(np.where(finite, image(np.where(finite, array, 0)), bits) + HIDDEN * (~finite | (array == lowest)))
 
 # Operators. Movements and arithmetic are computed in the field by the reference evaluator.
 MOVES = set("""Identity Shape Size Reshape Transpose Squeeze Unsqueeze Flatten Slice Split Concat Gather GatherND
     GatherElements ScatterND ScatterElements Expand Tile DepthToSpace SpaceToDepth Where Pad ConstantOfShape CumSum
     Trilu""".split())
+CARRIED = MOVES - {"CumSum", "Pad"} | {"Add", "Mul"}  # hidden elements with the others
 ARITHMETIC = set("""Add Sub Mul Div Neg Sum Mean Reciprocal Sqrt Pow MatMul Gemm Einsum Conv ConvTranspose ReduceSum
     ReduceMean ReduceSumSquare ReduceL2 GlobalAveragePool InstanceNormalization LayerNormalization RMSNormalization""".split())
 TRUTH = set("Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual And Or Xor Not".split())
@@ -247,9 +261,12 @@ def lanes(a, x):
 def softmax(a, x):
     """A lane is a function of the differences to its first element."""
     x, back = lanes(a, x)
-    seed, place = hashed(a["point"], a["op"]), np.arange(x.shape[-1])
-    whole = scramble(seed, x - x[..., :1], place).sum(-1, keepdims=True, dtype=np.uint64)
-    return back(drawn(scramble(seed, whole, place), "field"))
+    seed, seen = hashed(a["point"], a["op"]), ~hidden(x)
+    seen |= ~seen.any(-1, keepdims=True) | (a["op"] != "Softmax")
+    place = seen.cumsum(-1)  # among the places that are not hidden
+    first = np.take_along_axis(x, seen.argmax(-1)[..., None], -1) if x.size else x
+    whole = np.where(seen, scramble(seed, x - first, place), 0).sum(-1, keepdims=True, dtype=np.uint64)
+    return back(field(np.where(seen, drawn(scramble(seed, whole, place), "field"), 0)))
 
 def ramp(a, x): return a["function"]("HardSigmoid", x)
 
@@ -612,7 +629,8 @@ class Run:
                 feeds |= {node.input[0]: x[0][tuple(at)], node.input[1]: np.maximum(x[1], 0)}
             y = reference(node, feeds, self.graph.opsets)
             fits = known or not any(map(is_float, y))
-            return [of_elements(v) if any(real) and is_float(v) else stored(v) for v in y] if fits else None
+            made = field if op in CARRIED else of_elements
+            return [made(v) if any(real) and is_float(v) else stored(v) for v in y] if fits else None
         except (Undecided, Unfit):
             raise
         except Exception as error:

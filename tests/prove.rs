@@ -13,6 +13,8 @@ mod functions;
 mod integers;
 #[path = "prove/judged.rs"]
 mod judged;
+#[path = "prove/masks.rs"]
+mod masks;
 #[path = "prove/operators.rs"]
 mod operators;
 #[path = "prove/planted.rs"]

@@ -93,6 +93,17 @@ impl DataType {
         )
     }
 
+    /// The lowest finite number of a floating-point type; `None` for other types.
+    pub(crate) fn lowest(self) -> Option<f64> {
+        match self {
+            Self::Float16 => Some(f16::MIN.to_f64()),
+            Self::BFloat16 => Some(bf16::MIN.to_f64()),
+            Self::Float => Some(f32::MIN.into()),
+            Self::Double => Some(f64::MIN),
+            _ => None,
+        }
+    }
+
     /// The largest relative error of rounding a number to this floating-point type, if the result
     /// is normal.
     pub fn rounding(self) -> f64 {

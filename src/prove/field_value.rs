@@ -24,6 +24,9 @@ const SMALL: u64 = 4;
 const OUTLYING: u64 = 8;
 const OUTLIERS: [i64; 6] = [-100, -2, -1, 511, 32_767, 1 << 20];
 
+/// The bit of an element that a softmax counts as −∞. The other bits are its image.
+pub(super) const HIDDEN: u32 = 1 << 31;
+
 /// A tensor of field elements in row-major order. Copies share the elements.
 pub(super) type Elements = ArcArray<u32, IxDyn>;
 
@@ -35,6 +38,9 @@ pub(super) type Integers = ArcArray<i64, IxDyn>;
 pub(super) enum FieldValue {
     /// Floats.
     Field(Elements),
+    /// Floats of which at least one is −∞, or counts as −∞ in a softmax. Such elements have the bit
+    /// [`HIDDEN`].
+    Masked(Elements),
     /// Known integers.
     Int(Integers),
     /// Integers that depend on random elements. Each is represented by an uninterpreted element.
@@ -49,6 +55,9 @@ macro_rules! either {
         match $value {
             $crate::prove::field_value::FieldValue::Field($array) => {
                 $crate::prove::field_value::FieldValue::field($result)
+            }
+            $crate::prove::field_value::FieldValue::Masked($array) => {
+                $crate::prove::field_value::FieldValue::masked($result)
             }
             $crate::prove::field_value::FieldValue::Int($array) => {
                 $crate::prove::field_value::FieldValue::int($result)
@@ -75,6 +84,14 @@ impl FieldValue {
     /// Floats.
     pub(super) fn field(elements: ArrayD<u32>) -> Self {
         Self::Field(row_major(elements))
+    }
+
+    /// Floats of which some may have the bit [`HIDDEN`].
+    pub(super) fn masked(elements: ArrayD<u32>) -> Self {
+        match elements.iter().any(|element| element & HIDDEN != 0) {
+            true => Self::Masked(row_major(elements)),
+            false => Self::field(elements),
+        }
     }
 
     /// Integers.
@@ -118,7 +135,9 @@ impl FieldValue {
     /// The extents; `None` if they are unknown.
     pub(super) fn shape(&self) -> Option<&[usize]> {
         match self {
-            Self::Field(elements) | Self::Varying(elements) => Some(elements.shape()),
+            Self::Field(elements) | Self::Masked(elements) | Self::Varying(elements) => {
+                Some(elements.shape())
+            }
             Self::Int(integers) => Some(integers.shape()),
             Self::Opaque(_) => None,
         }
@@ -133,18 +152,30 @@ impl FieldValue {
     pub(super) fn images(&self) -> Option<Elements> {
         match self {
             Self::Field(elements) | Self::Varying(elements) => Some(elements.clone()),
+            Self::Masked(elements) => {
+                Some(elements.mapv(|element| element & !HIDDEN).into_shared())
+            }
             Self::Int(integers) => Some(integers.mapv(field::of_int).into_shared()),
             Self::Opaque(_) => None,
         }
     }
 
-    /// Its digest.
+    /// The value with hidden elements as ordinary ones.
+    pub(super) fn unmasked(&self) -> Self {
+        match self {
+            Self::Masked(elements) => Self::field(elements.mapv(|element| element & !HIDDEN)),
+            other => other.clone(),
+        }
+    }
+
+    /// Its digest, in which hidden elements are ordinary ones.
     pub(super) fn digest(&self, key: u64) -> Digest {
         let mut hash = Hash::new(key, "value");
         hash.number(match self {
             Self::Field(_) => 0,
             Self::Int(_) => 1,
             Self::Varying(_) => 2,
+            Self::Masked(_) => return self.unmasked().digest(key),
             Self::Opaque(digest) => return *digest,
         });
         let shape = self.shape().unwrap_or_default();
@@ -154,7 +185,7 @@ impl FieldValue {
                 hash.all(slice(elements), u32::to_le_bytes)
             }
             Self::Int(integers) => hash.all(slice(integers), i64::to_le_bytes),
-            Self::Opaque(_) => {}
+            Self::Masked(_) | Self::Opaque(_) => {}
         }
         hash.finish()
     }
@@ -183,16 +214,19 @@ pub(super) fn slice<T>(array: &ArcArray<T, IxDyn>) -> &[T] {
     array.as_slice().expect("in row-major order")
 }
 
-/// The image of a tensor of floats. If an element is not finite, all elements become random ones
-/// that depend on their bits.
-pub(super) fn of_floats(floats: ArrayD<f64>, key: u64) -> FieldValue {
-    if floats.iter().all(|number| number.is_finite()) {
-        return FieldValue::field(
-            floats.mapv(|number| field::of_float(number).unwrap_or_default()),
-        );
+/// The image of a tensor of floats. −∞ and the lowest number of the type count as −∞ in a softmax. If
+/// an element is +∞ or NaN, all elements become random ones that depend on their bits.
+pub(super) fn of_floats(floats: ArrayD<f64>, data_type: Option<DataType>, key: u64) -> FieldValue {
+    let (unknown, lowest) = (of_bits(key), data_type.and_then(DataType::lowest));
+    let is_wild = |number: &f64| number.is_nan() || *number == f64::INFINITY;
+    if floats.iter().any(is_wild) {
+        return FieldValue::field(floats.mapv(|number| unknown.value(number.to_bits())));
     }
-    let unknown = of_bits(key);
-    FieldValue::field(floats.mapv(|number| unknown.value(number.to_bits())))
+    FieldValue::masked(floats.mapv(|number| match field::of_float(number) {
+        Some(image) if Some(number) == lowest => image | HIDDEN,
+        Some(image) => image,
+        None => unknown.value(number.to_bits()) | HIDDEN,
+    }))
 }
 
 /// The element that represents −∞.
@@ -207,10 +241,8 @@ fn of_bits(key: u64) -> Unknown {
 
 /// The image of constants that were computed by more than arithmetic.
 pub(super) fn of_numbers(numbers: &ArrayD<f64>, key: u64) -> FieldValue {
-    of_floats(
-        numbers.mapv(|number| if number.abs() < DECIDED { 0.0 } else { number }),
-        key,
-    )
+    let decided = numbers.mapv(|number| if number.abs() < DECIDED { 0.0 } else { number });
+    of_floats(decided, None, key)
 }
 
 /// The image of a Softmax along these axes. If all elements of a lane are equal, each is the
@@ -238,18 +270,21 @@ pub(super) fn of_shares(numbers: &ArrayD<f64>, along: Range<usize>, key: u64) ->
 }
 
 /// The image of stored floats, which are read part by part; `None` if they cannot be read.
-fn of_stored(floats: &Floats, key: u64) -> Option<FieldValue> {
+fn of_stored(floats: &Floats, data_type: Option<DataType>, key: u64) -> Option<FieldValue> {
     let count = floats.shape().iter().product();
+    let lowest = data_type.and_then(DataType::lowest);
     let (mut elements, mut buffer, mut numbers) = (Vec::with_capacity(count), vec![], [0.0; READ]);
     while elements.len() < count {
         let numbers = &mut numbers[..READ.min(count - elements.len())];
         floats.read(elements.len(), &mut buffer, numbers).ok()?;
-        let finite = numbers.iter().map_while(|&number| field::of_float(number));
-        let before = elements.len();
-        elements.extend(finite);
-        if elements.len() < before + numbers.len() {
-            return floats.all().ok().map(|all| of_floats(all, key));
+        if numbers
+            .iter()
+            .any(|number| Some(*number) == lowest || !number.is_finite())
+        {
+            let all = floats.all().ok()?;
+            return Some(of_floats(all, data_type, key));
         }
+        elements.extend(numbers.iter().filter_map(|&number| field::of_float(number)));
     }
     ArrayD::from_shape_vec(floats.shape(), elements)
         .ok()
@@ -260,7 +295,7 @@ fn of_stored(floats: &Floats, key: u64) -> Option<FieldValue> {
 pub(super) fn of_tensor(tensor: &TensorProto, externals: &Externals, key: u64) -> FieldValue {
     if let Some(floats) = Floats::new(tensor, externals)
         .ok()
-        .and_then(|floats| of_stored(&floats, key))
+        .and_then(|floats| of_stored(&floats, tensor::data_type(tensor).ok(), key))
     {
         return floats;
     }

@@ -90,7 +90,7 @@ impl Evaluation<'_> {
         Some(match self.softmax_lane(node, numbers.ndim()) {
             Some(along) => of_shares(&numbers, along, self.point.key),
             None if is_wide => of_numbers(&numbers, self.point.key),
-            None => of_floats(numbers, self.point.key),
+            None => of_floats(numbers, analysis.facts.data_type(value), self.point.key),
         })
     }
 

@@ -352,7 +352,9 @@ impl Formals {
     /// A random value with these extents and the kind of another one.
     fn of_kind(&self, slot: usize, shape: &[usize], like: &FieldValue) -> FieldValue {
         match like {
-            FieldValue::Field(_) => FieldValue::random(self.seed(slot), shape, false),
+            FieldValue::Field(_) | FieldValue::Masked(_) => {
+                FieldValue::random(self.seed(slot), shape, false)
+            }
             FieldValue::Opaque(_) => FieldValue::Opaque(self.seed(slot)),
             _ => FieldValue::drawn(self.seed(slot), shape, DataType::Int64),
         }

@@ -406,7 +406,8 @@ impl<'w> Evaluation<'w> {
         // difference proves nothing.
         let category = origin.node.category();
         let is_of_each = category.is_some_and(Category::is_elementwise);
-        let is_computed = is_of_each && matches!(made, FieldValue::Field(_));
+        let is_float = matches!(made, FieldValue::Field(_) | FieldValue::Masked(_));
+        let is_computed = is_of_each && is_float;
         let is_of_point = self.is_of_point.get() && !is_computed;
         let is_unsure = origin.is_guessed && (origin.reads_opaque || is_of_point);
         if matches!(made, FieldValue::Opaque(_)) || is_unsure {

@@ -13,6 +13,7 @@ use crate::prove::field;
 use crate::prove::field_value::{FieldValue, lowest};
 use crate::prove::operators::interpolated::interpolated;
 use crate::prove::operators::lane_functions::{deformed, of_lanes};
+use crate::prove::operators::masked::{as_fields, carried, reads_mask};
 use crate::prove::operators::recurrent::{of_projection, of_sums};
 use crate::prove::operators::uninterpreted::{
     activated, biased, element_wise, ramp, softmax, softsign,
@@ -47,6 +48,18 @@ impl Evaluation<'_> {
                 made => return Ok((made?, true)),
             }
         }
+        let call = match reads_mask(&call) {
+            true if function.is_none()
+                && let Ok(made) = carried(&call) =>
+            {
+                return Ok((made, false));
+            }
+            true => Call {
+                inputs: as_fields(&call),
+                ..call
+            },
+            false => call,
+        };
         if let Some(made) = self.interpreted(&call, function, location)? {
             return Ok((made, false));
         }

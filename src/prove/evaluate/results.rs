@@ -146,7 +146,7 @@ fn operand(call: &Call, name: &str, location: &Location) -> Option<Operand> {
     };
     Some(Operand {
         shape: value.shape()?.to_vec(),
-        is_integer: !matches!(value, FieldValue::Field(_)),
+        is_integer: !matches!(value, FieldValue::Field(_) | FieldValue::Masked(_)),
         ints,
     })
 }

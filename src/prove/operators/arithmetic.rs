@@ -54,7 +54,7 @@ fn repeats(shape: &[usize], operand: &[usize]) -> bool {
 }
 
 /// Reserves room for the result of two operands.
-fn room(call: &Call) -> Result<(), Unmade> {
+pub(super) fn room(call: &Call) -> Result<(), Unmade> {
     let shape = broadcast(call.shape(0)?, call.shape(1)?).ok_or(Unmade::Misfit)?;
     call.allowance.room(&shape)
 }

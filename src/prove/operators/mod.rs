@@ -10,6 +10,7 @@ mod gathers;
 pub(super) mod integers;
 pub(super) mod interpolated;
 pub(super) mod lane_functions;
+pub(super) mod masked;
 pub(super) mod movement;
 mod normalizers;
 mod padded;
@@ -177,7 +178,7 @@ impl Call<'_> {
         match self.value(slot)? {
             FieldValue::Int(integers) => Ok(integers.clone()),
             FieldValue::Varying(elements) => Ok(elements.mapv(i64::from).into_shared()),
-            FieldValue::Field(_) => Err(Unmade::Misfit),
+            FieldValue::Field(_) | FieldValue::Masked(_) => Err(Unmade::Misfit),
             FieldValue::Opaque(_) => Err(Unmade::Uncovered),
         }
     }
@@ -190,7 +191,7 @@ impl Call<'_> {
     /// Extents, axes or places. Floats are refused.
     fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, Unmade> {
         match self.optional(slot) {
-            Some(FieldValue::Field(_)) => Err(Unmade::Misfit),
+            Some(FieldValue::Field(_) | FieldValue::Masked(_)) => Err(Unmade::Misfit),
             given => given
                 .map(|_| Ok(slice(self.integers(slot)?).to_vec()))
                 .transpose(),

@@ -31,6 +31,11 @@ pub(crate) fn reshaped(value: &FieldValue, shape: &[usize]) -> Result<FieldValue
                 .into_shape_with_order(shape)
                 .expect("as many elements"),
         ),
+        FieldValue::Masked(elements) => FieldValue::Masked(
+            elements
+                .into_shape_with_order(shape)
+                .expect("as many elements"),
+        ),
         FieldValue::Varying(elements) => FieldValue::Varying(
             elements
                 .into_shape_with_order(shape)
@@ -358,7 +363,7 @@ fn has_integer_images(value: &FieldValue) -> bool {
     match value {
         FieldValue::Int(integers) => integers.iter().all(|&number| number >= 0),
         FieldValue::Varying(_) => true,
-        FieldValue::Field(_) | FieldValue::Opaque(_) => false,
+        FieldValue::Field(_) | FieldValue::Masked(_) | FieldValue::Opaque(_) => false,
     }
 }
 

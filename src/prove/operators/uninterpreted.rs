@@ -3,10 +3,11 @@
 
 use ndarray::ArrayD;
 
+use super::masked::elements;
 use super::{Call, Made, Unmade, axis, inverses, products, windows, zip};
 use crate::onnx::operator::softmax_axis;
 use crate::prove::field;
-use crate::prove::field_value::{FieldValue, row_major, slice};
+use crate::prove::field_value::{FieldValue, HIDDEN, row_major, slice};
 use crate::prove::random::{Digest, Hash, Unknown};
 use crate::recipe::broadcast;
 
@@ -193,9 +194,10 @@ fn slope(number: f32) -> Result<u32, Unmade> {
 }
 
 /// Softmax and LogSoftmax: functions of the differences of a lane to its first element. The results
-/// of a Softmax sum to 1.
+/// of a Softmax sum to 1. Hidden places of a lane have the result 0, and the others do not depend on
+/// them.
 pub(crate) fn softmax(call: &Call, function: Digest) -> Made {
-    let elements = call.field(0)?;
+    let elements = elements(call, 0)?;
     let shape = elements.shape();
     call.allowance.room(shape)?;
     let (absent, alone) = softmax_axis(call.opset);
@@ -208,27 +210,44 @@ pub(crate) fn softmax(call: &Call, function: Digest) -> Made {
     let unknown = Unknown::new(function);
     let are_shares = call.node.op_type() == "Softmax";
     let mut made = slice(elements).to_vec();
+    let mut own = vec![];
     for block in made.chunks_mut((lane * inner).max(1)) {
         for start in 0..inner {
-            let first = block[start];
             let places = (start..lane * inner).step_by(inner);
-            // Two states of 64 bits, because many elements are mixed into one state.
-            let states =
-                places
-                    .clone()
-                    .fold([unknown.start(), !unknown.start()], |states, place| {
-                        let difference = field::sub(block[place], first).into();
-                        states.map(|state| unknown.with(state, difference))
-                    });
-            let of_lane = Unknown::new(u128::from(states[0]) << 64 | u128::from(states[1]));
-            let numbers = (0..).map(|count| of_lane.value(count));
-            let sum = numbers.clone().take(places.len()).fold(0, field::add);
-            let share = field::inverse(sum).filter(|_| are_shares).unwrap_or(1);
-            for (number, place) in numbers.zip(places) {
-                block[place] = field::mul(number, share);
+            own.clear();
+            own.extend(places.clone().map(|place| block[place]));
+            lane_shares(&mut own, unknown, are_shares);
+            for (place, &number) in places.zip(&own) {
+                block[place] = number;
             }
         }
     }
     let made = ArrayD::from_shape_vec(shape, made).map_err(|_| Unmade::Uncovered)?;
     Ok(vec![FieldValue::field(made)])
+}
+
+/// Replaces a lane by its Softmax or LogSoftmax. Hidden places count if there are no others.
+fn lane_shares(lane: &mut [u32], unknown: Unknown, are_shares: bool) {
+    if lane.iter().all(|element| element & HIDDEN != 0) {
+        lane.iter_mut().for_each(|element| *element &= !HIDDEN);
+    }
+    let visible = lane.iter().filter(|&element| element & HIDDEN == 0);
+    let first = visible.clone().next().copied().unwrap_or_default();
+    // Two states of 64 bits, because many elements are mixed into one state.
+    let states = visible
+        .clone()
+        .fold([unknown.start(), !unknown.start()], |states, &element| {
+            let difference = field::sub(element, first).into();
+            states.map(|state| unknown.with(state, difference))
+        });
+    let of_lane = Unknown::new(u128::from(states[0]) << 64 | u128::from(states[1]));
+    let mut numbers = (0..).map(|count| of_lane.value(count));
+    let sum = numbers.clone().take(visible.count()).fold(0, field::add);
+    let share = field::inverse(sum).filter(|_| are_shares).unwrap_or(1);
+    for element in lane {
+        *element = match *element & HIDDEN {
+            0 => field::mul(numbers.next().unwrap_or_default(), share),
+            _ => 0,
+        };
+    }
 }

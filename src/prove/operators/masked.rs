@@ -1,0 +1,113 @@
+//! Operators on masks: floats of which some are −∞, or count as −∞ in a softmax.
+//!
+//! A softmax gives such a place exactly 0, and no other place of its lane depends on it. Movements,
+//! sums and selections carry these places to the softmax. For every other operator they are
+//! ordinary elements.
+
+use ndarray::ArrayD;
+
+use super::arithmetic::zip;
+use super::{Call, Made, Unmade, interpret};
+use crate::prove::field;
+use crate::prove::field_value::{Elements, FieldValue, HIDDEN};
+
+/// Operators that only move elements, if their indices and conditions are known.
+const MOVEMENTS: &[&str] = &[
+    "Cast",
+    "Concat",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "Identity",
+    "Reshape",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Trilu",
+    "Unsqueeze",
+    "Where",
+];
+
+/// Whether an input of a call is a mask.
+pub(crate) fn reads_mask(call: &Call) -> bool {
+    let mut inputs = call.inputs.iter().flatten();
+    inputs.any(|input| matches!(input, FieldValue::Masked(_)))
+}
+
+/// The results of an operator that carries the places of a mask.
+///
+/// # Errors
+/// [`Unmade::Uncovered`] for every other operator.
+pub(crate) fn carried(call: &Call) -> Made {
+    match call.node.op() {
+        ("", "Add") => sum(call),
+        ("", "Mul") => product(call),
+        ("", op) if MOVEMENTS.contains(&op) && is_directed(call) => moved(call),
+        _ => Err(Unmade::Uncovered),
+    }
+}
+
+/// The inputs with masks as ordinary elements. A softmax keeps its mask.
+pub(crate) fn as_fields(call: &Call) -> Vec<Option<FieldValue>> {
+    if call.node.op() == ("", "Softmax") {
+        return call.inputs.clone();
+    }
+    let inputs = call.inputs.iter();
+    inputs
+        .map(|input| input.as_ref().map(FieldValue::unmasked))
+        .collect()
+}
+
+/// Whether no input is unknown.
+fn is_directed(call: &Call) -> bool {
+    let mut inputs = call.inputs.iter().flatten();
+    !inputs.any(|input| matches!(input, FieldValue::Varying(_) | FieldValue::Opaque(_)))
+}
+
+/// The results of a movement, which treats elements with the bit [`HIDDEN`] like all others.
+fn moved(call: &Call) -> Made {
+    let inputs = call.inputs.iter().map(|input| match input {
+        Some(FieldValue::Masked(elements)) => Some(FieldValue::Field(elements.clone())),
+        input => input.clone(),
+    });
+    let plain = Call {
+        inputs: inputs.collect(),
+        ..*call
+    };
+    let made = interpret(&plain)?.into_iter().map(|made| match made {
+        FieldValue::Field(elements) => FieldValue::masked(elements.into_owned()),
+        made => made,
+    });
+    Ok(made.collect())
+}
+
+/// A sum. A place is hidden if it is hidden in an operand.
+fn sum(call: &Call) -> Made {
+    element_wise(call, |a, b| {
+        field::add(a & !HIDDEN, b & !HIDDEN) | (a | b) & HIDDEN
+    })
+}
+
+/// A product. A hidden place stays hidden if its factor is 1.
+fn product(call: &Call) -> Made {
+    element_wise(call, |a, b| match (a, b) {
+        (1, other) | (other, 1) => other,
+        _ => field::mul(a & !HIDDEN, b & !HIDDEN),
+    })
+}
+
+fn element_wise(call: &Call, f: fn(u32, u32) -> u32) -> Made {
+    super::arithmetic::room(call)?;
+    let made: Option<ArrayD<u32>> = zip(elements(call, 0)?, elements(call, 1)?, f);
+    Ok(vec![FieldValue::masked(made.ok_or(Unmade::Misfit)?)])
+}
+
+/// The elements of an input, with their bits [`HIDDEN`].
+pub(super) fn elements<'c>(call: &'c Call, slot: usize) -> Result<&'c Elements, Unmade> {
+    match call.value(slot)? {
+        FieldValue::Field(elements) | FieldValue::Masked(elements) => Ok(elements),
+        _ => Err(Unmade::Uncovered),
+    }
+}
