@@ -120,7 +120,10 @@ impl<'l> Left<'l> {
                             .map(String::as_str),
                     );
                 }
-                Change::Float(..) | Change::AddBehind(..) | Change::Mul { .. } => {}
+                Change::Float(..)
+                | Change::AddBehind(..)
+                | Change::Mul { .. }
+                | Change::FromInput { .. } => {}
             }
         }
         Self {

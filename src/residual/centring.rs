@@ -7,7 +7,7 @@
 //! squares is the variance.
 //!
 //! If the constants of a writer cannot be projected, an operator after it subtracts the mean in
-//! each run.
+//! each run. For a stream that begins with an input of the model, `input_mean` subtracts it.
 
 use std::collections::BTreeMap;
 
@@ -24,13 +24,14 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
 
+use crate::residual::input_mean;
 use crate::residual::layer_norm_to_rms::{has_range, without_mean};
-use crate::residual::streams::{Channels, ReadBy, Stream, WrittenBy};
+use crate::residual::streams::{Channels, ReadBy, Stream, StreamWriter, WrittenBy};
 
 /// The number of normalizers that must lose their mean for each mean that is subtracted at run
-/// time. A subtraction reads and writes all values, as a normalizer does, and a normalizer without
-/// a mean is only a little cheaper.
-const WORTH: usize = 8;
+/// time. A subtraction reads all values twice and writes them once; it takes as long as one to
+/// three normalizers save.
+const WORTH: usize = 4;
 
 /// A constant with more elements is not copied for the stream if it has other readers.
 const SMALL: usize = 1 << 14;
@@ -101,6 +102,8 @@ struct WriterChanges {
     projected: Vec<(NodeId, Change)>,
     /// Values whose mean is subtracted after the writer.
     taken_off: Vec<(NodeId, Channels)>,
+    /// Inputs of the model whose mean is subtracted.
+    inputs: Vec<Channels>,
 }
 
 impl Writers<'_> {
@@ -108,6 +111,10 @@ impl Writers<'_> {
     fn check_unseen(&self) -> Result<(), Refusal> {
         let graph = &self.analysis.graph;
         for reader in &self.stream.readers {
+            // Other readers of an input of the model read it with its mean.
+            if self.is_input(reader.at) {
+                continue;
+            }
             let who = match reader.by {
                 ReadBy::Normalizer(site)
                     if self.cores[site].as_ref().is_some_and(|core| core.centred) =>
@@ -136,6 +143,7 @@ impl Writers<'_> {
         let WriterChanges {
             mut projected,
             taken_off,
+            inputs,
         } = self.changes()?;
         // A constant operand needs no projection if the mean of its sum is subtracted.
         let behind: HashSet<NodeId> = taken_off.iter().map(|&(node, _)| node).collect();
@@ -143,17 +151,15 @@ impl Writers<'_> {
         // A normalizer that writes to the stream stays, since its result is centred.
         normalizers
             .retain(|(_, replacement)| !replacement.nodes.iter().any(|node| behind.contains(node)));
-        if normalizers.len() < WORTH * behind.len() {
-            let (places, saved) = (behind.len(), normalizers.len());
+        let mut subtracted = self.subtracted(&taken_off, &inputs);
+        let (places, saved) = (subtracted.len(), normalizers.len());
+        if let Some(first) = subtracted.first()
+            && saved < WORTH * places
+        {
             let reason =
                 format!("the mean would be taken off at {places} places, for {saved} normalizers");
-            return Err(Refusal::new(
-                Reason::NoGain(reason),
-                graph.name(taken_off[0].0),
-            ));
+            return Err(Refusal::new(Reason::NoGain(reason), first));
         }
-        let names = behind.iter().map(|&node| graph.name(node).to_owned());
-        let mut subtracted: Vec<String> = names.collect();
         subtracted.sort();
         let names = normalizers
             .iter()
@@ -163,10 +169,15 @@ impl Writers<'_> {
             constants: projected.len(),
             subtracted,
         };
-        let mut edits: Vec<Edit> = projected
-            .into_iter()
-            .map(|(node, change)| self.edit(node, change))
-            .collect();
+        let mut edits = vec![];
+        for at in inputs {
+            edits.extend(input_mean::subtracted(graph, self.sites, self.stream, at));
+            for (_, replacement) in &mut normalizers {
+                input_mean::read_without(graph, at, replacement);
+            }
+        }
+        let projected = projected.into_iter();
+        edits.extend(projected.map(|(node, change)| self.edit(node, change)));
         let mut done = HashSet::default();
         for (node, at) in taken_off.into_iter().filter(|&(node, _)| done.insert(node)) {
             let replacement = self
@@ -180,15 +191,36 @@ impl Writers<'_> {
         Ok(Centred { outcome, edits })
     }
 
+    /// The names of the inputs and the nodes whose mean would be subtracted.
+    fn subtracted(&self, taken_off: &[(NodeId, Channels)], inputs: &[Channels]) -> Vec<String> {
+        let graph = &self.analysis.graph;
+        let mut done = HashSet::default();
+        let inputs = inputs.iter().map(|at| graph.value_name(at.value));
+        let nodes = taken_off.iter().filter(|&&(node, _)| done.insert(node));
+        let nodes = nodes.map(|&(node, _)| graph.name(node));
+        inputs.chain(nodes).map(str::to_owned).collect()
+    }
+
+    /// Whether the stream begins here with an input of the model.
+    fn is_input(&self, at: Channels) -> bool {
+        let source = WrittenBy::Input;
+        self.analysis.graph.is_input(at.value)
+            && self.stream.writers.contains(&StreamWriter { at, source })
+    }
+
     /// The changes that centre the writers.
     ///
     /// # Errors
-    /// A refusal if the stream is an input of the model.
+    /// A refusal if a value of the stream has no producer and is no input of the model.
     fn changes(&self) -> Result<WriterChanges, Refusal> {
         let graph = &self.analysis.graph;
         let mut changes = WriterChanges::default();
         for writer in &self.stream.writers {
             let node = match writer.source {
+                WrittenBy::Input if self.is_input(writer.at) => {
+                    changes.inputs.push(writer.at);
+                    continue;
+                }
                 WrittenBy::Input => {
                     return Err(Refusal::new(
                         Reason::GraphInput,

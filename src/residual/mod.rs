@@ -7,6 +7,7 @@
 pub(crate) mod centring;
 pub(crate) mod constant_norms;
 pub(crate) mod exponents;
+mod input_mean;
 mod layer_norm_to_rms;
 pub(crate) mod norm_merging;
 mod scaled_operators;

@@ -46,6 +46,7 @@ pub(crate) fn apply(
         sites: &[],
         computed,
         taken: HashMap::default(),
+        from_inputs: HashMap::default(),
         stored,
     };
     let mut failed = vec![];
@@ -97,6 +98,8 @@ struct Work<'w, 'm> {
     computed: AllComputed,
     /// The tensors that replace each constant, with their indices in `stored`.
     taken: HashMap<ValueId, Vec<(Imprint, usize)>>,
+    /// The names of new values of inputs: as proposed, and in the model.
+    from_inputs: HashMap<String, String>,
 }
 
 /// The elements of a stored tensor, to find equal tensors.
@@ -191,6 +194,7 @@ impl Work<'_, '_> {
                 made,
             } => self.chain(nodes, *input, *output, made)?,
             Change::Replace(replacement) => self.replace(replacement)?,
+            Change::FromInput { readers, made } => self.at_inputs(readers, made)?,
         }
         Ok(())
     }
@@ -379,19 +383,7 @@ impl Work<'_, '_> {
         let replaced = replacement.nodes.iter();
         let mut free: HashSet<&str> = replaced.map(|&node| self.graph.name(node)).collect();
         for node in &replacement.made {
-            let mut node = node.clone();
-            for output in node
-                .output
-                .iter()
-                .filter(|output| self.graph.value(output).is_none())
-            {
-                names.insert(output.clone(), self.editor.fresh(output));
-            }
-            for name in node.input.iter_mut().chain(&mut node.output) {
-                if let Some(new_name) = names.get(name) {
-                    new_name.clone_into(name);
-                }
-            }
+            let mut node = self.named(node, &mut names);
             // One new node may keep the name of a node that it replaces.
             if !free.remove(node.name()) {
                 node.name = Some(self.editor.fresh(node.name()));
@@ -400,6 +392,47 @@ impl Work<'_, '_> {
             self.editor.insert_behind(last, node);
         }
         Ok(())
+    }
+
+    /// Inserts nodes that read inputs of the model before all others. These readers read the result
+    /// of the last new node.
+    fn at_inputs(
+        &mut self,
+        readers: &[(NodeId, usize)],
+        made: &Replacement,
+    ) -> Result<(), Reason> {
+        let mut names = self.store_constants(&made.constants)?;
+        for node in &made.made {
+            let mut node = self.named(node, &mut names);
+            node.name = Some(self.editor.fresh(node.name()));
+            // A reader may be in a body, but the main graph has the inputs.
+            move_to(&mut node, "");
+            self.editor.insert_first(node);
+        }
+        let last = made.made.last().and_then(|node| node.output.first());
+        let result = last.and_then(|last| names.get(last));
+        let result = result.cloned().ok_or(Reason::GraphInput)?;
+        for &(node, slot) in readers {
+            self.editor.set_input(node, slot, &result);
+        }
+        self.from_inputs.extend(names);
+        Ok(())
+    }
+
+    /// A copy of a new node with the names of the model. `names` maps names of the change to them.
+    fn named(&mut self, node: &NodeProto, names: &mut HashMap<String, String>) -> NodeProto {
+        let mut node = node.clone();
+        for output in &node.output {
+            if self.graph.value(output).is_none() {
+                names.insert(output.clone(), self.editor.fresh(output));
+            }
+        }
+        for name in node.input.iter_mut().chain(&mut node.output) {
+            if let Some(new_name) = names.get(name).or_else(|| self.from_inputs.get(name)) {
+                new_name.clone_into(name);
+            }
+        }
+        node
     }
 
     /// Stores the constants of a replacement. Returns a map from their names in the replacement to

@@ -70,10 +70,18 @@ pub(crate) enum Change {
     },
     /// Fewer or cheaper nodes replace nodes.
     Replace(Replacement),
+    /// New nodes compute a value from inputs of the model. Only the named readers, and new nodes of
+    /// later changes, read it.
+    FromInput {
+        /// The readers of the last new value, as pairs of node and input.
+        readers: Vec<(NodeId, usize)>,
+        /// The new nodes. They replace none.
+        made: Replacement,
+    },
 }
 
 impl Change {
-    /// The new tensors of the change, except those of a [`Change::Replace`].
+    /// The new tensors of the change, except those of a [`Replacement`].
     pub(crate) fn tensors(&self) -> Vec<&NewTensor> {
         match self {
             Change::Input(_, _, tensor)
@@ -82,7 +90,10 @@ impl Change {
                 vec![tensor]
             }
             Change::Chain { made, .. } => made.iter().map(|(_, tensor)| tensor).collect(),
-            Change::NoInput(..) | Change::Float(..) | Change::Replace(_) => vec![],
+            Change::NoInput(..)
+            | Change::Float(..)
+            | Change::Replace(_)
+            | Change::FromInput { .. } => vec![],
         }
     }
 
@@ -93,7 +104,9 @@ impl Change {
             Change::Float(node, ..) | Change::AddBehind(node, _) => vec![*node],
             Change::Chain { nodes, .. } => nodes.clone(),
             Change::Replace(replacement) => replacement.nodes.clone(),
-            Change::Mul { readers, .. } => readers.iter().map(|&(node, _)| node).collect(),
+            Change::Mul { readers, .. } | Change::FromInput { readers, .. } => {
+                readers.iter().map(|&(node, _)| node).collect()
+            }
         }
     }
 }

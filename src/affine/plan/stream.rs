@@ -42,7 +42,8 @@ pub enum Centring {
         normalizers: Vec<String>,
         /// The number of constants that are written without their mean.
         constants: usize,
-        /// The nodes after which the mean is subtracted.
+        /// The nodes after which the mean is subtracted, and the inputs of the model that begin
+        /// without it.
         subtracted: Vec<String>,
     },
     /// The mean stays.

@@ -441,11 +441,57 @@ fn scalar_added_to_a_stream_is_centred_away() {
 }
 
 #[test]
-fn graph_input_stream_is_not_centred() {
-    assert_eq!(
-        keeps_mean(&blocks("input x0 batch 3 4", "o = MatMul(n8, p)")),
-        Reason::GraphInput
+fn stream_that_is_an_input_is_centred_once_at_the_input() {
+    let text = blocks("input x0 batch 3 4", "o = MatMul(n8, p)");
+    assert_eq!(is_centred(&text), (9, 16, vec!["x0".to_owned()]));
+    let fused = centre(&model(&text));
+    let operators = operators(&fused.model);
+    assert_eq!(operators[..2], ["ReduceMean", "Sub"]);
+    let subtractions = operators.iter().filter(|op| **op == "Sub");
+    assert_eq!(subtractions.count(), 1);
+}
+
+#[test]
+fn other_readers_of_an_input_read_it_with_its_mean() {
+    let text = blocks(
+        "input x0 batch 3 4
+         weight x0_without_mean 4 4
+         output q",
+        "c = MatMul(x0, x0_without_mean)
+         d = Tanh(x0)
+         e = Add(c, d)
+         q = Softmax(e) axis=-1
+         o = MatMul(n8, p)",
     );
+    assert_eq!(is_centred(&text), (9, 16, vec!["x0".to_owned()]));
+}
+
+#[test]
+fn embeddings_as_inputs_with_positions_are_centred_at_the_input() {
+    let stem = "input embeddings batch 3 4
+         weight positions 3 4
+         x0 = Add(embeddings, positions)";
+    let found = is_centred(&blocks(stem, "o = MatMul(n8, p)"));
+    assert_eq!(found, (9, 17, vec!["embeddings".to_owned()]));
+}
+
+#[test]
+fn three_normalizers_do_not_pay_for_a_mean_at_the_input() {
+    let text = "input x0 batch 3 4
+         weight p 4 4
+         scale g 4
+         shift t 4
+         n0 = LayerNormalization(x0, g, t)
+         f0 = MatMul(n0, p)
+         x1 = Add(f0, x0)
+         n1 = LayerNormalization(x1, g, t)
+         f1 = MatMul(n1, p)
+         x2 = Add(f1, x1)
+         n2 = LayerNormalization(x2, g, t)
+         o = MatMul(n2, p)
+         output o";
+    let reason = "the mean would be taken off at 1 places, for 3 normalizers";
+    assert_eq!(keeps_mean(text), Reason::NoGain(reason.to_owned()));
 }
 
 #[test]
