@@ -2,7 +2,7 @@
 //! map.
 
 pub(crate) mod apply;
-pub(crate) mod growth;
+pub(crate) mod shared_weights;
 pub(crate) mod item;
 pub(crate) mod linear;
 pub(crate) mod materialize;

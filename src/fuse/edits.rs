@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::affine::apply::apply;
-use crate::affine::growth::{beyond, growth};
+use crate::affine::shared_weights::{beyond, growth};
 use crate::affine::materialize::{Change, Edit, Failed};
 use crate::affine::plan::{Removal, Stored};
 use crate::analysis::Analysis;

@@ -10,7 +10,7 @@ use crate::fuse::observe::PassResult;
 use crate::fuse::pass::Settings;
 use crate::fuse::pipeline::PIPELINE;
 use crate::fuse::runner::PipelineRun;
-use crate::fuse::skips::{SkipSet, no_pattern};
+use crate::fuse::skip_patterns::{SkipSet, no_pattern};
 use crate::fuse::stage::PipelineStage;
 use crate::fuse::stop_after::StopAfter;
 use crate::onnx::Model;

@@ -8,7 +8,7 @@ use crate::analysis::Analysis;
 use crate::error::{Error, Result};
 use crate::fuse::growth_budget::GrowthBudget;
 use crate::fuse::plan_log::PlanLog;
-use crate::fuse::skips::SkipSet;
+use crate::fuse::skip_patterns::SkipSet;
 use crate::hash::HashSet;
 use crate::ir::NodeId;
 use crate::ir::regions::Flat;

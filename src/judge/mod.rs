@@ -4,25 +4,25 @@
 //! counts as its elements, or as a formula over the tensors of the first model that gives these elements up to
 //! rounding. The proof decides the identity. Only a run on an input shows a difference.
 
-mod candidates;
+mod match_tensors;
 mod casts;
 mod constants;
 mod elements;
 mod formulas;
 mod interface;
-mod normal;
+mod canonical_form;
 mod rounded;
 mod witness;
 
 use serde::Serialize;
 
-use self::candidates::Matched;
+use self::match_tensors::Matched;
 use crate::affine::plan::Stored;
 use crate::ir::Graph;
 use crate::onnx::Model;
 use crate::prove::{Proof, ProveOptions, foreign, same_function};
 
-pub use candidates::RoundedTensor;
+pub use match_tensors::RoundedTensor;
 pub use casts::NarrowingCast;
 pub use witness::Witness;
 
@@ -89,7 +89,7 @@ pub enum Judgement {
 pub fn judge(first: &Model, second: &Model, options: &ProveOptions) -> Judgement {
     match interface::aligned(first, second) {
         Ok(models) => {
-            let [first, second] = normal::normalised(models);
+            let [first, second] = canonical_form::normalised(models);
             Judge {
                 first,
                 second,
@@ -112,7 +112,7 @@ impl Judge<'_> {
     fn verdict(&self) -> Judgement {
         let [first, second] = [&self.first, &self.second];
         let matched = match foreign(first, second) {
-            Ok(foreign) => candidates::matched(first, second, &read(second, foreign)),
+            Ok(foreign) => match_tensors::matched(first, second, &read(second, foreign)),
             Err(_) => vec![],
         };
         let formulas: Vec<Stored> = matched.iter().map(|found| found.stored.clone()).collect();

@@ -14,7 +14,7 @@ use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::proto::{GraphProto, TensorProto};
 use crate::onnx::tensor::Floats;
 use crate::prove::field_value::{Elements, FieldValue, of_numbers, of_shares, of_tensor};
-use crate::recipe::promise::unread;
+use crate::recipe::lazy_tensor::unread;
 use crate::recipe::{Given, Op, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
 

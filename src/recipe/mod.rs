@@ -19,7 +19,7 @@
 mod evaluate;
 mod numbers;
 mod operations;
-pub(crate) mod promise;
+pub(crate) mod lazy_tensor;
 mod scaled;
 mod steps;
 #[cfg(test)]
@@ -39,7 +39,7 @@ pub(crate) use evaluate::part;
 pub(crate) use numbers::Numbers;
 pub(crate) use operations::broadcast;
 use operations::{aligned_extent, count, turn};
-pub(crate) use promise::{Given, Promise};
+pub(crate) use lazy_tensor::{Given, Promise};
 pub(crate) use steps::{RecipeStep, float_name, float_named};
 pub(crate) use windows::Windows;
 

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use crate::affine::linear::linear;
 use crate::affine::materialize::{Change, Edit, NewTensor};
 use crate::affine::plan::Centring;
-use crate::affine::recognize::statistics::Core;
+use crate::affine::recognize::decomposed_norm::Core;
 use crate::affine::recognize::{Replacement, Site, View};
 use crate::affine::rounding::Rounding;
 use crate::analysis::Analysis;

@@ -9,7 +9,7 @@
 
 use crate::affine::materialize::{Change, Edit, NewTensor};
 use crate::affine::plan::{Constancy, ConstantNorm};
-use crate::affine::recognize::statistics::Core;
+use crate::affine::recognize::decomposed_norm::Core;
 use crate::affine::recognize::{Replacement, Site, View, online};
 use crate::affine::rounding::Rounding;
 use crate::hash::HashSet;

@@ -4,7 +4,7 @@
 //! `γ·x/√(mean(x²) + ε)`, in the written-out form that tract and onnxruntime fuse into one
 //! operator. onnxruntime needs a scale after it, even if it is 1.
 
-use crate::affine::recognize::statistics::Core;
+use crate::affine::recognize::decomposed_norm::Core;
 use crate::affine::recognize::{Replacement, Site, View};
 use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId};

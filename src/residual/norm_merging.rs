@@ -8,7 +8,7 @@
 
 use crate::affine::materialize::Edit;
 use crate::affine::plan::{Follower, MergedNorm};
-use crate::affine::recognize::statistics::Core;
+use crate::affine::recognize::decomposed_norm::Core;
 use crate::affine::recognize::{Replacement, Site, View, online};
 use crate::analysis::node_view::At;
 use crate::hash::{HashMap, HashSet};

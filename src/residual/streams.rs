@@ -4,7 +4,7 @@
 //! The search begins at a normalizer. The axis of its statistics is that of the channels. From
 //! there it goes in both directions, through every node that ties values together (see `ties`).
 
-use crate::affine::recognize::statistics::Core;
+use crate::affine::recognize::decomposed_norm::Core;
 use crate::affine::recognize::{Site, View, online};
 use crate::affine::rule::Side;
 use crate::analysis::Analysis;

@@ -6,14 +6,14 @@
 
 use crate::affine::recognize::affine_chain::Chain;
 use crate::affine::recognize::pointwise::behind_casts;
-use crate::affine::recognize::statistics::{self, Core};
+use crate::affine::recognize::decomposed_norm::{self, Core};
 use crate::affine::recognize::{Part, Reset, Site, View};
 use crate::ir::{NodeId, ValueId};
 use crate::shape::facts::extent;
 
 /// The site around a core over the last axis.
 pub(super) fn site(view: &View, kind: &'static str, core: &Core) -> Site {
-    let mut site = statistics::site(view, kind, core);
+    let mut site = decomposed_norm::site(view, kind, core);
     // Parameters may have the type of the weights while statistics are computed in float32.
     let (output, casts) = behind_casts(view, core.output);
     let chain = view.chain_from(output);

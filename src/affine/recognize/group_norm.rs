@@ -5,7 +5,7 @@
 //! follow.
 
 use crate::affine::recognize::parameters::{Along, Operator, site};
-use crate::affine::recognize::statistics::{around, core, reshaped};
+use crate::affine::recognize::decomposed_norm::{around, core, reshaped};
 use crate::affine::recognize::{Normalizer, Site, View};
 use crate::analysis::axis_factors::AxisFactors;
 use crate::ir::{NodeId, ValueId};

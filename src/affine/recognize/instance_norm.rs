@@ -1,7 +1,7 @@
 //! IN: each channel of each sample has its own statistics over the places.
 
 use crate::affine::recognize::parameters::{Along, Operator, site};
-use crate::affine::recognize::{Normalizer, Site, View, statistics};
+use crate::affine::recognize::{Normalizer, Site, View, decomposed_norm};
 use crate::ir::NodeId;
 
 /// Instance Normalization.
@@ -18,7 +18,7 @@ impl Normalizer for InstanceNorm {
             };
             return site(view, node, &operator);
         }
-        let core = statistics::core(view, node)?;
+        let core = decomposed_norm::core(view, node)?;
         let places =
             !core.axes.is_empty() && core.axes.iter().all(|&axis| axis > 0 && axis < core.rank);
         let last = core.rank.checked_sub(1)?;
@@ -28,6 +28,6 @@ impl Normalizer for InstanceNorm {
             && places
             && core.axes != [last]
             && core.input_is_squared(view);
-        is_in.then(|| statistics::site(view, "IN", &core))
+        is_in.then(|| decomposed_norm::site(view, "IN", &core))
     }
 }

@@ -1,7 +1,7 @@
 //! LN: `γ(x − μ)/√(σ²+ε) + β` with the statistics of each token, as one operator or written out.
 
 use crate::affine::recognize::parameters::{Along, Operator, site};
-use crate::affine::recognize::{Normalizer, Site, View, fusible, statistics};
+use crate::affine::recognize::{Normalizer, Site, View, fusible, decomposed_norm};
 use crate::ir::NodeId;
 
 /// The name of the kind.
@@ -17,7 +17,7 @@ impl Normalizer for LayerNorm {
             ("com.microsoft", "LayerNormalization") => (1, 2),
             ("com.microsoft", "SkipLayerNormalization") => (2, 3),
             _ => {
-                let core = statistics::core(view, node)?;
+                let core = decomposed_norm::core(view, node)?;
                 let last = core.axes == [core.rank.checked_sub(1)?];
                 let is_ln = core.centred && !core.norm && last && core.input_is_squared(view);
                 return is_ln.then(|| fusible::site(view, NAME, &core));

@@ -48,7 +48,7 @@ mod shift;
 mod site;
 mod soft_capping;
 mod standardisation;
-pub(crate) mod statistics;
+pub(crate) mod decomposed_norm;
 mod switchable_norm;
 mod unified_norm;
 mod view;

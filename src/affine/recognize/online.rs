@@ -1,6 +1,6 @@
 //! The statistics of a recognized site: the value, the axes, and the kind of normalization.
 
-use crate::affine::recognize::statistics::{Core, scaled_core};
+use crate::affine::recognize::decomposed_norm::{Core, scaled_core};
 use crate::affine::recognize::{Family, Site, View};
 use crate::ir::NodeId;
 use crate::ir::axes::axis;

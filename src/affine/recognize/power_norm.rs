@@ -5,7 +5,7 @@
 
 use crate::affine::recognize::affine_chain::offline;
 use crate::affine::recognize::opaque::{BETA, Expansion, GAMMA, Opaque, VARIANCE, Written, fixed};
-use crate::affine::recognize::statistics::{Core, REACH, core, is_in_place, widening};
+use crate::affine::recognize::decomposed_norm::{Core, REACH, core, is_in_place, widening};
 use crate::affine::recognize::{Family, Kind, Normalizer, Replacement, Site, View, width};
 use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId, builder};

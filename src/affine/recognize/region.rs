@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::affine::recognize::View;
 use crate::affine::recognize::batch_invariant::Alike;
-use crate::affine::recognize::statistics::REACH;
+use crate::affine::recognize::decomposed_norm::REACH;
 use crate::ir::{NodeId, ValueId};
 
 /// The number of regions that are tried for a node.

@@ -1,7 +1,7 @@
 //! RMSNorm: `γx/√(mean(x²)+ε)`, as one operator or written out. γ may be written as `1 + γ`.
 
 use crate::affine::recognize::parameters::{Along, Operator, site};
-use crate::affine::recognize::{Normalizer, Site, View, fusible, statistics};
+use crate::affine::recognize::{Normalizer, Site, View, fusible, decomposed_norm};
 use crate::ir::NodeId;
 
 /// Root Mean Square Layer Normalization.
@@ -15,7 +15,7 @@ impl Normalizer for RmsNorm {
             ("" | "com.microsoft", "SimplifiedLayerNormalization") => 1,
             ("com.microsoft", "SkipSimplifiedLayerNormalization") => 2,
             _ => {
-                let core = statistics::core(view, node)?;
+                let core = decomposed_norm::core(view, node)?;
                 let last = core.axes == [core.rank.checked_sub(1)?];
                 let is_rms = !core.centred && !core.norm && last && core.input_is_squared(view);
                 return is_rms.then(|| fusible::site(view, "RMSNorm", &core));

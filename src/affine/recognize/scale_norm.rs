@@ -1,7 +1,7 @@
 //! ScaleNorm: `g·x/‖x‖`, with the norm of each token.
 
 use crate::affine::Affine;
-use crate::affine::recognize::{Normalizer, Part, Reset, Site, View, statistics};
+use crate::affine::recognize::{Normalizer, Part, Reset, Site, View, decomposed_norm};
 use crate::ir::NodeId;
 
 /// Scale Normalization.
@@ -9,9 +9,9 @@ pub(super) struct ScaleNorm;
 
 impl Normalizer for ScaleNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
-        let core = statistics::scaled_core(view, node)?;
+        let core = decomposed_norm::scaled_core(view, node)?;
         let is_scale_norm = !core.centred && core.norm && core.input_is_squared(view);
-        let site = is_scale_norm.then(|| statistics::site(view, "ScaleNorm", &core))?;
+        let site = is_scale_norm.then(|| decomposed_norm::site(view, "ScaleNorm", &core))?;
         let inside = core
             .factor
             .filter(|_| site.post.is_none())
@@ -28,7 +28,7 @@ impl Normalizer for ScaleNorm {
 }
 
 /// The part with `g`, if `g` is divided by the norm before the result is multiplied by x.
-fn part(view: &View, core: &statistics::Core, factor: NodeId) -> Option<Part> {
+fn part(view: &View, core: &decomposed_norm::Core, factor: NodeId) -> Option<Part> {
     let number = view
         .at(factor)
         .numbers(0)

@@ -5,7 +5,7 @@
 //! stays, because the operator computes in float32 for every type.
 
 use crate::affine::materialize::Edit;
-use crate::affine::recognize::statistics::{Core, core};
+use crate::affine::recognize::decomposed_norm::{Core, core};
 use crate::affine::recognize::{Replacement, View};
 use crate::analysis::Analysis;
 use crate::ir::builder::{Maker, float, int};

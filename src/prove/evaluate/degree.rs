@@ -3,7 +3,7 @@
 use super::Evaluation;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::NodeProto;
-use crate::prove::operators::interpolated;
+use crate::prove::operators::resize_interpolated;
 
 impl Evaluation<'_> {
     /// The degree of a node's result. An uninterpreted function adds the degree of its inputs to
@@ -37,7 +37,7 @@ fn interpreted_degree(node: &NodeProto, inputs: &[f64]) -> f64 {
         // Roots and quotients behave like random elements.
         "Div" | "Reciprocal" | "Sqrt" | "ReduceL2" => of_random,
         "Pow" => 8.0 * largest,
-        "Resize" | "Upsample" => largest + interpolated::AXES as f64,
+        "Resize" | "Upsample" => largest + resize_interpolated::AXES as f64,
         _ => match node.category() {
             Some(Category::Normalizer) => of_random,
             Some(category) if category.is_product() => sum,

@@ -11,7 +11,7 @@ use crate::onnx::proto::{FunctionProto, NodeProto};
 use crate::passes::inline::functions::callee;
 use crate::prove::field;
 use crate::prove::field_value::{FieldValue, lowest};
-use crate::prove::operators::interpolated::interpolated;
+use crate::prove::operators::resize_interpolated::interpolated;
 use crate::prove::operators::lane_functions::{deformed, of_lanes};
 use crate::prove::operators::masked::{as_fields, carried, reads_mask};
 use crate::prove::operators::recurrent::{of_projection, of_sums};

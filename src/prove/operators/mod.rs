@@ -4,11 +4,11 @@
 //! uninterpreted functions (`unknown.rs`).
 
 mod arithmetic;
-mod chosen;
+mod where_op;
 mod einsum;
 mod gathers;
 pub(super) mod integers;
-pub(super) mod interpolated;
+pub(super) mod resize_interpolated;
 pub(super) mod lane_functions;
 pub(super) mod masked;
 pub(super) mod movement;
@@ -17,7 +17,7 @@ mod padded;
 pub(super) mod products;
 pub(super) mod recurrent;
 mod reductions;
-mod resized;
+mod resize_nearest;
 mod scattered;
 pub(super) mod uninterpreted;
 pub(super) mod windows;
@@ -348,8 +348,8 @@ const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
     (
         "",
         &["Resize", "Upsample"],
-        resized::RESIZE,
-        resized::resize,
+        resize_nearest::RESIZE,
+        resize_nearest::resize,
     ),
     ("", &["Pad"], &["mode", "pads", "value"], padded::pad),
     (
@@ -358,14 +358,14 @@ const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
         &["blocksize", "mode"],
         movement::depth,
     ),
-    ("", &["Where"], &[], chosen::choose),
+    ("", &["Where"], &[], where_op::choose),
     (
         "",
         &["ConstantOfShape"],
         &["value"],
         movement::constant_of_shape,
     ),
-    ("", &["Trilu"], &["upper"], chosen::triangle),
+    ("", &["Trilu"], &["upper"], where_op::triangle),
     (
         "",
         &["CumSum"],

@@ -2,7 +2,7 @@
 //!
 //! A new operator needs one file with a [`Rule`] and one line in [`RULES`].
 
-mod choice;
+mod where_op;
 #[cfg(all(test, feature = "cli"))]
 #[path = "../../../../docs/examples/extending/affine/propagate/rules/compress.rs"]
 pub(crate) mod compress;
@@ -12,7 +12,7 @@ mod gather;
 mod gather_nd;
 mod maximum;
 pub(crate) mod pad;
-mod pass;
+mod identity_cast;
 mod pool;
 mod positive;
 mod rearrange;
@@ -20,9 +20,9 @@ mod reduce;
 mod reshape;
 mod resize;
 mod rotary;
-mod sample;
+mod grid_sample;
 mod scatter;
-mod skip;
+mod skip_layer_norm;
 pub(crate) mod slice;
 mod split;
 mod transpose;
@@ -32,10 +32,10 @@ use crate::affine::rule::Rule;
 
 /// The rules of this folder.
 pub(crate) const RULES: &[&dyn Rule] = &[
-    &pass::PassThrough,
+    &identity_cast::PassThrough,
     &transpose::Transpose,
     &reshape::Reshape,
-    &skip::Skip,
+    &skip_layer_norm::Skip,
     &slice::Slice,
     &split::Split,
     &gather::Gather,
@@ -47,10 +47,10 @@ pub(crate) const RULES: &[&dyn Rule] = &[
     &pool::Pool,
     &positive::Positive,
     &maximum::Maximum,
-    &choice::Choice,
+    &where_op::Choice,
     &rearrange::Rearrange,
     &resize::Resize,
-    &sample::Sample,
+    &grid_sample::Sample,
     &rotary::Rotary,
     &scatter::Scatter,
 ];

@@ -14,7 +14,7 @@ use crate::affine::recognize::affine_chain::Chain;
 use crate::affine::recognize::batch_invariant::Alike;
 use crate::affine::recognize::formula::is_understood;
 use crate::affine::recognize::region::{ATTEMPTS, Region, divisor, regions};
-use crate::affine::recognize::statistics::scaling;
+use crate::affine::recognize::decomposed_norm::scaling;
 use crate::affine::recognize::{Family, Kind, Normalizer, Part, Replacement, Site, View};
 use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::proto::NodeProto;

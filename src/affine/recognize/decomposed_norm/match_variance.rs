@@ -1,7 +1,7 @@
 //! The search backward from the last division of a normalizer, which records the nodes of its core.
 
 use crate::affine::recognize::View;
-use crate::affine::recognize::statistics::{REACH, is_in_place};
+use crate::affine::recognize::decomposed_norm::{REACH, is_in_place};
 use crate::ir::{NodeId, ValueId};
 
 /// The exponent of a root.

@@ -5,7 +5,7 @@
 //! The search starts at the last division and follows its operands backward, through all nodes that
 //! move or widen the statistics.
 
-mod trail;
+mod match_variance;
 
 use crate::affine::recognize::affine_chain::Chain;
 use crate::affine::recognize::{Family, Kind, Site, View, width};
@@ -13,7 +13,7 @@ use crate::ir::{NodeId, ValueId};
 use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::{Shape, extent};
 
-use trail::{Division, Moment, Trail};
+use match_variance::{Division, Moment, Trail};
 
 /// A normalization by statistics of the input, without the affine after it.
 #[derive(Debug, Clone)]
