@@ -83,7 +83,7 @@ impl PlanLog {
     }
 
     /// Finds which of the sites are known from earlier repetitions.
-    pub(crate) fn recognise(&self, graph: &Graph, sites: &[Site]) -> Vec<SiteRecord> {
+    pub(crate) fn recognize(&self, graph: &Graph, sites: &[Site]) -> Vec<SiteRecord> {
         let sites = sites.iter();
         sites.map(|site| self.record(graph, site)).collect()
     }

@@ -1,7 +1,7 @@
 //! The reasons why a comparison at a point ends without agreement.
 
 use super::evaluate::Stopped;
-use super::operators::Unmade;
+use super::operators::NotEvaluated;
 use super::{Proof, undecided};
 
 /// The outcome of a point without agreement.
@@ -59,10 +59,10 @@ impl From<Stopped> for Ended {
     fn from(stopped: Stopped) -> Self {
         let Stopped { stop, at } = stopped;
         Ended::With(match stop {
-            Unmade::Zero => return Ended::Zero(at),
-            Unmade::Misfit => return Ended::Misfit(at),
-            Unmade::Beyond => return Ended::Beyond(at),
-            Unmade::Uncovered => undecided(format!(
+            NotEvaluated::Zero => return Ended::Zero(at),
+            NotEvaluated::Misfit => return Ended::Misfit(at),
+            NotEvaluated::Beyond => return Ended::Beyond(at),
+            NotEvaluated::Uncovered => undecided(format!(
                 "what `{at}` stands for cannot be computed, or read"
             )),
         })

@@ -8,7 +8,7 @@ use super::field;
 use super::operators::movement::{concatenated, expanded, pick, reshaped, transposed};
 use super::operators::products::product;
 use super::operators::windows::convolution;
-use super::operators::{Allowance, Unmade, inverses, sum, zip};
+use super::operators::{Allowance, NotEvaluated, inverses, sum, zip};
 use super::sources::{Sources, is_number};
 use crate::prove::field_value::{Elements, FieldValue, row_major};
 use crate::recipe::{Op, Recipe};
@@ -21,7 +21,7 @@ pub(super) fn value(
     recipe: &Recipe,
     source: &Sources,
     allowance: &Allowance,
-) -> Result<Elements, Unmade> {
+) -> Result<Elements, NotEvaluated> {
     let steps = recipe.steps();
     let mut uses: HashMap<_, usize> = HashMap::new();
     steps
@@ -41,22 +41,22 @@ pub(super) fn value(
             } else {
                 values.get(&input.id()).cloned()
             };
-            inputs.push(value.ok_or(Unmade::Uncovered)?);
+            inputs.push(value.ok_or(NotEvaluated::Uncovered)?);
         }
         let made = compute(step, inputs, source, allowance)?;
         if made.shape() != step.shape() {
-            return Err(Unmade::Uncovered);
+            return Err(NotEvaluated::Uncovered);
         }
         values.insert(step.id(), made);
     }
-    values.remove(&recipe.id()).ok_or(Unmade::Uncovered)
+    values.remove(&recipe.id()).ok_or(NotEvaluated::Uncovered)
 }
 
 /// Reserves the limits that computing a recipe needs, without computing it.
 ///
 /// # Errors
-/// [`Unmade::Beyond`].
-pub(super) fn room(recipe: &Recipe, allowance: &Allowance) -> Result<(), Unmade> {
+/// [`NotEvaluated::Beyond`].
+pub(super) fn room(recipe: &Recipe, allowance: &Allowance) -> Result<(), NotEvaluated> {
     for step in recipe.steps() {
         allowance.room(step.shape())?;
         let terms: &[usize] = match (step.op(), step.inputs()) {
@@ -74,17 +74,17 @@ fn compute(
     mut inputs: Vec<Elements>,
     source: &Sources,
     allowance: &Allowance,
-) -> Result<Elements, Unmade> {
+) -> Result<Elements, NotEvaluated> {
     let shape = step.shape();
     if let Some(f) = arithmetic(step.op()) {
         if let (Op::Div, [_, b]) = (step.op(), &mut inputs[..]) {
             *b = inverses(b)?;
         }
-        let [mut a, b] = <[Elements; 2]>::try_from(inputs).map_err(|_| Unmade::Uncovered)?;
+        let [mut a, b] = <[Elements; 2]>::try_from(inputs).map_err(|_| NotEvaluated::Uncovered)?;
         if a.shape() != shape {
-            return zip(&a, &b, f).map(row_major).ok_or(Unmade::Uncovered);
+            return zip(&a, &b, f).map(row_major).ok_or(NotEvaluated::Uncovered);
         }
-        a.zip_mut_with(&b.broadcast(shape).ok_or(Unmade::Uncovered)?, |a, &b| {
+        a.zip_mut_with(&b.broadcast(shape).ok_or(NotEvaluated::Uncovered)?, |a, &b| {
             *a = f(*a, b)
         });
         return Ok(a);
@@ -97,12 +97,12 @@ fn compute(
                 .iter()
                 .map(|&number| field::of_float(number))
                 .collect();
-            let images = images.ok_or(Unmade::Uncovered)?;
+            let images = images.ok_or(NotEvaluated::Uncovered)?;
             let array = match images[..] {
                 [only] => Ok(ArrayD::from_elem(IxDyn(shape), only)),
                 _ => ArrayD::from_shape_vec(IxDyn(shape), images),
             };
-            row_major(array.map_err(|_| Unmade::Uncovered)?)
+            row_major(array.map_err(|_| NotEvaluated::Uncovered)?)
         }
         // The first claim covers rounding.
         (Op::Round(_) | Op::Flush(_), [a]) => a.clone(),
@@ -114,20 +114,20 @@ fn compute(
         (Op::Pick { axis, places }, [a]) => row_major(pick(a, *axis, places, 0)),
         (Op::Concat(axis), parts) => {
             let parts: Vec<&Elements> = parts.iter().collect();
-            row_major(concatenated(&parts, *axis).ok_or(Unmade::Uncovered)?)
+            row_major(concatenated(&parts, *axis).ok_or(NotEvaluated::Uncovered)?)
         }
         (Op::Sum(axis), [a]) => row_major(sum(a, &[*axis], true)),
         (Op::Product, [a, b]) => row_major(product(a, b, allowance)?),
         (Op::Conv(windows), [weight, values]) => {
             row_major(convolution(weight, values, windows, allowance)?)
         }
-        _ => return Err(Unmade::Uncovered),
+        _ => return Err(NotEvaluated::Uncovered),
     };
     Ok(made)
 }
 
-fn images(value: FieldValue) -> Result<Elements, Unmade> {
-    value.images().ok_or(Unmade::Uncovered)
+fn images(value: FieldValue) -> Result<Elements, NotEvaluated> {
+    value.images().ok_or(NotEvaluated::Uncovered)
 }
 
 /// The operation on the elements of two operands. For a quotient, the second operand is already

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::ended::Ended;
 use super::evaluate::{Findings, Instead, Point, evaluate};
 use super::field_value::{Elements, FieldValue};
-use super::operators::{Allowance, Unmade};
+use super::operators::{Allowance, NotEvaluated};
 use super::prepared::{Prepared, outputs};
 use super::random::Digest;
 use super::random_inputs::{Seed, given};
@@ -359,7 +359,7 @@ fn instead<'r>(
     name: &str,
     source: &Sources,
     allowance: &Allowance,
-) -> Option<Result<FieldValue, Unmade>> {
+) -> Option<Result<FieldValue, NotEvaluated>> {
     let stored = recipes.into_iter().find(|stored| stored.name == name)?;
     let value = formula::value(&stored.recipe, source, allowance);
     Some(value.map(FieldValue::Field))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ndarray::ArrayD;
 
-use super::operators::Unmade;
+use super::operators::NotEvaluated;
 use super::roots::RootOfMinusOne;
 use crate::affine::plan::Stored;
 use crate::analysis::Analysis;
@@ -171,25 +171,25 @@ impl<'s> Sources<'s> {
     ///
     /// # Errors
     /// If there is no constant of this name.
-    pub(super) fn constant(&self, name: &str) -> Result<Elements, Unmade> {
+    pub(super) fn constant(&self, name: &str) -> Result<Elements, NotEvaluated> {
         if let Some(analysis) = self.computed.get(name) {
             return Ok(analysis.clone());
         }
-        let tensor = self.stored.get(name).ok_or(Unmade::Uncovered)?;
+        let tensor = self.stored.get(name).ok_or(NotEvaluated::Uncovered)?;
         of_tensor(tensor, self.original.externals(), self.key)
             .images()
-            .ok_or(Unmade::Uncovered)
+            .ok_or(NotEvaluated::Uncovered)
     }
 
     /// The image of a step with more than arithmetic.
     ///
     /// # Errors
     /// If its elements are unknown.
-    pub(super) fn number(&self, step: &Recipe) -> Result<FieldValue, Unmade> {
+    pub(super) fn number(&self, step: &Recipe) -> Result<FieldValue, NotEvaluated> {
         self.numbers
             .get(&(step.id() as usize))
             .cloned()
             .map(FieldValue::Field)
-            .ok_or(Unmade::Uncovered)
+            .ok_or(NotEvaluated::Uncovered)
     }
 }

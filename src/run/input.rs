@@ -265,8 +265,8 @@ fn rows(graph: &GraphProto, value: &str) -> Option<usize> {
                 smallest = smallest.into_iter().chain(size).min();
             }
             operator if values.contains(&data) => {
-                let is_scale_transparent = matches!(operator, ("", "Cast" | "Slice"));
-                if is_scale_transparent || node.category() == Some(Category::Movement) {
+                let keeps_elements = matches!(operator, ("", "Cast" | "Slice"));
+                if keeps_elements || node.category() == Some(Category::Movement) {
                     values.extend(node.output.iter().map(String::as_str));
                 }
             }

@@ -11,7 +11,7 @@ pub(super) struct AttentionScale;
 const REACH: usize = 12;
 
 impl Normalizer for AttentionScale {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         let is_number = chain.affine.scale.len() == 1
             && chain.affine.has_no_shift()

@@ -10,7 +10,7 @@ use crate::refusal::Refusal;
 pub(super) struct BatchNorm;
 
 impl Normalizer for BatchNorm {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let kind = offline("BN");
         if let Some(chain) = view.chain(node) {
             let is_bn = chain.has_batch_norm(view.graph)

@@ -15,7 +15,7 @@ pub(super) struct Bias;
 const CHANNELS: usize = 1;
 
 impl Normalizer for Bias {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let graph = view.graph;
         let at = view.at(node);
         let slot = (0..2).find(|&slot| at.is_constant(slot))?;

@@ -9,7 +9,7 @@ use crate::refusal::{Reason, Refusal};
 pub(super) struct BiasNorm;
 
 impl Normalizer for BiasNorm {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let graph = view.graph;
         if !graph.is(node, "Mul") {
             return None;

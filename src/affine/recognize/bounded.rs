@@ -18,7 +18,7 @@ const LARGEST: f64 = 2.0;
 pub(super) struct AnyBounded;
 
 impl Normalizer for AnyBounded {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let output = view.graph.only_output(node)?;
         pointwise::scaling(view, output)?.factor_axis?;
         let regions = regions(view, &Alike::new(view), node, |node| {

@@ -8,7 +8,7 @@ use crate::ir::NodeId;
 pub(super) struct DynamicSigmoid;
 
 impl Normalizer for DynamicSigmoid {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         pointwise::site(
             view,
             self,

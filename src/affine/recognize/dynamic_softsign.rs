@@ -11,7 +11,7 @@ use crate::onnx::tensor::DataType;
 pub(super) struct DynamicSoftsign;
 
 impl Normalizer for DynamicSoftsign {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let core = Bounded::operator(view, node, "Softsign").or_else(|| written_out(view, node))?;
         pointwise::site(view, self, "DySS", core)
     }

@@ -14,7 +14,7 @@ use crate::shape::extents::extent;
 pub(super) struct GatedResidual;
 
 impl Normalizer for GatedResidual {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let graph = view.graph;
         let op = graph.op(node).filter(|op| matches!(*op, "Add" | "Sub"))?;
         let (left, right) = (graph.input(node, 0)?, graph.input(node, 1)?);

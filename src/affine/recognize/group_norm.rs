@@ -14,7 +14,7 @@ use crate::ir::{NodeId, ValueId};
 pub(super) struct GroupNorm;
 
 impl Normalizer for GroupNorm {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let along = match view.graph.domain_op(node) {
             ("", "GroupNormalization") => {
                 let at = view.at(node);

@@ -20,7 +20,7 @@ pub(crate) const SINCE: i64 = 14;
 pub(crate) struct HardSwish;
 
 impl Normalizer for HardSwish {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let (input, nodes) = found(view, node)?;
         let output = view.graph.only_output(node)?;
         let mut maker = Maker::new(view.graph, node);

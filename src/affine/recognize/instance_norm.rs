@@ -8,7 +8,7 @@ use crate::ir::NodeId;
 pub(super) struct InstanceNorm;
 
 impl Normalizer for InstanceNorm {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         if view.graph.domain_op(node) == ("", "InstanceNormalization") {
             let operator = Operator {
                 kind: "IN",

@@ -11,7 +11,7 @@ pub(crate) const NAME: &str = "LN";
 pub(crate) struct LayerNorm;
 
 impl Normalizer for LayerNorm {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let (scale, bias) = match view.graph.domain_op(node) {
             ("", "LayerNormalization") => (1, 2),
             ("com.microsoft", "LayerNormalization") => (1, 2),

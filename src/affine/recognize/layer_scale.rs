@@ -10,7 +10,7 @@ use crate::onnx::operator::Category;
 pub(super) struct LayerScale;
 
 impl Normalizer for LayerScale {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         let scales = chain.factor_axis.is_some() && ends_branch(view, chain);
         let kind = Kind::new("LayerScale", Family::Scale);

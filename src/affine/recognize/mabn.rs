@@ -9,7 +9,7 @@ use crate::ir::NodeId;
 pub(super) struct Mabn;
 
 impl Normalizer for Mabn {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         let is_named = chain.is_per_channel() && chain.mentions(self.names());
         is_named.then(|| chain.site(view, offline("MABN")))

@@ -106,7 +106,7 @@ pub(crate) const KINDS: &[&dyn Normalizer] = &[
 /// The recognizer of a kind.
 pub(crate) trait Normalizer: Sync {
     /// The site that ends in this node. `None` if the node is not of this kind.
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site>;
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site>;
 
     /// The names of classes, modules and functions of this kind, in lower case. A word of a node's
     /// scope must begin with one of them; the name of a function must contain one.
@@ -153,7 +153,7 @@ pub(crate) fn find(view: &View) -> Vec<Site> {
             if taken.contains(node) {
                 continue;
             }
-            let Some(site) = kind.recognise(view, node) else {
+            let Some(site) = kind.recognize(view, node) else {
                 continue;
             };
             if site.nodes.iter().any(|&node| taken.contains(node)) {

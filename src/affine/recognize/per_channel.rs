@@ -21,7 +21,7 @@ const AFFINE: Kind = Kind {
 pub(super) struct PerChannel;
 
 impl Normalizer for PerChannel {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         // The factor of each channel may be before the division.
         let is_by_quotient = [view.maker(chain.input), view.only_reader(chain.output)]

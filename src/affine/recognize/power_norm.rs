@@ -16,7 +16,7 @@ use crate::recipe::Numbers;
 pub(super) struct PowerNorm;
 
 impl Normalizer for PowerNorm {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         if !chain.is_per_channel() {
             return None;

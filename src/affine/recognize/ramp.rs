@@ -18,7 +18,7 @@ const WHOLE: u32 = 64;
 pub(super) struct Ramp;
 
 impl Normalizer for Ramp {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let graph = view.graph;
         let chain = view.chain(node)?;
         let gate = view

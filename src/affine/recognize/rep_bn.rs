@@ -8,7 +8,7 @@ use crate::ir::NodeId;
 pub(super) struct RepBn;
 
 impl Normalizer for RepBn {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         let is_batch_norm = chain.has_batch_norm(view.graph) || chain.mentions(self.names());
         let is_rep_bn = chain.is_per_channel() && chain.has_branches && is_batch_norm;

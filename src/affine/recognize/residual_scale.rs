@@ -8,7 +8,7 @@ use crate::ir::NodeId;
 pub(super) struct ResidualScale;
 
 impl Normalizer for ResidualScale {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         let is_number = chain.affine.scale.len() == 1 && !chain.affine.has_no_scale();
         let turns = chain.nodes.iter().all(|&node| view.graph.is(node, "Neg"));

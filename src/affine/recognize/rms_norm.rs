@@ -8,7 +8,7 @@ use crate::ir::NodeId;
 pub(super) struct RmsNorm;
 
 impl Normalizer for RmsNorm {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let scale = match view.graph.domain_op(node) {
             ("", "RMSNormalization") => 1,
             // Runtimes register this operator in the domain of ONNX.

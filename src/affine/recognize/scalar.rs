@@ -13,7 +13,7 @@ const DEPTH: usize = 16;
 pub(super) struct Scalar;
 
 impl Normalizer for Scalar {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         let is_float = view
             .facts

@@ -8,7 +8,7 @@ use crate::ir::NodeId;
 pub(super) struct ScaleNorm;
 
 impl Normalizer for ScaleNorm {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let core = decomposed_norm::scaled_core(view, node)?;
         let is_scale_norm = !core.centred && core.norm && core.input_is_squared(view);
         let site = is_scale_norm.then(|| decomposed_norm::site(view, "ScaleNorm", &core))?;

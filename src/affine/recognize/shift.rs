@@ -15,7 +15,7 @@ const MOVES: usize = 8;
 pub(super) struct Shift;
 
 impl Normalizer for Shift {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         let is_float = view
             .facts

@@ -8,7 +8,7 @@ use crate::ir::NodeId;
 pub(super) struct SoftCapping;
 
 impl Normalizer for SoftCapping {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let Bounded { input, output, .. } = Bounded::operator(view, node, "Tanh")?;
         let (before, behind) = (numbers(view, input)?, view.chain_from(output)?);
         let cap = behind.affine.scale.first()?;

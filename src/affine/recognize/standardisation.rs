@@ -7,7 +7,7 @@ use crate::ir::NodeId;
 pub(super) struct Standardisation;
 
 impl Normalizer for Standardisation {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         let name = if view.graph.is_input(chain.input) {
             "standardisation"

@@ -23,7 +23,7 @@ pub(super) struct SwitchableNorm;
 const ROUNDING: f64 = 1e-5;
 
 impl Normalizer for SwitchableNorm {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         divisor(view, node)?;
         let alike = Alike::new(view);
         let found = regions(view, &alike, node, |node| is_understood(view, node)).into_iter();

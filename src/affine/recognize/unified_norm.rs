@@ -10,7 +10,7 @@ use crate::ir::NodeId;
 pub(super) struct UnifiedNorm;
 
 impl Normalizer for UnifiedNorm {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         let is_named = chain.is_per_channel()
             && (chain.mentions(self.names())

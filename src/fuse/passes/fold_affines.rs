@@ -113,7 +113,7 @@ impl<'f> Folding<'f> {
         sites: &[Site],
         log: &PlanLog,
     ) -> Self {
-        let seen = log.recognise(&analysis.graph, sites);
+        let seen = log.recognize(&analysis.graph, sites);
         let refused = refused_before(context, analysis, sites, &seen, log);
         Folding {
             settings: context.settings,

@@ -8,7 +8,7 @@ use crate::hash::HashMap;
 use crate::ir::ValueId;
 use crate::onnx::tensor::DataType;
 use crate::passes::half::HalfType;
-use crate::passes::half::masks::is_mask;
+use crate::passes::half::masks::{clamp_mask, is_mask};
 use crate::passes::half::precision::Precisions;
 use crate::recipe::Recipe;
 
@@ -95,32 +95,22 @@ fn shape(analysis: &Analysis, value: ValueId) -> Option<Vec<usize>> {
 
 /// Clamps a mask to the range of half. `None` if the value is not a mask, or is already in range.
 fn in_range(analysis: &Analysis, value: ValueId, to: HalfType) -> Option<(Recipe, ClampedMask)> {
-    let limit = to.mask();
-    let is_beyond = |number: f64| number.is_finite() && number.abs() > limit;
     if !is_mask(analysis, value) {
         return None;
     }
     let numbers = analysis.constants.read(value).ok()?;
     let largest = numbers.iter().copied().filter(|number| number.is_finite());
     let from = largest.reduce(|one, other| if one.abs() >= other.abs() { one } else { other })?;
-    if !is_beyond(from) {
+    let limit = clamp_mask(from, to);
+    if limit == from {
         return None;
     }
-    let clamped: Vec<f64> = numbers
-        .iter()
-        .map(|&number| {
-            if is_beyond(number) {
-                limit.copysign(number)
-            } else {
-                number
-            }
-        })
-        .collect();
+    let clamped: Vec<f64> = numbers.iter().map(|&number| clamp_mask(number, to)).collect();
     let recipe = Recipe::literal(&clamped, numbers.shape())?;
     let mask = ClampedMask {
         name: analysis.graph.value_name(value).to_owned(),
         from,
-        to: limit.copysign(from),
+        to: limit,
     };
     Some((recipe, mask))
 }

@@ -15,6 +15,7 @@ use crate::onnx::operator::TYPES;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
 use crate::passes::half::constants::HalfConstants;
+use crate::passes::half::masks::clamp_mask;
 use crate::passes::half::precision::{NodeTypes, Precisions};
 use crate::passes::half::{EndType, HalfType};
 
@@ -109,9 +110,9 @@ fn finished(
 /// Writes the types of nodes into a graph, and adds the Casts.
 struct Rewriter<'r> {
     model: &'r Model,
+    half: HalfType,
     to: DataType,
     ends: EndType,
-    limit: f64,
     names: Names<'r>,
     /// The types of the nodes, by the name of their first output.
     types: HashMap<String, NodeTypes>,
@@ -171,9 +172,9 @@ impl<'r> Rewriter<'r> {
         }
         Rewriter {
             model: graph.model(),
+            half: to,
             to: to.data_type(),
             ends,
-            limit: to.mask(),
             names,
             types,
             own,
@@ -300,14 +301,11 @@ impl<'r> Rewriter<'r> {
             return None;
         }
         let numbers = tensor::read_f64(tensor, self.model.externals()).ok()?;
-        let in_range = numbers.mapv(|number| {
-            let is_beyond = is_mask && number.is_finite() && number.abs() > self.limit;
-            if is_beyond {
-                self.limit.copysign(number)
-            } else {
-                number
-            }
-        });
+        let in_range = if is_mask {
+            numbers.mapv(|number| clamp_mask(number, self.half))
+        } else {
+            numbers
+        };
         tensor::make(tensor.name(), self.to, &in_range.view()).ok()
     }
 

@@ -1,4 +1,4 @@
-//! Recognizes the constants of masks. They are beyond the range of half: `−3.4e38` becomes `−∞` in float16.
+//! Recognizes the constants of masks and clamps them. They are beyond the range of half: `−3.4e38` becomes `−∞` in float16.
 //!
 //! A large negative number may reach only a softmax, through sums, products and selections. Then it means "far below
 //! all other scores", and any number whose exponential is 0 has the same effect. `−∞` stays.
@@ -6,6 +6,7 @@
 use crate::analysis::Analysis;
 use crate::hash::HashSet;
 use crate::ir::{Reader, ValueId};
+use crate::passes::half::HalfType;
 
 /// Operators that may be between a mask and its softmax.
 const PASSED: &[&str] = &[
@@ -33,6 +34,16 @@ const ENDS: &[&str] = &["Softmax", "LogSoftmax"];
 
 /// The input slot of the mask of an Attention operator.
 const ATTENTION_MASK: usize = 3;
+
+/// An element of a mask, clamped to the limit of the type. Infinite elements stay.
+pub(super) fn clamp_mask(number: f64, to: HalfType) -> f64 {
+    let limit = to.mask_limit();
+    if number.is_finite() && number.abs() > limit {
+        limit.copysign(number)
+    } else {
+        number
+    }
+}
 
 /// Whether a value is a mask: every value that is computed from it ends in a softmax or in the mask of an Attention.
 pub(crate) fn is_mask(analysis: &Analysis, value: ValueId) -> bool {

@@ -77,7 +77,7 @@ impl HalfType {
     }
 
     /// The magnitude to which masks are clamped. The sum of two clamped masks and a score is finite.
-    pub(crate) fn mask(self) -> f64 {
+    pub(crate) fn mask_limit(self) -> f64 {
         match self {
             HalfType::Float16 => 14_f64.exp2(),
             HalfType::BFloat16 => 126_f64.exp2(),

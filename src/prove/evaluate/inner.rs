@@ -11,7 +11,7 @@ use crate::onnx::tensor::DataType;
 use crate::passes::inline::functions::resolve;
 use crate::prove::field_value::FieldValue;
 use crate::prove::operators::integers::wrapped;
-use crate::prove::operators::{Call, Unmade};
+use crate::prove::operators::{Call, NotEvaluated};
 use crate::prove::random::{Digest, Hash};
 use crate::shape::facts::Expected;
 
@@ -157,7 +157,7 @@ impl Evaluation<'_> {
             }
             match self.inner(inner, opset, &mut values, location) {
                 Err(Stopped {
-                    stop: Unmade::Uncovered | Unmade::Misfit,
+                    stop: NotEvaluated::Uncovered | NotEvaluated::Misfit,
                     ..
                 }) => return Ok(None),
                 done => done?,
@@ -282,7 +282,7 @@ fn is_opaque(value: &FieldValue) -> bool {
 }
 
 fn uncovered(call: &Call) -> Stopped {
-    Stopped::at_node(Unmade::Uncovered, call.node)
+    Stopped::at_node(NotEvaluated::Uncovered, call.node)
 }
 
 /// Whether all inputs of a node have values.

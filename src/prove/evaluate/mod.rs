@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 
 use super::operators::integers::wrapped;
-use super::operators::{Allowance, Call, Unmade};
+use super::operators::{Allowance, Call, NotEvaluated};
 use super::random::{Digest, Hash};
 use super::roots::{RootContext, RootOfMinusOne};
 use super::scales::Scales;
@@ -32,25 +32,25 @@ use crate::shape::facts::extent;
 #[derive(Debug, Clone)]
 pub(super) struct Stopped {
     /// The cause.
-    pub stop: Unmade,
+    pub stop: NotEvaluated,
     /// The name of the value or the node.
     pub at: String,
 }
 
 impl Stopped {
-    fn at(stop: Unmade, name: &str) -> Self {
+    fn at(stop: NotEvaluated, name: &str) -> Self {
         let at = name.to_owned();
         Self { stop, at }
     }
 
-    fn at_node(stop: Unmade, node: &NodeProto) -> Self {
+    fn at_node(stop: NotEvaluated, node: &NodeProto) -> Self {
         let at = node.label();
         Self { stop, at }
     }
 }
 
 /// A value that replaces a stored tensor, by its name; `None` to keep its stored elements.
-pub(super) type Instead<'i> = &'i dyn Fn(&str) -> Option<Result<FieldValue, Unmade>>;
+pub(super) type Instead<'i> = &'i dyn Fn(&str) -> Option<Result<FieldValue, NotEvaluated>>;
 
 /// The parameters of an evaluation.
 pub(super) struct Point<'p> {
@@ -301,7 +301,7 @@ impl<'w> Evaluation<'w> {
             FieldValue::Opaque(_)
                 if !tensor::data_type(tensor).is_ok_and(|t| !t.is_integer() && !t.is_float()) =>
             {
-                Err(Stopped::at(Unmade::Uncovered, name))
+                Err(Stopped::at(NotEvaluated::Uncovered, name))
             }
             image => Ok(image),
         }

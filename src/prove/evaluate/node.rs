@@ -19,7 +19,7 @@ use crate::prove::operators::uninterpreted::{
     activated, biased, element_wise, ramp, softmax, softsign,
 };
 use crate::prove::operators::windows::without_border;
-use crate::prove::operators::{Call, Made, Unmade, interpret};
+use crate::prove::operators::{Call, OpResult, NotEvaluated, interpret};
 use crate::prove::random::{Digest, Hash};
 use crate::prove::scales::{Scales, times};
 use crate::shape::facts::Expected;
@@ -42,7 +42,7 @@ impl Evaluation<'_> {
         if let Some(function) = function {
             match self.call(function, &call, location.depth) {
                 Err(Stopped {
-                    stop: Unmade::Uncovered,
+                    stop: NotEvaluated::Uncovered,
                     ..
                 }) => {}
                 made => return Ok((made?, true)),
@@ -100,14 +100,14 @@ impl Evaluation<'_> {
             return Ok(Some(constants));
         }
         let made = if function.is_some() {
-            Err(Unmade::Uncovered)
+            Err(NotEvaluated::Uncovered)
         } else {
             interpret(call)
         };
         match made {
-            Err(Unmade::Uncovered) => Ok(self.constants(node, location)),
+            Err(NotEvaluated::Uncovered) => Ok(self.constants(node, location)),
             // A constant that is divided by 0 becomes infinite or NaN.
-            Err(Unmade::Zero) if let Some(constants) = self.divided_by_zero(node, location) => {
+            Err(NotEvaluated::Zero) if let Some(constants) = self.divided_by_zero(node, location) => {
                 Ok(Some(constants))
             }
             made => made.map(Some).map_err(|stop| Stopped::at_node(stop, node)),
@@ -140,7 +140,7 @@ impl Evaluation<'_> {
         let expected = self.expected_results(call, bodies, location);
         if function.is_none() && matches!(node.op(), ("", "Resize" | "Upsample")) {
             match interpolated(call, digest, first_shape(&expected)) {
-                Err(Unmade::Uncovered) => {}
+                Err(NotEvaluated::Uncovered) => {}
                 made => {
                     let made = made.map_err(|stop| Stopped::at_node(stop, node))?;
                     return Ok((made, false));
@@ -148,7 +148,7 @@ impl Evaluation<'_> {
             }
         }
         let made = match self.of_elements(call, digest, function, &expected, location) {
-            Err(Unmade::Uncovered) => self.of_all_inputs(call, digest, &expected),
+            Err(NotEvaluated::Uncovered) => self.of_all_inputs(call, digest, &expected),
             made => made,
         };
         let mut made = made.map_err(|stop| Stopped::at_node(stop, node))?;
@@ -209,9 +209,9 @@ impl Evaluation<'_> {
         function: Option<&FunctionProto>,
         expected: &[Expected],
         location: &Location,
-    ) -> Made {
+    ) -> OpResult {
         if function.is_some() {
-            return Err(Unmade::Uncovered);
+            return Err(NotEvaluated::Uncovered);
         }
         let is_integer = expected.first().and_then(|expected| expected.is_integer) == Some(true);
         let category = call.node.category();
@@ -230,7 +230,7 @@ impl Evaluation<'_> {
             (("", "Softsign"), _) => softsign(call, self.operator_alone("Abs", location)),
             (("", "Clip" | "HardSigmoid" | "HardSwish"), _) => {
                 match ramp(call, self.operator_alone("HardSigmoid", location)) {
-                    Err(Unmade::Uncovered) => element_wise(call, digest, is_integer),
+                    Err(NotEvaluated::Uncovered) => element_wise(call, digest, is_integer),
                     made => made,
                 }
             }
@@ -245,7 +245,7 @@ impl Evaluation<'_> {
                 let inputs = of_sums(call)?;
                 self.of_all_inputs(&Call { inputs, ..*call }, digest, expected)
             }
-            _ => Err(Unmade::Uncovered),
+            _ => Err(NotEvaluated::Uncovered),
         }
     }
 
@@ -259,7 +259,7 @@ impl Evaluation<'_> {
     }
 
     /// The result of a function of lanes, which positive factors pass if they are used.
-    fn of_lanes(&self, call: &Call, digest: Digest, expected: &[Expected]) -> Made {
+    fn of_lanes(&self, call: &Call, digest: Digest, expected: &[Expected]) -> OpResult {
         let Some(scales) = self.point.scales else {
             let (made, _) = of_lanes(call, digest, first_shape(expected), None)?;
             return Ok(made);
@@ -272,16 +272,16 @@ impl Evaluation<'_> {
 
     /// The places of the elements other than 0. Their number is drawn like the size of a symbol,
     /// for each value separately.
-    fn places(&self, call: &Call, function: Digest) -> Made {
+    fn places(&self, call: &Call, function: Digest) -> OpResult {
         let shape = call
             .inputs
             .first()
             .and_then(|value| value.as_ref()?.shape())
-            .ok_or(Unmade::Uncovered)?;
+            .ok_or(NotEvaluated::Uncovered)?;
         let rank = shape.len();
         let drawn = self.of_all_inputs(call, function, &[expected_places(rank, 1)])?;
         let Some(FieldValue::Varying(drawn)) = drawn.first() else {
-            return Err(Unmade::Uncovered);
+            return Err(NotEvaluated::Uncovered);
         };
         let count = drawn
             .first()
@@ -292,7 +292,7 @@ impl Evaluation<'_> {
     }
 
     /// The results of an uninterpreted function of all inputs of a node.
-    fn of_all_inputs(&self, call: &Call, function: Digest, expected: &[Expected]) -> Made {
+    fn of_all_inputs(&self, call: &Call, function: Digest, expected: &[Expected]) -> OpResult {
         let mut hash = Hash::new(self.point.key, "application");
         hash.digest(function);
         for input in &call.inputs {
@@ -314,7 +314,7 @@ impl Evaluation<'_> {
         application: Digest,
         slot: u64,
         expected: &Expected,
-    ) -> Result<FieldValue, Unmade> {
+    ) -> Result<FieldValue, NotEvaluated> {
         let mut hash = Hash::new(self.point.key, "result");
         hash.digest(application);
         hash.number(slot);

@@ -2,7 +2,7 @@
 
 use ndarray::{ArcArray, ArrayD, IxDyn, Zip};
 
-use super::{Call, Made, Unmade};
+use super::{Call, OpResult, NotEvaluated};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, slice};
 use crate::recipe::broadcast;
@@ -54,50 +54,50 @@ fn repeats(shape: &[usize], operand: &[usize]) -> bool {
 }
 
 /// Reserves room for the result of two operands.
-pub(super) fn room(call: &Call) -> Result<(), Unmade> {
-    let shape = broadcast(call.shape(0)?, call.shape(1)?).ok_or(Unmade::Misfit)?;
+pub(super) fn room(call: &Call) -> Result<(), NotEvaluated> {
+    let shape = broadcast(call.shape(0)?, call.shape(1)?).ok_or(NotEvaluated::Misfit)?;
     call.allowance.room(&shape)
 }
 
-fn two(call: &Call, field: fn(u32, u32) -> u32, int: fn(i64, i64) -> Option<i64>) -> Made {
+fn two(call: &Call, field: fn(u32, u32) -> u32, int: fn(i64, i64) -> Option<i64>) -> OpResult {
     room(call)?;
     let made = match (call.value(0)?, call.value(1)?) {
         (FieldValue::Field(a), FieldValue::Field(b)) => {
-            FieldValue::field(zip(a, b, field).ok_or(Unmade::Uncovered)?)
+            FieldValue::field(zip(a, b, field).ok_or(NotEvaluated::Uncovered)?)
         }
         (FieldValue::Int(a), FieldValue::Int(b)) => FieldValue::int(exact(zip(a, b, int))?),
-        _ => return Err(Unmade::Uncovered),
+        _ => return Err(NotEvaluated::Uncovered),
     };
     Ok(vec![made])
 }
 
 /// The integers, if the operator defines all of them.
-pub(super) fn exact(integers: Option<ArrayD<Option<i64>>>) -> Result<ArrayD<i64>, Unmade> {
+pub(super) fn exact(integers: Option<ArrayD<Option<i64>>>) -> Result<ArrayD<i64>, NotEvaluated> {
     let integers = integers
         .filter(|integers| integers.iter().all(Option::is_some))
-        .ok_or(Unmade::Uncovered)?;
+        .ok_or(NotEvaluated::Uncovered)?;
     Ok(integers.mapv(Option::unwrap_or_default))
 }
 
-pub(super) fn add(call: &Call) -> Made {
+pub(super) fn add(call: &Call) -> OpResult {
     two(call, field::add, i64::checked_add)
 }
 
-pub(super) fn sub(call: &Call) -> Made {
+pub(super) fn sub(call: &Call) -> OpResult {
     two(call, field::sub, i64::checked_sub)
 }
 
-pub(super) fn mul(call: &Call) -> Made {
+pub(super) fn mul(call: &Call) -> OpResult {
     two(call, field::mul, i64::checked_mul)
 }
 
 /// A quotient of integers is rounded towards 0. Engines agree on it if no operand is negative.
-pub(super) fn div(call: &Call) -> Made {
+pub(super) fn div(call: &Call) -> OpResult {
     match (call.value(0)?, call.value(1)?) {
         (FieldValue::Field(a), FieldValue::Field(b)) => {
             room(call)?;
             let quotients = zip(a, &inverses(b)?, field::mul);
-            Ok(vec![FieldValue::field(quotients.ok_or(Unmade::Uncovered)?)])
+            Ok(vec![FieldValue::field(quotients.ok_or(NotEvaluated::Uncovered)?)])
         }
         _ => two(call, field::mul, |a, b| (a >= 0 && b > 0).then(|| a / b)),
     }
@@ -106,48 +106,48 @@ pub(super) fn div(call: &Call) -> Made {
 /// `1/x`
 ///
 /// # Errors
-/// [`Unmade::Zero`] if an element is 0.
-pub(crate) fn inverses(elements: &Elements) -> Result<Elements, Unmade> {
+/// [`NotEvaluated::Zero`] if an element is 0.
+pub(crate) fn inverses(elements: &Elements) -> Result<Elements, NotEvaluated> {
     let mut inverses = slice(elements).to_vec();
-    field::invert(&mut inverses).ok_or(Unmade::Zero)?;
+    field::invert(&mut inverses).ok_or(NotEvaluated::Zero)?;
     let inverses =
-        ArrayD::from_shape_vec(elements.shape(), inverses).map_err(|_| Unmade::Uncovered)?;
+        ArrayD::from_shape_vec(elements.shape(), inverses).map_err(|_| NotEvaluated::Uncovered)?;
     Ok(inverses.into_shared())
 }
 
-pub(super) fn neg(call: &Call) -> Made {
+pub(super) fn neg(call: &Call) -> OpResult {
     call.allowance.room(call.shape(0)?)?;
     let made = match call.value(0)? {
         FieldValue::Field(elements) => FieldValue::field(elements.mapv(field::neg)),
         FieldValue::Int(integers) => FieldValue::int(exact(Some(integers.mapv(i64::checked_neg)))?),
-        _ => return Err(Unmade::Uncovered),
+        _ => return Err(NotEvaluated::Uncovered),
     };
     Ok(vec![made])
 }
 
 /// Sum and Mean.
-pub(super) fn several(call: &Call) -> Made {
+pub(super) fn several(call: &Call) -> OpResult {
     let mut sum = call.field(0)?.clone();
     for slot in 1..call.inputs.len() {
         call.allowance
-            .room(&broadcast(sum.shape(), call.shape(slot)?).ok_or(Unmade::Misfit)?)?;
+            .room(&broadcast(sum.shape(), call.shape(slot)?).ok_or(NotEvaluated::Misfit)?)?;
         sum = zip(&sum, call.field(slot)?, field::add)
-            .ok_or(Unmade::Uncovered)?
+            .ok_or(NotEvaluated::Uncovered)?
             .into_shared();
     }
     if call.op() == "Mean" {
-        let part = field::inverse(field::of_int(call.inputs.len() as i64)).ok_or(Unmade::Zero)?;
+        let part = field::inverse(field::of_int(call.inputs.len() as i64)).ok_or(NotEvaluated::Zero)?;
         sum = sum.mapv(|element| field::mul(element, part)).into_shared();
     }
     Ok(vec![FieldValue::Field(sum)])
 }
 
-pub(super) fn reciprocal(call: &Call) -> Made {
+pub(super) fn reciprocal(call: &Call) -> OpResult {
     call.allowance.room(call.shape(0)?)?;
     Ok(vec![FieldValue::Field(inverses(call.field(0)?)?)])
 }
 
-pub(super) fn sqrt(call: &Call) -> Made {
+pub(super) fn sqrt(call: &Call) -> OpResult {
     call.allowance.room(call.shape(0)?)?;
     Ok(vec![FieldValue::Field(call.roots.of(call.field(0)?))])
 }
@@ -155,17 +155,17 @@ pub(super) fn sqrt(call: &Call) -> Made {
 /// A power with one exponent for all elements, which is recognized by its image. No other number
 /// that a model is likely to contain, and no random element, has the image of a small integer or of
 /// a half.
-pub(super) fn pow(call: &Call) -> Made {
+pub(super) fn pow(call: &Call) -> OpResult {
     let base = call.field(0)?;
-    let exponents = call.value(1)?.images().ok_or(Unmade::Uncovered)?;
-    let first = *exponents.iter().next().ok_or(Unmade::Uncovered)?;
+    let exponents = call.value(1)?.images().ok_or(NotEvaluated::Uncovered)?;
+    let first = *exponents.iter().next().ok_or(NotEvaluated::Uncovered)?;
     let widened =
         broadcast(base.shape(), exponents.shape()).is_none_or(|shape| shape != base.shape());
     if widened || exponents.iter().any(|&other| other != first) {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     }
     call.allowance.room(base.shape())?;
-    let half = field::inverse(2).ok_or(Unmade::Zero)?;
+    let half = field::inverse(2).ok_or(NotEvaluated::Zero)?;
     let made = match POWERS
         .into_iter()
         .find(|&power| field::of_int(power) == first)
@@ -182,7 +182,7 @@ pub(super) fn pow(call: &Call) -> Made {
         }
         None if first == half => call.roots.of(base),
         None if first == field::neg(half) => inverses(&call.roots.of(base))?,
-        None => return Err(Unmade::Uncovered),
+        None => return Err(NotEvaluated::Uncovered),
     };
     Ok(vec![FieldValue::Field(made)])
 }

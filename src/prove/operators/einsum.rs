@@ -4,7 +4,7 @@ use ndarray::Axis;
 
 use super::movement::transposed;
 use super::products::product;
-use super::{Call, Made, Unmade, reductions};
+use super::{Call, OpResult, NotEvaluated, reductions};
 use crate::hash::HashMap;
 use crate::ir::equation::implied;
 use crate::prove::field_value::{Elements, FieldValue, row_major};
@@ -42,7 +42,7 @@ impl EinsumTerm {
     }
 }
 
-pub(super) fn einsum(call: &Call) -> Made {
+pub(super) fn einsum(call: &Call) -> OpResult {
     let equation: String = call.text("equation", "")?.split_whitespace().collect();
     let implicit = implied(&equation);
     let (terms, result) = equation.split_once("->").unwrap_or((&equation, &implicit));
@@ -61,43 +61,43 @@ pub(super) fn einsum(call: &Call) -> Made {
         made = contracted(call, &made, &next, &wanted)?;
     }
     if made.labels.len() != result.len() {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     }
-    let made = made.ordered(&result).ok_or(Unmade::Uncovered)?;
+    let made = made.ordered(&result).ok_or(NotEvaluated::Uncovered)?;
     Ok(vec![FieldValue::Field(made)])
 }
 
 /// The operands with their labels, each once in an operand, and the labels of the result.
-fn parsed(call: &Call, terms: &str, result: &str) -> Result<(Vec<EinsumTerm>, Vec<char>), Unmade> {
+fn parsed(call: &Call, terms: &str, result: &str) -> Result<(Vec<EinsumTerm>, Vec<char>), NotEvaluated> {
     let operands: Vec<&Elements> = (0..call.inputs.len())
         .map(|slot| call.field(slot))
         .collect::<Result<_, _>>()?;
     let terms: Vec<&str> = terms.split(',').collect();
     if terms.len() != operands.len() {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     }
     // The number of axes of the ellipsis. An operand with fewer of them has the last ones.
     let mut dots = 0;
     for (term, elements) in terms.iter().zip(&operands) {
         if term.contains('.') {
             let own = elements.ndim().checked_sub(letters(term));
-            dots = dots.max(own.ok_or(Unmade::Uncovered)?);
+            dots = dots.max(own.ok_or(NotEvaluated::Uncovered)?);
         }
     }
     let mut labelled = vec![];
     for (term, elements) in terms.iter().zip(&operands) {
         let own = elements.ndim().saturating_sub(letters(term));
-        labelled.push(labels(term, dots, own).ok_or(Unmade::Uncovered)?);
+        labelled.push(labels(term, dots, own).ok_or(NotEvaluated::Uncovered)?);
     }
-    let result = labels(result, dots, dots).ok_or(Unmade::Uncovered)?;
+    let result = labels(result, dots, dots).ok_or(NotEvaluated::Uncovered)?;
     let mut pairs = operands.iter().zip(&labelled);
     if pairs.any(|(elements, labels)| elements.ndim() != labels.len()) {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     }
     let terms = operands.into_iter().zip(labelled);
     let terms = terms.map(|(elements, labels)| diagonal(elements, labels));
     let terms: Option<Vec<EinsumTerm>> = terms.collect();
-    Ok((terms.ok_or(Unmade::Misfit)?, result))
+    Ok((terms.ok_or(NotEvaluated::Misfit)?, result))
 }
 
 /// The number of labels in a term.
@@ -155,7 +155,7 @@ fn repeated(labels: &[char]) -> Option<(usize, usize)> {
 }
 
 /// Repeats axes of extent 1 to the extent of other axes with their label.
-fn widen(terms: &mut [EinsumTerm]) -> Result<(), Unmade> {
+fn widen(terms: &mut [EinsumTerm]) -> Result<(), NotEvaluated> {
     let mut extents: HashMap<char, usize> = HashMap::default();
     for term in &*terms {
         for (&label, &extent) in term.labels.iter().zip(term.elements.shape()) {
@@ -166,7 +166,7 @@ fn widen(terms: &mut [EinsumTerm]) -> Result<(), Unmade> {
     for EinsumTerm { elements, labels } in terms {
         let shape: Vec<usize> = labels.iter().map(|label| extents[label]).collect();
         if elements.shape() != shape {
-            *elements = row_major(elements.broadcast(shape).ok_or(Unmade::Misfit)?.to_owned());
+            *elements = row_major(elements.broadcast(shape).ok_or(NotEvaluated::Misfit)?.to_owned());
         }
     }
     Ok(())
@@ -193,7 +193,7 @@ fn contracted(
     one: &EinsumTerm,
     other: &EinsumTerm,
     wanted: &[char],
-) -> Result<EinsumTerm, Unmade> {
+) -> Result<EinsumTerm, NotEvaluated> {
     let (common, rows): (Vec<char>, Vec<char>) = one
         .labels
         .iter()
@@ -205,10 +205,10 @@ fn contracted(
     columns.retain(|label| !one.labels.contains(label));
     let left = one.grouped([&batch, &rows, &inner]);
     let right = other.grouped([&batch, &inner, &columns]);
-    let (left, right) = left.zip(right).ok_or(Unmade::Uncovered)?;
+    let (left, right) = left.zip(right).ok_or(NotEvaluated::Uncovered)?;
     for &label in batch.iter().chain(&inner) {
         if one.extent(label) != other.extent(label) {
-            return Err(Unmade::Uncovered);
+            return Err(NotEvaluated::Uncovered);
         }
     }
     let labels = [batch, rows, columns].concat();
@@ -218,8 +218,8 @@ fn contracted(
         .collect();
     let made = product(&left, &right, call.allowance)?;
     let made = made
-        .into_shape_with_order(shape.ok_or(Unmade::Uncovered)?)
-        .map_err(|_| Unmade::Uncovered)?;
+        .into_shape_with_order(shape.ok_or(NotEvaluated::Uncovered)?)
+        .map_err(|_| NotEvaluated::Uncovered)?;
     Ok(EinsumTerm {
         elements: row_major(made),
         labels,

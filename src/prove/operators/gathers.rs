@@ -1,7 +1,7 @@
 //! Operators that select elements at places that a tensor of integers gives.
 
 use super::movement::{picked, reshaped};
-use super::{Call, Made, Unmade};
+use super::{Call, OpResult, NotEvaluated};
 use crate::prove::field_value::slice;
 
 /// The place of an index along an axis.
@@ -10,19 +10,19 @@ use crate::prove::field_value::slice;
 /// the index modulo the extent. A settled index keeps its meaning.
 ///
 /// # Errors
-/// [`Unmade::Misfit`] for a settled index out of range.
-pub(super) fn place(index: i64, extent: usize, is_settled: bool) -> Result<usize, Unmade> {
+/// [`NotEvaluated::Misfit`] for a settled index out of range.
+pub(super) fn place(index: i64, extent: usize, is_settled: bool) -> Result<usize, NotEvaluated> {
     let extent = i64::try_from(extent)
         .ok()
         .filter(|&extent| extent > 0)
-        .ok_or(Unmade::Uncovered)?;
+        .ok_or(NotEvaluated::Uncovered)?;
     if is_settled && !(-extent..extent).contains(&index) {
-        return Err(Unmade::Misfit);
+        return Err(NotEvaluated::Misfit);
     }
     Ok(index.rem_euclid(extent) as usize)
 }
 
-pub(super) fn gather(call: &Call) -> Made {
+pub(super) fn gather(call: &Call) -> OpResult {
     let (mut shape, indices) = (call.shape(0)?.to_vec(), call.indices(1)?);
     let along = call.axis(0, shape.len())?;
     let is_settled = call.is_settled(1);
@@ -47,7 +47,7 @@ pub(super) fn flat_place(
     tuple: &[i64],
     extents: &[usize],
     is_settled: bool,
-) -> Result<usize, Unmade> {
+) -> Result<usize, NotEvaluated> {
     let mut flat = 0;
     for (&index, &extent) in tuple.iter().zip(extents) {
         flat = flat * extent + place(index, extent, is_settled)?;
@@ -55,13 +55,13 @@ pub(super) fn flat_place(
     Ok(flat)
 }
 
-pub(super) fn gather_nd(call: &Call) -> Made {
+pub(super) fn gather_nd(call: &Call) -> OpResult {
     let (shape, indices) = (call.shape(0)?, call.indices(1)?);
     let batch = call.count("batch_dims", 0)?;
-    let (&length, outer) = indices.shape().split_last().ok_or(Unmade::Uncovered)?;
+    let (&length, outer) = indices.shape().split_last().ok_or(NotEvaluated::Uncovered)?;
     let fits = batch <= outer.len() && length > 0 && batch + length <= shape.len();
     if !fits || outer[..batch] != shape[..batch] {
-        return Err(Unmade::Misfit);
+        return Err(NotEvaluated::Misfit);
     }
     let (indexed, rest) = shape[batch..].split_at(length);
     let made = [outer, rest].concat();
@@ -81,11 +81,11 @@ pub(super) fn gather_nd(call: &Call) -> Made {
     Ok(vec![reshaped(&taken, &made)?])
 }
 
-pub(super) fn gather_elements(call: &Call) -> Made {
+pub(super) fn gather_elements(call: &Call) -> OpResult {
     let (shape, indices) = (call.shape(0)?, call.indices(1)?);
     let along = call.axis(0, shape.len())?;
     if !lies_inside(indices.shape(), shape, along) {
-        return Err(Unmade::Misfit);
+        return Err(NotEvaluated::Misfit);
     }
     call.allowance.room(indices.shape())?;
     let mut places = vec![];

@@ -3,39 +3,39 @@
 use ndarray::{ArrayD, Dimension, IxDyn, arr0, arr1};
 
 use super::arithmetic::{exact, zip};
-use super::{Call, Made, Unmade};
+use super::{Call, OpResult, NotEvaluated};
 use crate::onnx::tensor::DataType;
 use crate::prove::field_value::{FieldValue, slice};
 use crate::recipe::broadcast;
 
 /// A Cast. An integer that is cast to a float becomes its image. Integers are kept if the type can
 /// hold them.
-pub(super) fn cast(call: &Call) -> Made {
+pub(super) fn cast(call: &Call) -> OpResult {
     let value = call.value(0)?;
     let to = match (call.op(), call.optional(1)) {
         ("CastLike", Some(FieldValue::Field(_))) => DataType::Float,
-        ("CastLike", _) => return Err(Unmade::Uncovered),
-        _ => call.node.cast_to().ok_or(Unmade::Uncovered)?,
+        ("CastLike", _) => return Err(NotEvaluated::Uncovered),
+        _ => call.node.cast_to().ok_or(NotEvaluated::Uncovered)?,
     };
     call.allowance.room(call.shape(0)?)?;
     let made = match value {
         FieldValue::Field(_) if to.is_float() => value.clone(),
         FieldValue::Int(_) | FieldValue::Varying(_) if to.is_float() => {
-            FieldValue::Field(value.images().ok_or(Unmade::Uncovered)?)
+            FieldValue::Field(value.images().ok_or(NotEvaluated::Uncovered)?)
         }
         FieldValue::Int(integers) if to == DataType::Bool => {
             FieldValue::int(integers.mapv(|n| i64::from(n != 0)))
         }
         FieldValue::Int(integers) => {
-            let (low, high) = range_of(to).ok_or(Unmade::Uncovered)?;
+            let (low, high) = range_of(to).ok_or(NotEvaluated::Uncovered)?;
             if integers.iter().any(|n| !(low..=high).contains(n)) {
-                return Err(Unmade::Uncovered);
+                return Err(NotEvaluated::Uncovered);
             }
             value.clone()
         }
         // A cast to int64 changes no integer.
         FieldValue::Varying(_) if to == DataType::Int64 => value.clone(),
-        _ => return Err(Unmade::Uncovered),
+        _ => return Err(NotEvaluated::Uncovered),
     };
     Ok(vec![made])
 }
@@ -72,7 +72,7 @@ fn range_of(to: DataType) -> Option<(i64, i64)> {
 }
 
 /// Comparisons and logical operators.
-pub(super) fn compare(call: &Call) -> Made {
+pub(super) fn compare(call: &Call) -> OpResult {
     let holds: fn(i64, i64) -> bool = match call.op() {
         "Equal" => |a, b| a == b,
         "Greater" => |a, b| a > b,
@@ -85,13 +85,13 @@ pub(super) fn compare(call: &Call) -> Made {
     };
     let (a, b) = (call.integers(0)?, call.integers(1)?);
     call.allowance
-        .room(&broadcast(a.shape(), b.shape()).ok_or(Unmade::Uncovered)?)?;
+        .room(&broadcast(a.shape(), b.shape()).ok_or(NotEvaluated::Uncovered)?)?;
     let made = zip(a, b, |a, b| i64::from(holds(a, b)));
-    Ok(vec![FieldValue::int(made.ok_or(Unmade::Uncovered)?)])
+    Ok(vec![FieldValue::int(made.ok_or(NotEvaluated::Uncovered)?)])
 }
 
 /// Not, Abs and Sign.
-pub(super) fn one(call: &Call) -> Made {
+pub(super) fn one(call: &Call) -> OpResult {
     let f: fn(i64) -> Option<i64> = match call.op() {
         "Not" => |n| Some(i64::from(n == 0)),
         "Abs" => i64::checked_abs,
@@ -103,10 +103,10 @@ pub(super) fn one(call: &Call) -> Made {
 }
 
 /// A remainder with the sign of the divisor, or of the dividend if the attribute `fmod` is set.
-pub(super) fn modulo(call: &Call) -> Made {
+pub(super) fn modulo(call: &Call) -> OpResult {
     let (a, b) = (call.integers(0)?, call.integers(1)?);
     call.allowance
-        .room(&broadcast(a.shape(), b.shape()).ok_or(Unmade::Uncovered)?)?;
+        .room(&broadcast(a.shape(), b.shape()).ok_or(NotEvaluated::Uncovered)?)?;
     let of_dividend = call.attr("fmod", 0)? != 0;
     let rests = if of_dividend {
         zip(a, b, i64::checked_rem)
@@ -124,7 +124,7 @@ fn rest_of_divisor(a: i64, b: i64) -> Option<i64> {
 }
 
 /// Min and Max.
-pub(super) fn extreme(call: &Call) -> Made {
+pub(super) fn extreme(call: &Call) -> OpResult {
     let f: fn(i64, i64) -> i64 = if call.op() == "Min" {
         i64::min
     } else {
@@ -134,14 +134,14 @@ pub(super) fn extreme(call: &Call) -> Made {
     for slot in 1..call.inputs.len() {
         let other = call.integers(slot)?;
         call.allowance
-            .room(&broadcast(made.shape(), other.shape()).ok_or(Unmade::Uncovered)?)?;
-        made = zip(&made, other, f).ok_or(Unmade::Uncovered)?.into_shared();
+            .room(&broadcast(made.shape(), other.shape()).ok_or(NotEvaluated::Uncovered)?)?;
+        made = zip(&made, other, f).ok_or(NotEvaluated::Uncovered)?.into_shared();
     }
     Ok(vec![FieldValue::int(made.into_owned())])
 }
 
 /// Clip: applies the lower bound first, followed by the upper one.
-pub(super) fn clip(call: &Call) -> Made {
+pub(super) fn clip(call: &Call) -> OpResult {
     let mut made = call.integers(0)?.clone();
     for (slot, f) in [(1, i64::max as fn(i64, i64) -> i64), (2, i64::min)] {
         let bound = call
@@ -151,13 +151,13 @@ pub(super) fn clip(call: &Call) -> Made {
         let Some(bound) = bound.map(|bound| bound.iter().copied().next()) else {
             continue;
         };
-        let bound = bound.ok_or(Unmade::Uncovered)?;
+        let bound = bound.ok_or(NotEvaluated::Uncovered)?;
         made = made.mapv(|n| f(n, bound)).into_shared();
     }
     Ok(vec![FieldValue::Int(made)])
 }
 
-pub(super) fn shape(call: &Call) -> Made {
+pub(super) fn shape(call: &Call) -> OpResult {
     let shape = call.shape(0)?;
     let rank = shape.len() as i64;
     let start = axis_bound(call.attr("start", 0)?, rank);
@@ -179,24 +179,24 @@ fn axis_bound(named: i64, rank: i64) -> usize {
     bound.clamp(0, rank) as usize
 }
 
-pub(super) fn size(call: &Call) -> Made {
+pub(super) fn size(call: &Call) -> OpResult {
     let count: usize = call.shape(0)?.iter().product();
     Ok(vec![FieldValue::int(arr0(count as i64).into_dyn())])
 }
 
-pub(super) fn range(call: &Call) -> Made {
+pub(super) fn range(call: &Call) -> OpResult {
     let mut numbers = [0; 3];
     for (slot, number) in numbers.iter_mut().enumerate() {
         let first = call.integers(slot)?.iter().next();
-        *number = i128::from(*first.ok_or(Unmade::Uncovered)?);
+        *number = i128::from(*first.ok_or(NotEvaluated::Uncovered)?);
     }
     let [start, limit, delta] = numbers;
     let steps = match delta {
-        0 => return Err(Unmade::Uncovered),
+        0 => return Err(NotEvaluated::Uncovered),
         1.. => (limit - start + delta - 1).div_euclid(delta),
         _ => (start - limit - delta - 1).div_euclid(-delta),
     };
-    let count = usize::try_from(steps.max(0)).map_err(|_| Unmade::Beyond)?;
+    let count = usize::try_from(steps.max(0)).map_err(|_| NotEvaluated::Beyond)?;
     call.allowance.room(&[count])?;
     let numbers: Vec<i64> = (0..count)
         .map(|step| (start + step as i128 * delta) as i64)
@@ -204,7 +204,7 @@ pub(super) fn range(call: &Call) -> Made {
     Ok(vec![FieldValue::int(arr1(&numbers).into_dyn())])
 }
 
-pub(super) fn non_zero(call: &Call) -> Made {
+pub(super) fn non_zero(call: &Call) -> OpResult {
     let integers = call.integers(0)?;
     let rank = integers.ndim();
     let there: Vec<_> = integers
@@ -218,18 +218,18 @@ pub(super) fn non_zero(call: &Call) -> Made {
         .collect();
     let places = ArrayD::from_shape_vec(IxDyn(&[rank, there.len()]), places);
     Ok(vec![FieldValue::int(
-        places.map_err(|_| Unmade::Uncovered)?,
+        places.map_err(|_| NotEvaluated::Uncovered)?,
     )])
 }
 
 /// OneHot: one of two values at each place.
-pub(super) fn one_hot(call: &Call) -> Made {
+pub(super) fn one_hot(call: &Call) -> OpResult {
     let (indices, depth) = (call.integers(0)?, call.integers(1)?);
     let depth = depth
         .iter()
         .next()
         .and_then(|&depth| usize::try_from(depth).ok())
-        .ok_or(Unmade::Uncovered)?;
+        .ok_or(NotEvaluated::Uncovered)?;
     let rank = indices.ndim() + 1;
     let along = super::axis(call.attr("axis", -1)?, rank)?;
     let mut shape = indices.shape().to_vec();
@@ -250,13 +250,13 @@ pub(super) fn one_hot(call: &Call) -> Made {
     let made = match call.value(2)? {
         FieldValue::Field(pair) => match *slice(pair) {
             [off, on] => FieldValue::field(choose.mapv(|at| if at == 0 { off } else { on })),
-            _ => return Err(Unmade::Uncovered),
+            _ => return Err(NotEvaluated::Uncovered),
         },
         FieldValue::Int(pair) => match *slice(pair) {
             [off, on] => FieldValue::int(choose.mapv(|at| if at == 0 { off } else { on })),
-            _ => return Err(Unmade::Uncovered),
+            _ => return Err(NotEvaluated::Uncovered),
         },
-        _ => return Err(Unmade::Uncovered),
+        _ => return Err(NotEvaluated::Uncovered),
     };
     Ok(vec![made])
 }

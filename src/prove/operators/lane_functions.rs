@@ -14,7 +14,7 @@ use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
 use crate::prove::operators::movement::transposed;
 use crate::prove::operators::windows::{pooled, with_bias};
-use crate::prove::operators::{Call, Made, Unmade};
+use crate::prove::operators::{Call, OpResult, NotEvaluated};
 use crate::prove::random::{Digest, Hash, Unknown};
 
 /// The attributes of GridSample.
@@ -68,17 +68,17 @@ enum Multiples<'p> {
 /// to a positive factor.
 ///
 /// # Errors
-/// [`Unmade::Uncovered`] if the operator does not compute each lane independently, or if its result
+/// [`NotEvaluated::Uncovered`] if the operator does not compute each lane independently, or if its result
 /// is unknown.
 pub(crate) fn of_lanes(
     call: &Call,
     function: Digest,
     shape: Option<&[usize]>,
     alike: Option<Like>,
-) -> Result<(Vec<FieldValue>, usize), Unmade> {
+) -> Result<(Vec<FieldValue>, usize), NotEvaluated> {
     let shape = shape
         .filter(|_| call.wanted == 1)
-        .ok_or(Unmade::Uncovered)?;
+        .ok_or(NotEvaluated::Uncovered)?;
     let elements = call.field(0)?;
     let rank = elements.ndim();
     knows(call, attributes(call.node.op_type()))?;
@@ -103,7 +103,7 @@ pub(crate) fn of_lanes(
         "MaxPool" => {
             // A window that covers only the border has no maximum.
             if shape.get(2..) != Some(&full_windows(call, elements)?) {
-                return Err(Unmade::Uncovered);
+                return Err(NotEvaluated::Uncovered);
             }
             maximum.at_same_places(elements)
         }
@@ -114,7 +114,7 @@ pub(crate) fn of_lanes(
         "GridSample" => sampled(linear, elements),
         _ => {
             let rotated = Lanes {
-                outer: rank.checked_sub(1).ok_or(Unmade::Uncovered)?,
+                outer: rank.checked_sub(1).ok_or(NotEvaluated::Uncovered)?,
                 item: &|lane| lane,
                 ..linear
             };
@@ -124,7 +124,7 @@ pub(crate) fn of_lanes(
 }
 
 /// GridSample. Each item of the batch has its own grid.
-fn sampled(linear: Lanes, elements: &Elements) -> Result<(Vec<FieldValue>, usize), Unmade> {
+fn sampled(linear: Lanes, elements: &Elements) -> Result<(Vec<FieldValue>, usize), NotEvaluated> {
     let padding = linear.call.text("padding_mode", "zeros")?;
     let shift = matches!(padding, "border" | "reflection");
     let channels = elements
@@ -151,7 +151,7 @@ fn attributes(op: &str) -> &'static [&'static str] {
 }
 
 /// The number of axes that a reduction keeps, and the elements with these axes first.
-fn reduced_last(call: &Call, elements: &Elements) -> Result<(usize, Elements), Unmade> {
+fn reduced_last(call: &Call, elements: &Elements) -> Result<(usize, Elements), NotEvaluated> {
     let rank = elements.ndim();
     let reduced = call.reduced(rank)?;
     let mut order: Vec<usize> = (0..rank).filter(|axis| !reduced.contains(axis)).collect();
@@ -163,9 +163,9 @@ fn reduced_last(call: &Call, elements: &Elements) -> Result<(usize, Elements), U
 /// The extents of the output of a MaxPool.
 ///
 /// # Errors
-/// [`Unmade::Uncovered`] if a window covers only the border.
-fn full_windows(call: &Call, elements: &Elements) -> Result<Vec<usize>, Unmade> {
-    let input = elements.shape().get(2..).ok_or(Unmade::Uncovered)?;
+/// [`NotEvaluated::Uncovered`] if a window covers only the border.
+fn full_windows(call: &Call, elements: &Elements) -> Result<Vec<usize>, NotEvaluated> {
+    let input = elements.shape().get(2..).ok_or(NotEvaluated::Uncovered)?;
     let (windows, _) = pooled(call, input)?;
     let mut meets = vec![false; windows.output.iter().product()];
     for places in windows.meets() {
@@ -176,20 +176,20 @@ fn full_windows(call: &Call, elements: &Elements) -> Result<Vec<usize>, Unmade> 
     if meets.iter().all(|&meets| meets) {
         Ok(windows.output)
     } else {
-        Err(Unmade::Uncovered)
+        Err(NotEvaluated::Uncovered)
     }
 }
 
 /// DeformConv: products of its weight with the samples of its taps, which are linear in the image
 /// of each channel.
-pub(crate) fn deformed(call: &Call, function: Digest) -> Made {
+pub(crate) fn deformed(call: &Call, function: Digest) -> OpResult {
     knows(call, DEFORM_CONV)?;
     let (values, weight) = (call.field(0)?, call.field(1)?);
     let (group, offsets) = (call.count("group", 1)?, call.count("offset_group", 1)?);
     let (&[samples, channels, ..], &[outputs, inner, ref kernel @ ..], [_, _, places @ ..]) =
         (values.shape(), weight.shape(), call.shape(2)?)
     else {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     };
     let named = call.attr_ints("kernel_shape")?;
     let named = named.map(|named| named.iter().map(|&n| n as usize).collect::<Vec<_>>());
@@ -198,7 +198,7 @@ pub(crate) fn deformed(call: &Call, function: Digest) -> Made {
         .all(|&(parts, of)| parts > 0 && of.is_multiple_of(parts));
     let fits = has_parts && inner.checked_mul(group) == Some(channels);
     if !fits || named.is_some_and(|named| named != kernel) {
-        return Err(Unmade::Misfit);
+        return Err(NotEvaluated::Misfit);
     }
     let [taps, count] = [kernel, places].map(|extents| extents.iter().product::<usize>());
     let taps_of_lanes = Lanes {
@@ -211,7 +211,7 @@ pub(crate) fn deformed(call: &Call, function: Digest) -> Made {
     };
     let (sampled, _) = taps_of_lanes.results(values)?;
     let Some(FieldValue::Field(sampled)) = sampled.first() else {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     };
     call.allowance
         .products(&[samples, outputs, inner, taps, count])?;
@@ -233,13 +233,13 @@ pub(crate) fn deformed(call: &Call, function: Digest) -> Made {
 }
 
 /// Refuses unknown attributes.
-fn knows(call: &Call, names: &[&str]) -> Result<(), Unmade> {
+fn knows(call: &Call, names: &[&str]) -> Result<(), NotEvaluated> {
     let all = call
         .node
         .attribute
         .iter()
         .all(|attribute| names.contains(&attribute.name()));
-    if all { Ok(()) } else { Err(Unmade::Uncovered) }
+    if all { Ok(()) } else { Err(NotEvaluated::Uncovered) }
 }
 
 /// The identity of a function with some of its inputs as parameters.
@@ -268,31 +268,31 @@ struct Lanes<'l> {
 
 impl Lanes<'_> {
     /// The results, if the axes that index the lanes also index the results.
-    fn at_same_places(&self, elements: &Elements) -> Result<(Vec<FieldValue>, usize), Unmade> {
-        let outer = self.shape.get(..self.outer).ok_or(Unmade::Uncovered)?;
+    fn at_same_places(&self, elements: &Elements) -> Result<(Vec<FieldValue>, usize), NotEvaluated> {
+        let outer = self.shape.get(..self.outer).ok_or(NotEvaluated::Uncovered)?;
         if elements.shape().starts_with(outer) {
             self.results(elements)
         } else {
-            Err(Unmade::Uncovered)
+            Err(NotEvaluated::Uncovered)
         }
     }
 
     /// The results, and the number of lanes that are identified with others up to a positive
     /// factor.
-    fn results(&self, elements: &Elements) -> Result<(Vec<FieldValue>, usize), Unmade> {
+    fn results(&self, elements: &Elements) -> Result<(Vec<FieldValue>, usize), NotEvaluated> {
         self.call.allowance.room(self.shape)?;
         let (outer, along) = elements.shape().split_at(self.outer);
         let [count, length] = [outer, along].map(|extents| extents.iter().product());
         let all = self.shape.iter().product::<usize>();
-        let results = all.checked_div(count).ok_or(Unmade::Uncovered)?;
+        let results = all.checked_div(count).ok_or(NotEvaluated::Uncovered)?;
         if length == 0 || results * count != all {
-            return Err(Unmade::Uncovered);
+            return Err(NotEvaluated::Uncovered);
         }
         let (mut made, mut taken) = (Vec::with_capacity(all), 0);
         for (place, lane) in slice(elements).chunks(length).enumerate() {
             taken += usize::from(self.add_results(place, lane, results, &mut made)?);
         }
-        let made = ArrayD::from_shape_vec(self.shape, made).map_err(|_| Unmade::Uncovered)?;
+        let made = ArrayD::from_shape_vec(self.shape, made).map_err(|_| NotEvaluated::Uncovered)?;
         Ok((vec![FieldValue::field(made)], taken))
     }
 
@@ -303,7 +303,7 @@ impl Lanes<'_> {
         lane: &[u32],
         results: usize,
         made: &mut Vec<u32>,
-    ) -> Result<bool, Unmade> {
+    ) -> Result<bool, NotEvaluated> {
         let start = if self.passes.shift { lane[0] } else { 0 };
         let mut rest: Vec<u32> = lane
             .iter()
@@ -313,7 +313,7 @@ impl Lanes<'_> {
             made.extend(std::iter::repeat_n(start, results));
             return Ok(false);
         };
-        let part = field::inverse(first).ok_or(Unmade::Uncovered)?;
+        let part = field::inverse(first).ok_or(NotEvaluated::Uncovered)?;
         for difference in &mut rest {
             *difference = field::mul(*difference, part);
         }
@@ -332,7 +332,7 @@ impl Lanes<'_> {
         hash.digest(digest);
         hash.number(like.into());
         let unknown = Unknown::new(hash.finish());
-        let times = field::mul(first, field::inverse(like).ok_or(Unmade::Uncovered)?);
+        let times = field::mul(first, field::inverse(like).ok_or(NotEvaluated::Uncovered)?);
         let values = (0..results as u64).map(|place| unknown.value(place));
         made.extend(values.map(|value| field::add(start, field::mul(times, value))));
         Ok(is_positive && like != first)

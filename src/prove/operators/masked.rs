@@ -7,7 +7,7 @@
 use ndarray::ArrayD;
 
 use super::arithmetic::zip;
-use super::{Call, Made, Unmade, interpret};
+use super::{Call, OpResult, NotEvaluated, interpret};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, HIDDEN};
 
@@ -39,13 +39,13 @@ pub(crate) fn reads_mask(call: &Call) -> bool {
 /// The results of an operator that carries the places of a mask.
 ///
 /// # Errors
-/// [`Unmade::Uncovered`] for every other operator.
-pub(crate) fn carried(call: &Call) -> Made {
+/// [`NotEvaluated::Uncovered`] for every other operator.
+pub(crate) fn carried(call: &Call) -> OpResult {
     match call.node.op() {
         ("", "Add") => sum(call),
         ("", "Mul") => product(call),
         ("", op) if MOVEMENTS.contains(&op) && is_directed(call) => moved(call),
-        _ => Err(Unmade::Uncovered),
+        _ => Err(NotEvaluated::Uncovered),
     }
 }
 
@@ -67,7 +67,7 @@ fn is_directed(call: &Call) -> bool {
 }
 
 /// The results of a movement, which treats elements with the bit [`HIDDEN`] like all others.
-fn moved(call: &Call) -> Made {
+fn moved(call: &Call) -> OpResult {
     let inputs = call.inputs.iter().map(|input| match input {
         Some(FieldValue::Masked(elements)) => Some(FieldValue::Field(elements.clone())),
         input => input.clone(),
@@ -84,30 +84,30 @@ fn moved(call: &Call) -> Made {
 }
 
 /// A sum. A place is hidden if it is hidden in an operand.
-fn sum(call: &Call) -> Made {
+fn sum(call: &Call) -> OpResult {
     element_wise(call, |a, b| {
         field::add(a & !HIDDEN, b & !HIDDEN) | (a | b) & HIDDEN
     })
 }
 
 /// A product. A hidden place stays hidden if its factor is 1.
-fn product(call: &Call) -> Made {
+fn product(call: &Call) -> OpResult {
     element_wise(call, |a, b| match (a, b) {
         (1, other) | (other, 1) => other,
         _ => field::mul(a & !HIDDEN, b & !HIDDEN),
     })
 }
 
-fn element_wise(call: &Call, f: fn(u32, u32) -> u32) -> Made {
+fn element_wise(call: &Call, f: fn(u32, u32) -> u32) -> OpResult {
     super::arithmetic::room(call)?;
     let made: Option<ArrayD<u32>> = zip(elements(call, 0)?, elements(call, 1)?, f);
-    Ok(vec![FieldValue::masked(made.ok_or(Unmade::Misfit)?)])
+    Ok(vec![FieldValue::masked(made.ok_or(NotEvaluated::Misfit)?)])
 }
 
 /// The elements of an input, with their bits [`HIDDEN`].
-pub(super) fn elements<'c>(call: &'c Call, slot: usize) -> Result<&'c Elements, Unmade> {
+pub(super) fn elements<'c>(call: &'c Call, slot: usize) -> Result<&'c Elements, NotEvaluated> {
     match call.value(slot)? {
         FieldValue::Field(elements) | FieldValue::Masked(elements) => Ok(elements),
-        _ => Err(Unmade::Uncovered),
+        _ => Err(NotEvaluated::Uncovered),
     }
 }

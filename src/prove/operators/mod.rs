@@ -38,7 +38,7 @@ use crate::prove::field_value::{Elements, FieldValue, Integers, slice};
 
 /// The reasons why an operator has no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Unmade {
+pub(super) enum NotEvaluated {
     /// The operator, or this form of it, is not interpreted.
     Uncovered,
     /// It divides by 0 at this point.
@@ -50,7 +50,7 @@ pub(super) enum Unmade {
 }
 
 /// The results of an operator: all, or the first ones.
-pub(super) type Made = Result<Vec<FieldValue>, Unmade>;
+pub(super) type OpResult = Result<Vec<FieldValue>, NotEvaluated>;
 
 /// The remaining limits of a computation.
 pub(super) struct Allowance {
@@ -77,8 +77,8 @@ impl Allowance {
     /// Reserves room for a value of this shape.
     ///
     /// # Errors
-    /// [`Unmade::Beyond`] if it exceeds the limits.
-    pub(super) fn room(&self, shape: &[usize]) -> Result<(), Unmade> {
+    /// [`NotEvaluated::Beyond`] if it exceeds the limits.
+    pub(super) fn room(&self, shape: &[usize]) -> Result<(), NotEvaluated> {
         // As in `ndarray`, an extent of 0 does not remove the limit on the others.
         let counted = shape.iter().filter(|&&extent| extent != 0);
         let count = counted.fold(1_u64, |count, &extent| count.saturating_mul(extent as u64));
@@ -86,22 +86,22 @@ impl Allowance {
         if fits && spend(&self.elements, count) {
             Ok(())
         } else {
-            Err(Unmade::Beyond)
+            Err(NotEvaluated::Beyond)
         }
     }
 
     /// Reserves as many products as the product of these factors.
     ///
     /// # Errors
-    /// [`Unmade::Beyond`] if they exceed the limits.
-    pub(super) fn products(&self, factors: &[usize]) -> Result<(), Unmade> {
+    /// [`NotEvaluated::Beyond`] if they exceed the limits.
+    pub(super) fn products(&self, factors: &[usize]) -> Result<(), NotEvaluated> {
         let count = factors
             .iter()
             .fold(1_u64, |count, &factor| count.saturating_mul(factor as u64));
         if spend(&self.products, count) {
             Ok(())
         } else {
-            Err(Unmade::Beyond)
+            Err(NotEvaluated::Beyond)
         }
     }
 }
@@ -147,39 +147,39 @@ impl Call<'_> {
         self.inputs.get(slot)?.as_ref()
     }
 
-    fn value(&self, slot: usize) -> Result<&FieldValue, Unmade> {
-        self.optional(slot).ok_or(Unmade::Uncovered)
+    fn value(&self, slot: usize) -> Result<&FieldValue, NotEvaluated> {
+        self.optional(slot).ok_or(NotEvaluated::Uncovered)
     }
 
-    fn shape(&self, slot: usize) -> Result<&[usize], Unmade> {
-        self.value(slot)?.shape().ok_or(Unmade::Uncovered)
+    fn shape(&self, slot: usize) -> Result<&[usize], NotEvaluated> {
+        self.value(slot)?.shape().ok_or(NotEvaluated::Uncovered)
     }
 
-    fn field(&self, slot: usize) -> Result<&Elements, Unmade> {
+    fn field(&self, slot: usize) -> Result<&Elements, NotEvaluated> {
         match self.value(slot)? {
             FieldValue::Field(elements) => Ok(elements),
-            _ => Err(Unmade::Uncovered),
+            _ => Err(NotEvaluated::Uncovered),
         }
     }
 
-    fn optional_field(&self, slot: usize) -> Result<Option<&Elements>, Unmade> {
+    fn optional_field(&self, slot: usize) -> Result<Option<&Elements>, NotEvaluated> {
         self.optional(slot).map(|_| self.field(slot)).transpose()
     }
 
-    fn integers(&self, slot: usize) -> Result<&Integers, Unmade> {
+    fn integers(&self, slot: usize) -> Result<&Integers, NotEvaluated> {
         match self.value(slot)? {
             FieldValue::Int(integers) => Ok(integers),
-            _ => Err(Unmade::Uncovered),
+            _ => Err(NotEvaluated::Uncovered),
         }
     }
 
     /// Integers of any value. Unknown ones are represented by their images.
-    fn indices(&self, slot: usize) -> Result<Integers, Unmade> {
+    fn indices(&self, slot: usize) -> Result<Integers, NotEvaluated> {
         match self.value(slot)? {
             FieldValue::Int(integers) => Ok(integers.clone()),
             FieldValue::Varying(elements) => Ok(elements.mapv(i64::from).into_shared()),
-            FieldValue::Field(_) | FieldValue::Masked(_) => Err(Unmade::Misfit),
-            FieldValue::Opaque(_) => Err(Unmade::Uncovered),
+            FieldValue::Field(_) | FieldValue::Masked(_) => Err(NotEvaluated::Misfit),
+            FieldValue::Opaque(_) => Err(NotEvaluated::Uncovered),
         }
     }
 
@@ -189,67 +189,67 @@ impl Call<'_> {
     }
 
     /// Extents, axes or places. Floats are refused.
-    fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, Unmade> {
+    fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, NotEvaluated> {
         match self.optional(slot) {
-            Some(FieldValue::Field(_) | FieldValue::Masked(_)) => Err(Unmade::Misfit),
+            Some(FieldValue::Field(_) | FieldValue::Masked(_)) => Err(NotEvaluated::Misfit),
             given => given
                 .map(|_| Ok(slice(self.integers(slot)?).to_vec()))
                 .transpose(),
         }
     }
 
-    fn attr(&self, name: &str, absent: i64) -> Result<i64, Unmade> {
+    fn attr(&self, name: &str, absent: i64) -> Result<i64, NotEvaluated> {
         self.node
             .attr_i(name)
             .map(|value| value.unwrap_or(absent))
-            .map_err(|_| Unmade::Uncovered)
+            .map_err(|_| NotEvaluated::Uncovered)
     }
 
     /// An attribute that is a nonnegative integer.
-    fn count(&self, name: &str, absent: usize) -> Result<usize, Unmade> {
-        usize::try_from(self.attr(name, absent as i64)?).map_err(|_| Unmade::Uncovered)
+    fn count(&self, name: &str, absent: usize) -> Result<usize, NotEvaluated> {
+        usize::try_from(self.attr(name, absent as i64)?).map_err(|_| NotEvaluated::Uncovered)
     }
 
-    fn flag(&self, name: &str, absent: bool) -> Result<bool, Unmade> {
+    fn flag(&self, name: &str, absent: bool) -> Result<bool, NotEvaluated> {
         match self.attr(name, absent.into())? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(Unmade::Uncovered),
+            _ => Err(NotEvaluated::Uncovered),
         }
     }
 
     /// The image of a float attribute.
-    fn float(&self, name: &str, absent: f32) -> Result<u32, Unmade> {
+    fn float(&self, name: &str, absent: f32) -> Result<u32, NotEvaluated> {
         let value = self
             .node
             .attr_f(name)
-            .map_err(|_| Unmade::Uncovered)?
+            .map_err(|_| NotEvaluated::Uncovered)?
             .unwrap_or(absent);
-        field::of_float(value.into()).ok_or(Unmade::Uncovered)
+        field::of_float(value.into()).ok_or(NotEvaluated::Uncovered)
     }
 
-    fn text(&self, name: &str, absent: &'static str) -> Result<&str, Unmade> {
+    fn text(&self, name: &str, absent: &'static str) -> Result<&str, NotEvaluated> {
         self.node
             .attr_s(name)
             .map(|value| value.unwrap_or(absent))
-            .map_err(|_| Unmade::Uncovered)
+            .map_err(|_| NotEvaluated::Uncovered)
     }
 
-    fn attr_ints(&self, name: &str) -> Result<Option<Vec<i64>>, Unmade> {
+    fn attr_ints(&self, name: &str) -> Result<Option<Vec<i64>>, NotEvaluated> {
         self.node
             .attr_ints(name)
             .map(|list| list.map(<[i64]>::to_vec))
-            .map_err(|_| Unmade::Uncovered)
+            .map_err(|_| NotEvaluated::Uncovered)
     }
 
     /// A list of integers that is an attribute or an input, depending on the operator set.
-    fn list(&self, name: &str) -> Result<Option<Vec<i64>>, Unmade> {
+    fn list(&self, name: &str) -> Result<Option<Vec<i64>>, NotEvaluated> {
         input_at(self.op(), name, self.opset)
             .map_or_else(|| self.attr_ints(name), |slot| self.ints(slot))
     }
 
     /// The axes that a Reduce operator reduces, in ascending order.
-    fn reduced(&self, rank: usize) -> Result<Vec<usize>, Unmade> {
+    fn reduced(&self, rank: usize) -> Result<Vec<usize>, NotEvaluated> {
         let mut reduced = match self.list("axes")?.filter(|list| !list.is_empty()) {
             Some(list) => axes(&list, rank)?,
             None if self.flag("noop_with_empty_axes", false)? => vec![],
@@ -260,21 +260,21 @@ impl Call<'_> {
         Ok(reduced)
     }
 
-    fn axis(&self, absent: i64, rank: usize) -> Result<usize, Unmade> {
+    fn axis(&self, absent: i64, rank: usize) -> Result<usize, NotEvaluated> {
         axis(self.attr("axis", absent)?, rank)
     }
 }
 
-fn axis(named: i64, rank: usize) -> Result<usize, Unmade> {
-    axes::axis(named, rank).map_err(|_| Unmade::Uncovered)
+fn axis(named: i64, rank: usize) -> Result<usize, NotEvaluated> {
+    axes::axis(named, rank).map_err(|_| NotEvaluated::Uncovered)
 }
 
-fn axes(named: &[i64], rank: usize) -> Result<Vec<usize>, Unmade> {
-    axes::axes(named, rank).map_err(|_| Unmade::Uncovered)
+fn axes(named: &[i64], rank: usize) -> Result<Vec<usize>, NotEvaluated> {
+    axes::axes(named, rank).map_err(|_| NotEvaluated::Uncovered)
 }
 
 /// The interpretation of an operator.
-type Interpreter = fn(&Call) -> Made;
+type Interpreter = fn(&Call) -> OpResult;
 
 /// The operators, with the attributes that their interpreters support.
 const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
@@ -468,8 +468,8 @@ const REDUCTIONS: &[&str] = &["ReduceSum", "ReduceMean", "ReduceSumSquare", "Red
 /// The results of an interpreted operator.
 ///
 /// # Errors
-/// [`Unmade::Uncovered`] if the table does not cover the node.
-pub(super) fn interpret(call: &Call) -> Made {
+/// [`NotEvaluated::Uncovered`] if the table does not cover the node.
+pub(super) fn interpret(call: &Call) -> OpResult {
     type Interpreters =
         HashMap<(&'static str, &'static str), (&'static [&'static str], Interpreter)>;
     static INTERPRETERS: LazyLock<Interpreters> = LazyLock::new(|| {
@@ -481,7 +481,7 @@ pub(super) fn interpret(call: &Call) -> Made {
             });
         entries.collect()
     });
-    let (attributes, interpreter) = INTERPRETERS.get(&call.node.op()).ok_or(Unmade::Uncovered)?;
+    let (attributes, interpreter) = INTERPRETERS.get(&call.node.op()).ok_or(NotEvaluated::Uncovered)?;
     let covers = call
         .node
         .attribute
@@ -490,11 +490,11 @@ pub(super) fn interpret(call: &Call) -> Made {
     let made = if covers {
         interpreter(call)?
     } else {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     };
     // The interpreter does not compute the other results.
     if made.len() < call.wanted {
-        Err(Unmade::Uncovered)
+        Err(NotEvaluated::Uncovered)
     } else {
         Ok(made)
     }

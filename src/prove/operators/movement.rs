@@ -2,7 +2,7 @@
 
 use ndarray::{ArcArray, ArrayD, Axis, IxDyn};
 
-use super::{Call, Made, Unmade, axes};
+use super::{Call, OpResult, NotEvaluated, axes};
 use crate::ir::axes::permutation;
 use crate::onnx::external::Externals;
 use crate::onnx::operator::input_at;
@@ -12,17 +12,17 @@ use crate::recipe::broadcast;
 /// The elements in another shape.
 ///
 /// # Errors
-/// [`Unmade::Misfit`] if the shape has another number of elements, and [`Unmade::Uncovered`] if the
+/// [`NotEvaluated::Misfit`] if the shape has another number of elements, and [`NotEvaluated::Uncovered`] if the
 /// value's shape is unknown.
-pub(crate) fn reshaped(value: &FieldValue, shape: &[usize]) -> Result<FieldValue, Unmade> {
+pub(crate) fn reshaped(value: &FieldValue, shape: &[usize]) -> Result<FieldValue, NotEvaluated> {
     let fits = value
         .shape()
         .is_some_and(|from| from.iter().product::<usize>() == shape.iter().product::<usize>());
     if !fits {
         return Err(if value.shape().is_some() {
-            Unmade::Misfit
+            NotEvaluated::Misfit
         } else {
-            Unmade::Uncovered
+            NotEvaluated::Uncovered
         });
     }
     let shaped = match value.clone() {
@@ -102,19 +102,19 @@ pub(super) fn picked(
     value: &FieldValue,
     axis: usize,
     places: &[Option<usize>],
-) -> Result<FieldValue, Unmade> {
-    let mut shape = value.shape().ok_or(Unmade::Uncovered)?.to_vec();
+) -> Result<FieldValue, NotEvaluated> {
+    let mut shape = value.shape().ok_or(NotEvaluated::Uncovered)?.to_vec();
     shape[axis] = places.len();
     call.allowance.room(&shape)?;
-    Ok(either!(value, array => pick(array, axis, places, 0), else return Err(Unmade::Uncovered)))
+    Ok(either!(value, array => pick(array, axis, places, 0), else return Err(NotEvaluated::Uncovered)))
 }
 
-pub(super) fn identity(call: &Call) -> Made {
+pub(super) fn identity(call: &Call) -> OpResult {
     Ok(vec![call.value(0)?.clone()])
 }
 
 /// A Dropout outside of training. It returns its input, and a mask that is true everywhere.
-pub(super) fn dropout(call: &Call) -> Made {
+pub(super) fn dropout(call: &Call) -> OpResult {
     let trains = match call.optional(2) {
         Some(_) => call
             .ints(2)?
@@ -122,28 +122,28 @@ pub(super) fn dropout(call: &Call) -> Made {
         None => call.opset < 7 && !call.flag("is_test", false)?,
     };
     if trains {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     }
     let mask = ArrayD::from_elem(call.shape(0)?, 1);
     Ok(vec![call.value(0)?.clone(), FieldValue::int(mask)])
 }
 
-pub(super) fn reshape(call: &Call) -> Made {
-    let (from, wanted) = (call.shape(0)?, call.ints(1)?.ok_or(Unmade::Uncovered)?);
+pub(super) fn reshape(call: &Call) -> OpResult {
+    let (from, wanted) = (call.shape(0)?, call.ints(1)?.ok_or(NotEvaluated::Uncovered)?);
     let keeps_zero = call.flag("allowzero", false)?;
     let mut shape = vec![];
     for (place, &extent) in wanted.iter().enumerate() {
         shape.push(match extent {
             -1 => 1,
-            0 if !keeps_zero => *from.get(place).ok_or(Unmade::Uncovered)?,
-            extent => usize::try_from(extent).map_err(|_| Unmade::Uncovered)?,
+            0 if !keeps_zero => *from.get(place).ok_or(NotEvaluated::Uncovered)?,
+            extent => usize::try_from(extent).map_err(|_| NotEvaluated::Uncovered)?,
         });
     }
     if let Some(open) = wanted.iter().position(|&extent| extent == -1) {
         let (there, rest) = product(from)
             .zip(product(&shape))
-            .ok_or(Unmade::Uncovered)?;
-        shape[open] = there.checked_div(rest).ok_or(Unmade::Misfit)?;
+            .ok_or(NotEvaluated::Uncovered)?;
+        shape[open] = there.checked_div(rest).ok_or(NotEvaluated::Misfit)?;
     }
     call.allowance.room(&shape)?;
     Ok(vec![reshaped(call.value(0)?, &shape)?])
@@ -156,7 +156,7 @@ fn product(shape: &[usize]) -> Option<usize> {
         .try_fold(1_usize, |n, &extent| n.checked_mul(extent))
 }
 
-pub(super) fn flatten(call: &Call) -> Made {
+pub(super) fn flatten(call: &Call) -> OpResult {
     let shape = call.shape(0)?;
     let named = call.attr("axis", 1)?;
     let at = if named < 0 {
@@ -167,13 +167,13 @@ pub(super) fn flatten(call: &Call) -> Made {
     let at = usize::try_from(at)
         .ok()
         .filter(|&at| at <= shape.len())
-        .ok_or(Unmade::Uncovered)?;
+        .ok_or(NotEvaluated::Uncovered)?;
     let flat = [&shape[..at], &shape[at..]].map(|part| part.iter().product());
     Ok(vec![reshaped(call.value(0)?, &flat)?])
 }
 
 /// Squeeze and Unsqueeze.
-pub(super) fn squeeze(call: &Call) -> Made {
+pub(super) fn squeeze(call: &Call) -> OpResult {
     let shape = call.shape(0)?;
     let named = call.list("axes")?;
     if call.op() == "Squeeze" {
@@ -187,7 +187,7 @@ pub(super) fn squeeze(call: &Call) -> Made {
             .collect();
         return Ok(vec![reshaped(call.value(0)?, &left)?]);
     }
-    let named = named.ok_or(Unmade::Uncovered)?;
+    let named = named.ok_or(NotEvaluated::Uncovered)?;
     let rank = shape.len() + named.len();
     let new = axes(&named, rank)?;
     let mut rest = shape.iter().copied();
@@ -198,25 +198,25 @@ pub(super) fn squeeze(call: &Call) -> Made {
             rest.next()
         }
     });
-    let wide: Vec<usize> = extents.collect::<Option<_>>().ok_or(Unmade::Uncovered)?;
+    let wide: Vec<usize> = extents.collect::<Option<_>>().ok_or(NotEvaluated::Uncovered)?;
     Ok(vec![reshaped(call.value(0)?, &wide)?])
 }
 
-pub(super) fn transpose(call: &Call) -> Made {
+pub(super) fn transpose(call: &Call) -> OpResult {
     let shape = call.shape(0)?;
     let perm = permutation(call.attr_ints("perm")?.as_deref(), shape.len())
-        .map_err(|_| Unmade::Uncovered)?;
+        .map_err(|_| NotEvaluated::Uncovered)?;
     call.allowance.room(shape)?;
     let value = call.value(0)?;
     Ok(vec![
-        either!(value, array => transposed(array, &perm), else return Err(Unmade::Uncovered)),
+        either!(value, array => transposed(array, &perm), else return Err(NotEvaluated::Uncovered)),
     ])
 }
 
-pub(super) fn slice_of(call: &Call) -> Made {
+pub(super) fn slice_of(call: &Call) -> OpResult {
     let rank = call.shape(0)?.len();
-    let starts = call.list("starts")?.ok_or(Unmade::Uncovered)?;
-    let ends = call.list("ends")?.ok_or(Unmade::Uncovered)?;
+    let starts = call.list("starts")?.ok_or(NotEvaluated::Uncovered)?;
+    let ends = call.list("ends")?.ok_or(NotEvaluated::Uncovered)?;
     let named = call
         .list("axes")?
         .unwrap_or_else(|| (0..starts.len() as i64).collect());
@@ -226,11 +226,11 @@ pub(super) fn slice_of(call: &Call) -> Made {
     };
     let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
     if [ends.len(), named.len(), steps.len()] != [starts.len(); 3] {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     }
     let mut value = call.value(0)?.clone();
     for (place, along) in axes(&named, rank)?.into_iter().enumerate() {
-        let extent = value.shape().ok_or(Unmade::Uncovered)?[along] as i64;
+        let extent = value.shape().ok_or(NotEvaluated::Uncovered)?[along] as i64;
         let places = sliced(extent, starts[place], ends[place], steps[place])?;
         value = picked(call, &value, along, &places)?;
     }
@@ -238,10 +238,10 @@ pub(super) fn slice_of(call: &Call) -> Made {
 }
 
 /// The places of an axis that a Slice selects.
-fn sliced(extent: i64, start: i64, end: i64, step: i64) -> Result<Vec<Option<usize>>, Unmade> {
+fn sliced(extent: i64, start: i64, end: i64, step: i64) -> Result<Vec<Option<usize>>, NotEvaluated> {
     if step < 0 && start < -extent {
         // The specification selects the first place here, and its reference implementation none.
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     }
     let (low, high) = if step > 0 {
         (0, extent)
@@ -256,23 +256,23 @@ fn sliced(extent: i64, start: i64, end: i64, step: i64) -> Result<Vec<Option<usi
         };
         at.clamp(low, high.max(low))
     });
-    let size = usize::try_from(step.unsigned_abs()).map_err(|_| Unmade::Uncovered)?;
+    let size = usize::try_from(step.unsigned_abs()).map_err(|_| NotEvaluated::Uncovered)?;
     let places: Vec<i64> = match step {
-        0 => return Err(Unmade::Uncovered),
+        0 => return Err(NotEvaluated::Uncovered),
         1.. => (start..end).step_by(size).collect(),
         _ => (end + 1..=start).rev().step_by(size).collect(),
     };
     Ok(places.into_iter().map(|at| Some(at as usize)).collect())
 }
 
-pub(super) fn split(call: &Call) -> Made {
+pub(super) fn split(call: &Call) -> OpResult {
     let shape = call.shape(0)?;
     let along = call.axis(0, shape.len())?;
     let (whole, parts) = (shape[along], call.node.output.len());
     let lengths = match call.list("split")? {
         Some(lengths) => lengths
             .into_iter()
-            .map(|n| usize::try_from(n).map_err(|_| Unmade::Uncovered))
+            .map(|n| usize::try_from(n).map_err(|_| NotEvaluated::Uncovered))
             .collect(),
         None => {
             let wide = whole.div_ceil(parts.max(1));
@@ -285,7 +285,7 @@ pub(super) fn split(call: &Call) -> Made {
         .iter()
         .try_fold(0_usize, |sum, &length| sum.checked_add(length));
     if lengths.len() != parts || sum != Some(whole) {
-        return Err(Unmade::Misfit);
+        return Err(NotEvaluated::Misfit);
     }
     let mut parts = vec![];
     let mut start = 0;
@@ -297,20 +297,20 @@ pub(super) fn split(call: &Call) -> Made {
     Ok(parts)
 }
 
-pub(super) fn concat(call: &Call) -> Made {
+pub(super) fn concat(call: &Call) -> OpResult {
     let first = call.shape(0)?;
     let along = call.axis(0, first.len())?;
     let mut shape = first.to_vec();
     for slot in 1..call.inputs.len() {
         let other = call.shape(slot)?;
         if other.len() != shape.len() {
-            return Err(Unmade::Misfit);
+            return Err(NotEvaluated::Misfit);
         }
         for (axis, (one, &other)) in shape.iter_mut().zip(other).enumerate() {
             if axis == along {
                 *one = one.saturating_add(other);
             } else if *one != other {
-                return Err(Unmade::Misfit);
+                return Err(NotEvaluated::Misfit);
             }
         }
     }
@@ -322,7 +322,7 @@ pub(super) fn concat(call: &Call) -> Made {
 }
 
 /// Concatenates values of one kind along an axis.
-fn joined(values: &[&FieldValue], along: usize) -> Result<FieldValue, Unmade> {
+fn joined(values: &[&FieldValue], along: usize) -> Result<FieldValue, NotEvaluated> {
     let fields: Option<Vec<_>> = values
         .iter()
         .map(|value| match value {
@@ -344,18 +344,18 @@ fn joined(values: &[&FieldValue], along: usize) -> Result<FieldValue, Unmade> {
         // for negative ones, since a negative index refers to another place than its image.
         _ => {
             if !values.iter().all(|value| has_integer_images(value)) {
-                return Err(Unmade::Uncovered);
+                return Err(NotEvaluated::Uncovered);
             }
             let parts: Vec<_> = values
                 .iter()
                 .map(|value| value.images())
                 .collect::<Option<_>>()
-                .ok_or(Unmade::Uncovered)?;
+                .ok_or(NotEvaluated::Uncovered)?;
             let parts: Vec<_> = parts.iter().collect();
             concatenated(&parts, along).map(FieldValue::varying)
         }
     };
-    joined.ok_or(Unmade::Uncovered)
+    joined.ok_or(NotEvaluated::Uncovered)
 }
 
 /// Whether a value consists of integers that are equal if and only if their images are.
@@ -367,13 +367,13 @@ fn has_integer_images(value: &FieldValue) -> bool {
     }
 }
 
-pub(super) fn expand(call: &Call) -> Made {
-    let wanted = call.ints(1)?.ok_or(Unmade::Uncovered)?;
+pub(super) fn expand(call: &Call) -> OpResult {
+    let wanted = call.ints(1)?.ok_or(NotEvaluated::Uncovered)?;
     let wanted: Vec<usize> = wanted
         .into_iter()
-        .map(|extent| usize::try_from(extent).map_err(|_| Unmade::Uncovered))
+        .map(|extent| usize::try_from(extent).map_err(|_| NotEvaluated::Uncovered))
         .collect::<Result<_, _>>()?;
-    let shape = broadcast(call.shape(0)?, &wanted).ok_or(Unmade::Misfit)?;
+    let shape = broadcast(call.shape(0)?, &wanted).ok_or(NotEvaluated::Misfit)?;
     call.allowance.room(&shape)?;
     Ok(vec![expanded(call.value(0)?, &shape)?])
 }
@@ -381,28 +381,28 @@ pub(super) fn expand(call: &Call) -> Made {
 /// Repeats a value along axes of extent 1.
 ///
 /// # Errors
-/// [`Unmade::Uncovered`] if this does not result in the shape, or if the value's shape is unknown.
-pub(crate) fn expanded(value: &FieldValue, shape: &[usize]) -> Result<FieldValue, Unmade> {
+/// [`NotEvaluated::Uncovered`] if this does not result in the shape, or if the value's shape is unknown.
+pub(crate) fn expanded(value: &FieldValue, shape: &[usize]) -> Result<FieldValue, NotEvaluated> {
     Ok(either!(
         value,
-        array => array.broadcast(shape).ok_or(Unmade::Uncovered)?.as_standard_layout().into_owned(),
-        else return Err(Unmade::Uncovered)
+        array => array.broadcast(shape).ok_or(NotEvaluated::Uncovered)?.as_standard_layout().into_owned(),
+        else return Err(NotEvaluated::Uncovered)
     ))
 }
 
-pub(super) fn tile(call: &Call) -> Made {
-    let repeats = call.ints(1)?.ok_or(Unmade::Uncovered)?;
+pub(super) fn tile(call: &Call) -> OpResult {
+    let repeats = call.ints(1)?.ok_or(NotEvaluated::Uncovered)?;
     let mut value = call.value(0)?.clone();
     if repeats.len() != call.shape(0)?.len() {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     }
     for (axis, &times) in repeats.iter().enumerate() {
-        let mut shape = value.shape().ok_or(Unmade::Uncovered)?.to_vec();
+        let mut shape = value.shape().ok_or(NotEvaluated::Uncovered)?.to_vec();
         let (extent, times) = (
             shape[axis],
-            usize::try_from(times).map_err(|_| Unmade::Uncovered)?,
+            usize::try_from(times).map_err(|_| NotEvaluated::Uncovered)?,
         );
-        shape[axis] = extent.checked_mul(times).ok_or(Unmade::Beyond)?;
+        shape[axis] = extent.checked_mul(times).ok_or(NotEvaluated::Beyond)?;
         call.allowance.room(&shape)?;
         let places: Vec<Option<usize>> =
             (0..shape[axis]).map(|place| Some(place % extent)).collect();
@@ -412,9 +412,9 @@ pub(super) fn tile(call: &Call) -> Made {
 }
 
 /// DepthToSpace and SpaceToDepth.
-pub(super) fn depth(call: &Call) -> Made {
+pub(super) fn depth(call: &Call) -> OpResult {
     let &[batch, channels, height, width] = call.shape(0)? else {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     };
     let block = call.count("blocksize", 0)?;
     let (split, perm, shape): ([usize; 6], _, [usize; 4]) =
@@ -442,40 +442,40 @@ pub(super) fn depth(call: &Call) -> Made {
                         [0, 1, 4, 2, 5, 3],
                         wide,
                     ),
-                    _ => return Err(Unmade::Uncovered),
+                    _ => return Err(NotEvaluated::Uncovered),
                 }
             }
-            _ => return Err(Unmade::Uncovered),
+            _ => return Err(NotEvaluated::Uncovered),
         };
     call.allowance.room(&shape)?;
     let apart = reshaped(call.value(0)?, &split)?;
     let moved =
-        either!(&apart, array => transposed(array, &perm), else return Err(Unmade::Uncovered));
+        either!(&apart, array => transposed(array, &perm), else return Err(NotEvaluated::Uncovered));
     Ok(vec![reshaped(&moved, &shape)?])
 }
 
 /// An extent divided by the size of a block.
-fn divided(extent: usize, block: usize) -> Result<usize, Unmade> {
+fn divided(extent: usize, block: usize) -> Result<usize, NotEvaluated> {
     if block > 0 && extent.is_multiple_of(block) {
         Ok(extent / block)
     } else {
-        Err(Unmade::Uncovered)
+        Err(NotEvaluated::Uncovered)
     }
 }
 
-pub(super) fn constant_of_shape(call: &Call) -> Made {
-    let extents = call.ints(0)?.ok_or(Unmade::Uncovered)?;
+pub(super) fn constant_of_shape(call: &Call) -> OpResult {
+    let extents = call.ints(0)?.ok_or(NotEvaluated::Uncovered)?;
     let shape: Vec<usize> = extents
         .into_iter()
-        .map(|extent| usize::try_from(extent).map_err(|_| Unmade::Uncovered))
+        .map(|extent| usize::try_from(extent).map_err(|_| NotEvaluated::Uncovered))
         .collect::<Result<_, _>>()?;
     call.allowance.room(&shape)?;
-    let fill = match call.node.attr_t("value").map_err(|_| Unmade::Uncovered)? {
+    let fill = match call.node.attr_t("value").map_err(|_| NotEvaluated::Uncovered)? {
         Some(tensor) => of_tensor(tensor, &Externals::none(), 0),
         None => FieldValue::field(ArrayD::zeros(IxDyn(&[1]))),
     };
     if fill.len() != 1 {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     }
     Ok(vec![expanded(&reshaped(&fill, &[])?, &shape)?])
 }

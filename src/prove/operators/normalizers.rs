@@ -5,7 +5,7 @@ use ndarray::ArrayD;
 use super::arithmetic::inverses;
 use super::movement::transposed;
 use super::reductions::{mean, squares};
-use super::{Call, Made, Unmade, zip};
+use super::{Call, OpResult, NotEvaluated, zip};
 use crate::onnx::tract_quirks::batch_norm_trains;
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
@@ -14,15 +14,15 @@ use crate::prove::roots::RootContext;
 /// The attributes of LayerNormalization and RMSNormalization.
 pub(super) const ATTRIBUTES: &[&str] = &["axis", "epsilon", "stash_type"];
 
-fn both(a: &Elements, b: &Elements, f: fn(u32, u32) -> u32) -> Result<Elements, Unmade> {
+fn both(a: &Elements, b: &Elements, f: fn(u32, u32) -> u32) -> Result<Elements, NotEvaluated> {
     zip(a, b, f)
         .filter(|made| made.shape() == a.shape())
         .map(row_major)
-        .ok_or(Unmade::Misfit)
+        .ok_or(NotEvaluated::Misfit)
 }
 
 /// `1/√(x + ε)`
-fn spread(moment: Elements, epsilon: u32, roots: &RootContext) -> Result<Elements, Unmade> {
+fn spread(moment: Elements, epsilon: u32, roots: &RootContext) -> Result<Elements, NotEvaluated> {
     inverses(&roots.of(&with(moment, epsilon)))
 }
 
@@ -39,7 +39,7 @@ fn standardized(
     axes: &[usize],
     epsilon: u32,
     roots: &RootContext,
-) -> Result<[Elements; 3], Unmade> {
+) -> Result<[Elements; 3], NotEvaluated> {
     let middle = row_major(mean(x, axes, true)?);
     let centred = both(x, &middle, field::sub)?;
     let variance = row_major(mean(&squares(&centred), axes, true)?);
@@ -53,7 +53,7 @@ fn rooted(
     axes: &[usize],
     epsilon: u32,
     roots: &RootContext,
-) -> Result<[Elements; 2], Unmade> {
+) -> Result<[Elements; 2], NotEvaluated> {
     let part = spread(row_major(mean(&squares(x), axes, true)?), epsilon, roots)?;
     Ok([both(x, &part, field::mul)?, part])
 }
@@ -63,7 +63,7 @@ fn affine(
     x: Elements,
     scale: Option<&Elements>,
     shift: Option<&Elements>,
-) -> Result<FieldValue, Unmade> {
+) -> Result<FieldValue, NotEvaluated> {
     let x = scale.map_or(Ok(x.clone()), |scale| both(&x, scale, field::mul))?;
     Ok(FieldValue::Field(shift.map_or(Ok(x.clone()), |shift| {
         both(&x, shift, field::add)
@@ -71,31 +71,31 @@ fn affine(
 }
 
 /// The axes from the one that the node names to the last one.
-fn behind(call: &Call, rank: usize) -> Result<Vec<usize>, Unmade> {
+fn behind(call: &Call, rank: usize) -> Result<Vec<usize>, NotEvaluated> {
     Ok((call.axis(-1, rank)?..rank).collect())
 }
 
 /// A parameter for each channel, reshaped to broadcast along the second axis.
-fn by_channel(call: &Call, slot: usize, x: &Elements) -> Result<Elements, Unmade> {
+fn by_channel(call: &Call, slot: usize, x: &Elements) -> Result<Elements, NotEvaluated> {
     let parameter = call.field(slot)?;
-    let channels = *x.shape().get(1).ok_or(Unmade::Uncovered)?;
+    let channels = *x.shape().get(1).ok_or(NotEvaluated::Uncovered)?;
     if parameter.shape() != [channels] {
-        return Err(Unmade::Misfit);
+        return Err(NotEvaluated::Misfit);
     }
     let mut shape = vec![1; x.ndim()];
     shape[1] = channels;
     parameter
         .clone()
         .into_shape_with_order(shape)
-        .map_err(|_| Unmade::Uncovered)
+        .map_err(|_| NotEvaluated::Uncovered)
 }
 
 /// BatchNormalization outside of training mode.
-pub(super) fn batch(call: &Call) -> Made {
+pub(super) fn batch(call: &Call) -> OpResult {
     let x = call.field(0)?;
-    let trains = batch_norm_trains(call.node, call.opset).map_err(|_| Unmade::Uncovered)?;
+    let trains = batch_norm_trains(call.node, call.opset).map_err(|_| NotEvaluated::Uncovered)?;
     if trains || !call.flag("spatial", true)? || call.opset < 7 {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     }
     call.allowance.room(x.shape())?;
     let [scale, shift, middle, variance] = [1, 2, 3, 4].map(|slot| by_channel(call, slot, x));
@@ -108,7 +108,7 @@ pub(super) fn batch(call: &Call) -> Made {
     Ok(vec![affine(normal, Some(&scale?), Some(&shift?))?])
 }
 
-pub(super) fn instance(call: &Call) -> Made {
+pub(super) fn instance(call: &Call) -> OpResult {
     let x = call.field(0)?;
     call.allowance.room(x.shape())?;
     let spatial: Vec<usize> = (2..x.ndim()).collect();
@@ -124,11 +124,11 @@ pub(super) fn instance(call: &Call) -> Made {
 pub(super) const OF_RUNTIME: &[&str] = &["activation", "channels_last", "epsilon", "groups"];
 
 /// GroupNorm of onnxruntime, whose channels may be the last axis.
-pub(super) fn of_runtime(call: &Call) -> Made {
+pub(super) fn of_runtime(call: &Call) -> OpResult {
     let x = call.field(0)?;
     let rank = x.ndim();
     if call.attr("activation", 0)? != 0 || rank < 2 {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     }
     call.allowance.room(x.shape())?;
     let last = call.flag("channels_last", true)?;
@@ -159,26 +159,26 @@ fn by_group(
     groups: usize,
     epsilon: u32,
     roots: &RootContext,
-) -> Result<Elements, Unmade> {
+) -> Result<Elements, NotEvaluated> {
     let &[samples, channels, ..] = x.shape() else {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     };
     if groups == 0 || !channels.is_multiple_of(groups) {
-        return Err(Unmade::Misfit);
+        return Err(NotEvaluated::Misfit);
     }
     let size = x.len() / (samples * groups).max(1);
     let apart = x
         .clone()
         .into_shape_with_order(vec![samples, groups, size])
-        .map_err(|_| Unmade::Uncovered)?;
+        .map_err(|_| NotEvaluated::Uncovered)?;
     let [normal, ..] = standardized(&apart, &[2], epsilon, roots)?;
     normal
         .into_shape_with_order(x.shape())
-        .map_err(|_| Unmade::Uncovered)
+        .map_err(|_| NotEvaluated::Uncovered)
 }
 
 /// GroupNormalization. Before version 21 the scale and the shift belong to groups.
-pub(super) fn group(call: &Call) -> Made {
+pub(super) fn group(call: &Call) -> OpResult {
     let x = call.field(0)?;
     call.allowance.room(x.shape())?;
     let groups = call.count("num_groups", 0)?;
@@ -194,13 +194,13 @@ fn group_parameter(
     slot: usize,
     x: &Elements,
     groups: usize,
-) -> Result<Elements, Unmade> {
+) -> Result<Elements, NotEvaluated> {
     if call.opset >= 21 {
         return by_channel(call, slot, x);
     }
     let of_groups = call.field(slot)?;
     if of_groups.shape() != [groups] {
-        return Err(Unmade::Misfit);
+        return Err(NotEvaluated::Misfit);
     }
     let each = x.shape()[1] / groups;
     let of_channels: Vec<u32> = slice(of_groups)
@@ -211,10 +211,10 @@ fn group_parameter(
     shape[1] = of_channels.len();
     ArrayD::from_shape_vec(shape, of_channels)
         .map(row_major)
-        .map_err(|_| Unmade::Uncovered)
+        .map_err(|_| NotEvaluated::Uncovered)
 }
 
-pub(super) fn layer(call: &Call) -> Made {
+pub(super) fn layer(call: &Call) -> OpResult {
     let x = call.field(0)?;
     call.allowance.room(x.shape())?;
     let axes = behind(call, x.ndim())?;
@@ -228,7 +228,7 @@ pub(super) fn layer(call: &Call) -> Made {
 }
 
 /// RMSNormalization and SimplifiedLayerNormalization.
-pub(super) fn rms(call: &Call) -> Made {
+pub(super) fn rms(call: &Call) -> OpResult {
     let x = call.field(0)?;
     call.allowance.room(x.shape())?;
     let axes = behind(call, x.ndim())?;
@@ -240,7 +240,7 @@ pub(super) fn rms(call: &Call) -> Made {
 }
 
 /// LayerNormalization or its simplified form after a sum. The sum is the last result.
-pub(super) fn skip(call: &Call) -> Made {
+pub(super) fn skip(call: &Call) -> OpResult {
     let simplified = call.op() == "SkipSimplifiedLayerNormalization";
     let mut sum = call.field(0)?.clone();
     call.allowance.room(sum.shape())?;
@@ -248,7 +248,7 @@ pub(super) fn skip(call: &Call) -> Made {
     if let Some(bias) = call.optional_field(if simplified { 3 } else { 4 })? {
         sum = both(&sum, bias, field::add)?;
     }
-    let last = [sum.ndim().checked_sub(1).ok_or(Unmade::Uncovered)?];
+    let last = [sum.ndim().checked_sub(1).ok_or(NotEvaluated::Uncovered)?];
     let epsilon = call.float("epsilon", 1e-12)?;
     let (made, middle, part) = if simplified {
         let [normal, part] = rooted(&sum, &last, epsilon, call.roots)?;

@@ -3,16 +3,16 @@
 use ndarray::{ArrayD, IxDyn};
 
 use super::movement::pick;
-use super::{Call, Made, Unmade, axes};
+use super::{Call, OpResult, NotEvaluated, axes};
 use crate::onnx::operator::input_at;
 use crate::prove::field_value::FieldValue;
 
 /// Pad. The border of an axis consists of one number, or of elements from inside. Negative padding
 /// crops.
-pub(super) fn pad(call: &Call) -> Made {
+pub(super) fn pad(call: &Call) -> OpResult {
     let mode = call.text("mode", "constant")?;
     let rank = call.shape(0)?.len();
-    let pads = call.list("pads")?.ok_or(Unmade::Uncovered)?;
+    let pads = call.list("pads")?.ok_or(NotEvaluated::Uncovered)?;
     let fill = match input_at("Pad", "value", call.opset) {
         Some(slot) => call.optional(slot).cloned(),
         None => {
@@ -26,28 +26,28 @@ pub(super) fn pad(call: &Call) -> Made {
     };
     let named = named.unwrap_or_else(|| (0..rank as i64).collect());
     if pads.len() != 2 * named.len() {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     }
     let mut value = call.value(0)?.clone();
     for (place, along) in axes(&named, rank)?.into_iter().enumerate() {
         let (before, after) = (pads[place], pads[place + named.len()]);
-        let mut shape = value.shape().ok_or(Unmade::Uncovered)?.to_vec();
+        let mut shape = value.shape().ok_or(NotEvaluated::Uncovered)?.to_vec();
         let extent = shape[along];
         let length = (extent as i64)
             .checked_add(before)
             .and_then(|length| length.checked_add(after));
         let length =
-            usize::try_from(length.ok_or(Unmade::Beyond)?).map_err(|_| Unmade::Uncovered)?;
+            usize::try_from(length.ok_or(NotEvaluated::Beyond)?).map_err(|_| NotEvaluated::Uncovered)?;
         shape[along] = length;
         call.allowance.room(&shape)?;
         let last = extent as i64 - 1;
         if mode != "constant"
             && (last < 0 || (mode == "reflect" && (before > last || after > last)))
         {
-            return Err(Unmade::Misfit);
+            return Err(NotEvaluated::Misfit);
         }
         if !["constant", "edge", "reflect", "wrap"].contains(&mode) {
-            return Err(Unmade::Uncovered);
+            return Err(NotEvaluated::Uncovered);
         }
         let places: Vec<Option<usize>> = (0..length)
             .map(|to| inside(mode, to as i64 - before, extent))
@@ -77,18 +77,18 @@ fn filled(
     along: usize,
     places: &[Option<usize>],
     fill: &Option<FieldValue>,
-) -> Result<FieldValue, Unmade> {
+) -> Result<FieldValue, NotEvaluated> {
     match (value, fill) {
         (FieldValue::Field(array), None) => Ok(FieldValue::field(pick(array, along, places, 0))),
         (FieldValue::Field(array), Some(FieldValue::Field(fill))) => {
-            let fill = *fill.first().ok_or(Unmade::Uncovered)?;
+            let fill = *fill.first().ok_or(NotEvaluated::Uncovered)?;
             Ok(FieldValue::field(pick(array, along, places, fill)))
         }
         (FieldValue::Int(array), None) => Ok(FieldValue::int(pick(array, along, places, 0))),
         (FieldValue::Int(array), Some(FieldValue::Int(fill))) => {
-            let fill = *fill.first().ok_or(Unmade::Uncovered)?;
+            let fill = *fill.first().ok_or(NotEvaluated::Uncovered)?;
             Ok(FieldValue::int(pick(array, along, places, fill)))
         }
-        _ => Err(Unmade::Uncovered),
+        _ => Err(NotEvaluated::Uncovered),
     }
 }

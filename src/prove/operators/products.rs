@@ -3,7 +3,7 @@
 use ndarray::{ArrayD, Axis};
 
 use super::movement::transposed;
-use super::{Allowance, Call, Made, Unmade, zip};
+use super::{Allowance, Call, OpResult, NotEvaluated, zip};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
@@ -20,15 +20,15 @@ pub(crate) fn product(
     left: &Elements,
     right: &Elements,
     allowance: &Allowance,
-) -> Result<ArrayD<u32>, Unmade> {
+) -> Result<ArrayD<u32>, NotEvaluated> {
     let (&[ref outer_left @ .., rows, inner], &[ref outer_right @ .., other, columns]) =
         (left.shape(), right.shape())
     else {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     };
     let outer = broadcast(outer_left, outer_right)
         .filter(|_| inner == other)
-        .ok_or(Unmade::Misfit)?;
+        .ok_or(NotEvaluated::Misfit)?;
     let shape = [&outer[..], &[rows, columns]].concat();
     allowance.room(&shape)?;
     let batch: usize = outer.iter().product();
@@ -58,7 +58,7 @@ pub(crate) fn product(
             columns,
         },
     );
-    ArrayD::from_shape_vec(shape, products).map_err(|_| Unmade::Uncovered)
+    ArrayD::from_shape_vec(shape, products).map_err(|_| NotEvaluated::Uncovered)
 }
 
 /// The offsets of the matrices of each product, computed from the extents of the axes before them
@@ -95,7 +95,7 @@ fn matrices(
     left: &Elements,
     right: &Elements,
     allowance: &Allowance,
-) -> Result<ArrayD<u32>, Unmade> {
+) -> Result<ArrayD<u32>, NotEvaluated> {
     let row = if left.ndim() == 1 {
         left.clone().insert_axis(Axis(0))
     } else {
@@ -115,10 +115,10 @@ fn matrices(
         shape.remove(shape.len() + usize::from(right.ndim() == 1) - 2);
     }
     made.into_shape_with_order(shape)
-        .map_err(|_| Unmade::Uncovered)
+        .map_err(|_| NotEvaluated::Uncovered)
 }
 
-pub(super) fn matmul(call: &Call) -> Made {
+pub(super) fn matmul(call: &Call) -> OpResult {
     Ok(vec![FieldValue::field(matrices(
         call.field(0)?,
         call.field(1)?,
@@ -127,16 +127,16 @@ pub(super) fn matmul(call: &Call) -> Made {
 }
 
 /// The elements with their last two axes swapped.
-fn turned(elements: &Elements) -> Result<Elements, Unmade> {
+fn turned(elements: &Elements) -> Result<Elements, NotEvaluated> {
     let mut perm: Vec<usize> = (0..elements.ndim()).collect();
-    let last = perm.len().checked_sub(2).ok_or(Unmade::Uncovered)?;
+    let last = perm.len().checked_sub(2).ok_or(NotEvaluated::Uncovered)?;
     perm.swap(last, last + 1);
     Ok(row_major(transposed(elements, &perm)))
 }
 
-pub(super) fn fused(call: &Call) -> Made {
+pub(super) fn fused(call: &Call) -> OpResult {
     if call.flag("transBatchA", false)? || call.flag("transBatchB", false)? {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     }
     let left = fused_operand(call, 0, "transA")?;
     let right = fused_operand(call, 1, "transB")?;
@@ -148,13 +148,13 @@ pub(super) fn fused(call: &Call) -> Made {
 }
 
 /// An operand of a FusedMatMul, with its last two axes swapped if the attribute `turns` is set.
-fn fused_operand(call: &Call, slot: usize, turns: &str) -> Result<Elements, Unmade> {
+fn fused_operand(call: &Call, slot: usize, turns: &str) -> Result<Elements, NotEvaluated> {
     let elements = call.field(slot)?;
     match (elements.ndim(), call.flag(turns, false)?) {
         // A vector is unchanged. Engines disagree about a transposed matrix that is multiplied with
         // a vector.
         (0 | 1, _) | (_, false) => Ok(elements.clone()),
-        _ if call.field(1 - slot)?.ndim() == 1 => Err(Unmade::Uncovered),
+        _ if call.field(1 - slot)?.ndim() == 1 => Err(NotEvaluated::Uncovered),
         _ => turned(elements),
     }
 }
@@ -167,7 +167,7 @@ fn scaled(elements: ArrayD<u32>, factor: u32) -> ArrayD<u32> {
     }
 }
 
-pub(super) fn gemm(call: &Call) -> Made {
+pub(super) fn gemm(call: &Call) -> OpResult {
     let left = gemm_operand(call, 0, "transA")?;
     let right = gemm_operand(call, 1, "transB")?;
     let made = product(&left, &right, call.allowance)?;
@@ -177,15 +177,15 @@ pub(super) fn gemm(call: &Call) -> Made {
     };
     let added = row_major(scaled(added.to_owned(), call.float("beta", 1.0)?));
     let sum = zip(&made, &added, field::add).filter(|sum| sum.shape() == made.shape());
-    Ok(vec![FieldValue::field(sum.ok_or(Unmade::Misfit)?)])
+    Ok(vec![FieldValue::field(sum.ok_or(NotEvaluated::Misfit)?)])
 }
 
 /// An operand of a Gemm, with its axes swapped if the attribute `turns` is set.
-fn gemm_operand(call: &Call, slot: usize, turns: &str) -> Result<Elements, Unmade> {
+fn gemm_operand(call: &Call, slot: usize, turns: &str) -> Result<Elements, NotEvaluated> {
     let elements = call.field(slot)?;
     match elements.ndim() {
         2 if call.flag(turns, false)? => turned(elements),
         2 => Ok(elements.clone()),
-        _ => Err(Unmade::Uncovered),
+        _ => Err(NotEvaluated::Uncovered),
     }
 }

@@ -8,7 +8,7 @@ use ndarray::ArrayD;
 
 use super::movement::transposed;
 use super::products::product;
-use super::{Call, Unmade, field, zip};
+use super::{Call, NotEvaluated, field, zip};
 use crate::prove::field_value::{FieldValue, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
 
@@ -16,14 +16,14 @@ use crate::prove::matrices::{Extents, multiply};
 ///
 /// # Errors
 /// If an input is unknown or does not fit, or if the sums exceed the limits.
-pub(crate) fn of_sums(call: &Call) -> Result<Vec<Option<FieldValue>>, Unmade> {
+pub(crate) fn of_sums(call: &Call) -> Result<Vec<Option<FieldValue>>, NotEvaluated> {
     let (x, weight) = (call.field(0)?, call.field(1)?);
     let (&[first, second, channels], &[directions, gates, inner]) = (x.shape(), weight.shape())
     else {
-        return Err(Unmade::Misfit);
+        return Err(NotEvaluated::Misfit);
     };
     if inner != channels {
-        return Err(Unmade::Misfit);
+        return Err(NotEvaluated::Misfit);
     }
     let (rows, columns) = (first * second, directions * gates);
     call.allowance.room(&[rows, columns])?;
@@ -31,7 +31,7 @@ pub(crate) fn of_sums(call: &Call) -> Result<Vec<Option<FieldValue>>, Unmade> {
     let matrix = weight
         .clone()
         .into_shape_with_order(vec![columns, inner])
-        .map_err(|_| Unmade::Misfit)?;
+        .map_err(|_| NotEvaluated::Misfit)?;
     let turned = row_major(transposed(&matrix, &[1, 0]));
     let mut sums = multiply(
         slice(x),
@@ -46,7 +46,7 @@ pub(crate) fn of_sums(call: &Call) -> Result<Vec<Option<FieldValue>>, Unmade> {
     let mut of_state = vec![0; columns];
     if let Some(bias) = call.optional_field(3)? {
         if bias.shape() != [directions, 2 * gates] {
-            return Err(Unmade::Misfit);
+            return Err(NotEvaluated::Misfit);
         }
         let halves = slice(bias).chunks(gates.max(1));
         let of_input: Vec<u32> = halves.clone().step_by(2).flatten().copied().collect();
@@ -74,8 +74,8 @@ pub(crate) fn of_sums(call: &Call) -> Result<Vec<Option<FieldValue>>, Unmade> {
     Ok(inputs)
 }
 
-fn shaped(shape: &[usize], elements: Vec<u32>) -> Result<FieldValue, Unmade> {
-    let elements = ArrayD::from_shape_vec(shape, elements).map_err(|_| Unmade::Misfit)?;
+fn shaped(shape: &[usize], elements: Vec<u32>) -> Result<FieldValue, NotEvaluated> {
+    let elements = ArrayD::from_shape_vec(shape, elements).map_err(|_| NotEvaluated::Misfit)?;
     Ok(FieldValue::field(elements))
 }
 
@@ -83,10 +83,10 @@ fn shaped(shape: &[usize], elements: Vec<u32>) -> Result<FieldValue, Unmade> {
 ///
 /// # Errors
 /// The errors of [`product`], or if the bias does not fit.
-pub(crate) fn of_projection(call: &Call) -> Result<Vec<Option<FieldValue>>, Unmade> {
+pub(crate) fn of_projection(call: &Call) -> Result<Vec<Option<FieldValue>>, NotEvaluated> {
     let mut sums = row_major(product(call.field(0)?, call.field(1)?, call.allowance)?);
     if let Some(bias) = call.optional_field(2)? {
-        sums = row_major(zip(&sums, bias, field::add).ok_or(Unmade::Misfit)?);
+        sums = row_major(zip(&sums, bias, field::add).ok_or(NotEvaluated::Misfit)?);
     }
     let mut inputs = call.inputs.clone();
     inputs.resize(inputs.len().max(3), None);

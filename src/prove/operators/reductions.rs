@@ -3,7 +3,7 @@
 use ndarray::{ArrayD, IxDyn};
 
 use super::arithmetic::exact;
-use super::{Call, Made, Unmade, axis};
+use super::{Call, OpResult, NotEvaluated, axis};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 
@@ -41,10 +41,10 @@ pub(crate) fn sum(elements: &Elements, axes: &[usize], keep: bool) -> ArrayD<u32
 /// The means along these axes.
 ///
 /// # Errors
-/// [`Unmade::Uncovered`] if the number of elements has no inverse.
-pub(super) fn mean(elements: &Elements, axes: &[usize], keep: bool) -> Result<ArrayD<u32>, Unmade> {
+/// [`NotEvaluated::Uncovered`] if the number of elements has no inverse.
+pub(super) fn mean(elements: &Elements, axes: &[usize], keep: bool) -> Result<ArrayD<u32>, NotEvaluated> {
     let count: usize = axes.iter().map(|&axis| elements.shape()[axis]).product();
-    let part = field::inverse(field::of_int(count as i64)).ok_or(Unmade::Uncovered)?;
+    let part = field::inverse(field::of_int(count as i64)).ok_or(NotEvaluated::Uncovered)?;
     Ok(sum(elements, axes, keep).mapv_into(|element| field::mul(element, part)))
 }
 
@@ -55,7 +55,7 @@ pub(super) fn squares(elements: &Elements) -> Elements {
 }
 
 /// ReduceSum, ReduceMean, ReduceSumSquare and ReduceL2.
-pub(super) fn reduce(call: &Call) -> Made {
+pub(super) fn reduce(call: &Call) -> OpResult {
     let rank = call.shape(0)?.len();
     call.allowance.room(call.shape(0)?)?;
     let reduced = call.reduced(rank)?;
@@ -90,19 +90,19 @@ pub(super) fn reduce(call: &Call) -> Made {
 }
 
 /// GlobalAveragePool.
-pub(super) fn global(call: &Call) -> Made {
+pub(super) fn global(call: &Call) -> OpResult {
     let elements = call.field(0)?;
     let spatial: Vec<usize> = (2..elements.ndim()).collect();
     Ok(vec![FieldValue::field(mean(elements, &spatial, true)?)])
 }
 
 /// CumSum.
-pub(super) fn running(call: &Call) -> Made {
+pub(super) fn running(call: &Call) -> OpResult {
     let shape = call.shape(0)?.to_vec();
     let along = call
         .ints(1)?
         .and_then(|axis| axis.first().copied())
-        .ok_or(Unmade::Uncovered)?;
+        .ok_or(NotEvaluated::Uncovered)?;
     let along = axis(along, shape.len())?;
     let (exclusive, reverse) = (call.flag("exclusive", false)?, call.flag("reverse", false)?);
     call.allowance.room(&shape)?;
@@ -145,7 +145,7 @@ pub(super) fn running(call: &Call) -> Made {
                 |a, b| a?.checked_add(b?),
             )))?)
         }
-        _ => return Err(Unmade::Uncovered),
+        _ => return Err(NotEvaluated::Uncovered),
     };
     Ok(vec![made])
 }

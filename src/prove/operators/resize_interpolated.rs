@@ -7,7 +7,7 @@
 
 use ndarray::ArrayD;
 
-use super::{Call, Made, Unmade, axes, field};
+use super::{Call, OpResult, NotEvaluated, axes, field};
 use crate::onnx::operator::factors_at;
 use crate::prove::field_value::{Elements, FieldValue, slice};
 use crate::prove::matrices::{Extents, multiply};
@@ -17,13 +17,13 @@ use crate::prove::random::{Digest, Hash, Unknown};
 pub(crate) const AXES: usize = 8;
 
 /// The result of a Resize with this identity and this shape.
-pub(crate) fn interpolated(call: &Call, function: Digest, shape: Option<&[usize]>) -> Made {
+pub(crate) fn interpolated(call: &Call, function: Digest, shape: Option<&[usize]>) -> OpResult {
     let mut elements = call.field(0)?.clone();
     let is_cropped =
         call.text("coordinate_transformation_mode", "half_pixel")? == "tf_crop_and_resize";
     let shape =
         shape.filter(|shape| shape.len() == elements.ndim() && shape.len() <= AXES && !is_cropped);
-    for (axis, &extent) in shape.ok_or(Unmade::Uncovered)?.iter().enumerate() {
+    for (axis, &extent) in shape.ok_or(NotEvaluated::Uncovered)?.iter().enumerate() {
         let (rank, before) = (elements.ndim(), elements.shape()[axis]);
         if stays(call, axis, rank, before == extent)? {
             continue;
@@ -48,7 +48,7 @@ pub(crate) fn interpolated(call: &Call, function: Digest, shape: Option<&[usize]
 
 /// The factor of an axis, which with the extents determines its weights. It is 0 if sizes are
 /// given, because their quotient is the factor. `None` if the weights also depend on other axes.
-fn factor(call: &Call, axis: usize, rank: usize) -> Result<Option<u32>, Unmade> {
+fn factor(call: &Call, axis: usize, rank: usize) -> Result<Option<u32>, NotEvaluated> {
     let resized = match call.attr_ints("axes")? {
         Some(list) => axes(&list, rank)?,
         None => (0..rank).collect(),
@@ -67,7 +67,7 @@ fn factor(call: &Call, axis: usize, rank: usize) -> Result<Option<u32>, Unmade> 
 }
 
 /// Whether an axis is unchanged because its factor is 1.
-fn stays(call: &Call, axis: usize, rank: usize, same: bool) -> Result<bool, Unmade> {
+fn stays(call: &Call, axis: usize, rank: usize, same: bool) -> Result<bool, NotEvaluated> {
     let resized = match call.attr_ints("axes")? {
         Some(list) => axes(&list, rank)?,
         None => (0..rank).collect(),
@@ -93,7 +93,7 @@ fn resized(
     axis: usize,
     extent: usize,
     unknown: Unknown,
-) -> Result<Elements, Unmade> {
+) -> Result<Elements, NotEvaluated> {
     let mut shape = elements.shape().to_vec();
     let from = std::mem::replace(&mut shape[axis], extent);
     call.allowance.room(&shape)?;
@@ -103,7 +103,7 @@ fn resized(
         .map(|place| unknown.value(place as u64))
         .collect();
     for weights in weights.chunks_mut(from.max(1)) {
-        let (last, others) = weights.split_last_mut().ok_or(Unmade::Uncovered)?;
+        let (last, others) = weights.split_last_mut().ok_or(NotEvaluated::Uncovered)?;
         *last = others
             .iter()
             .fold(1, |rest, &weight| field::sub(rest, weight));
@@ -143,6 +143,6 @@ fn resized(
         )
     };
     Ok(ArrayD::from_shape_vec(shape, made)
-        .map_err(|_| Unmade::Uncovered)?
+        .map_err(|_| NotEvaluated::Uncovered)?
         .into_shared())
 }

@@ -1,7 +1,7 @@
 //! Resize and Upsample to the nearest place.
 
 use super::movement::picked;
-use super::{Call, Made, Unmade, axes};
+use super::{Call, OpResult, NotEvaluated, axes};
 use crate::onnx::operator::factors_at;
 use crate::prove::field_value::slice;
 
@@ -25,14 +25,14 @@ const MOST_TIMES: u32 = 1 << 16;
 const PLACED: i64 = 11;
 
 /// A Resize or an Upsample to the nearest place, by integer factors or to sizes.
-pub(super) fn resize(call: &Call) -> Made {
+pub(super) fn resize(call: &Call) -> OpResult {
     let is_upsample = call.op() == "Upsample";
     let is_nearest = call.text("mode", "nearest")? == "nearest"
         && (is_upsample || call.opset >= PLACED)
         && call.text("keep_aspect_ratio_policy", "stretch")? == "stretch"
         && !call.flag("antialias", false)?;
     if !is_nearest {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     }
     let [coordinates, rounding] = match is_upsample {
         true => ["asymmetric", "floor"],
@@ -43,13 +43,13 @@ pub(super) fn resize(call: &Call) -> Made {
     };
     let mut value = call.value(0)?.clone();
     for (axis, (to, scale)) in resized_to(call)?.into_iter().enumerate() {
-        let mut shape = value.shape().ok_or(Unmade::Uncovered)?.to_vec();
+        let mut shape = value.shape().ok_or(NotEvaluated::Uncovered)?.to_vec();
         let from = std::mem::replace(&mut shape[axis], to);
         call.allowance.room(&shape)?;
         let places: Option<Vec<Option<usize>>> = (0..to)
             .map(|place| nearest(place, (from, to), scale, coordinates, rounding).map(Some))
             .collect();
-        value = picked(call, &value, axis, &places.ok_or(Unmade::Uncovered)?)?;
+        value = picked(call, &value, axis, &places.ok_or(NotEvaluated::Uncovered)?)?;
     }
     Ok(vec![value])
 }
@@ -58,7 +58,7 @@ pub(super) fn resize(call: &Call) -> Made {
 type ResizedAxis = (usize, (i64, i64));
 
 /// The extent of each axis after a Resize, and its scale as a fraction.
-fn resized_to(call: &Call) -> Result<Vec<ResizedAxis>, Unmade> {
+fn resized_to(call: &Call) -> Result<Vec<ResizedAxis>, NotEvaluated> {
     let from = call.shape(0)?.to_vec();
     let named = match call.attr_ints("axes")? {
         Some(list) => axes(&list, from.len())?,
@@ -72,22 +72,22 @@ fn resized_to(call: &Call) -> Result<Vec<ResizedAxis>, Unmade> {
                 let to = usize::try_from(size)
                     .ok()
                     .filter(|&to| to > 0 && from[axis] > 0);
-                made[axis] = (to.ok_or(Unmade::Uncovered)?, (size, from[axis] as i64));
+                made[axis] = (to.ok_or(NotEvaluated::Uncovered)?, (size, from[axis] as i64));
             }
         }
         // The image of an integer factor is that integer.
         (None, Some(factors)) if factors.len() == named.len() => {
             for (&axis, &times) in named.iter().zip(slice(factors)) {
                 if !(1..=MOST_TIMES).contains(&times) {
-                    return Err(Unmade::Uncovered);
+                    return Err(NotEvaluated::Uncovered);
                 }
                 let to = from[axis]
                     .checked_mul(times as usize)
-                    .ok_or(Unmade::Beyond)?;
+                    .ok_or(NotEvaluated::Beyond)?;
                 made[axis] = (to, (times.into(), 1));
             }
         }
-        _ => return Err(Unmade::Uncovered),
+        _ => return Err(NotEvaluated::Uncovered),
     }
     Ok(made)
 }

@@ -4,19 +4,19 @@
 use ndarray::ArrayD;
 
 use super::gathers::{flat_place, lies_inside, place};
-use super::{Call, Made, Unmade};
+use super::{Call, OpResult, NotEvaluated};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, slice};
 
-pub(super) fn nd(call: &Call) -> Made {
+pub(super) fn nd(call: &Call) -> OpResult {
     let (value, written, indices) = (call.field(0)?, call.field(2)?, call.indices(1)?);
-    let (&length, outer) = indices.shape().split_last().ok_or(Unmade::Uncovered)?;
+    let (&length, outer) = indices.shape().split_last().ok_or(NotEvaluated::Uncovered)?;
     if length == 0 || length > value.ndim() {
-        return Err(Unmade::Misfit);
+        return Err(NotEvaluated::Misfit);
     }
     let (indexed, rest) = value.shape().split_at(length);
     if written.shape() != [outer, rest].concat() {
-        return Err(Unmade::Misfit);
+        return Err(NotEvaluated::Misfit);
     }
     let width = rest.iter().product::<usize>();
     let (mut made, put) = copied(call, value)?;
@@ -33,12 +33,12 @@ pub(super) fn nd(call: &Call) -> Made {
     image(value, made)
 }
 
-pub(super) fn elements(call: &Call) -> Made {
+pub(super) fn elements(call: &Call) -> OpResult {
     let (value, written, indices) = (call.field(0)?, call.field(2)?, call.indices(1)?);
     let shape = value.shape();
     let along = call.axis(0, shape.len())?;
     if indices.shape() != written.shape() || !lies_inside(indices.shape(), shape, along) {
-        return Err(Unmade::Misfit);
+        return Err(NotEvaluated::Misfit);
     }
     let (mut made, put) = copied(call, value)?;
     for ((at, &index), &element) in indices.indexed_iter().zip(slice(written)) {
@@ -60,17 +60,17 @@ pub(super) fn elements(call: &Call) -> Made {
 type Put = fn(u32, u32) -> u32;
 
 /// The elements of a value, and the function that combines them with updates.
-fn copied(call: &Call, value: &Elements) -> Result<(Vec<u32>, Put), Unmade> {
+fn copied(call: &Call, value: &Elements) -> Result<(Vec<u32>, Put), NotEvaluated> {
     let put: Put = match call.text("reduction", "none")? {
         "none" => |_, new| new,
         "add" => field::add,
-        _ => return Err(Unmade::Uncovered),
+        _ => return Err(NotEvaluated::Uncovered),
     };
     call.allowance.room(value.shape())?;
     Ok((slice(value).to_vec(), put))
 }
 
-fn image(like: &Elements, made: Vec<u32>) -> Made {
-    let made = ArrayD::from_shape_vec(like.shape(), made).map_err(|_| Unmade::Uncovered)?;
+fn image(like: &Elements, made: Vec<u32>) -> OpResult {
+    let made = ArrayD::from_shape_vec(like.shape(), made).map_err(|_| NotEvaluated::Uncovered)?;
     Ok(vec![FieldValue::field(made)])
 }

@@ -4,7 +4,7 @@
 use ndarray::ArrayD;
 
 use super::masked::elements;
-use super::{Call, Made, Unmade, axis, inverses, products, windows, zip};
+use super::{Call, OpResult, NotEvaluated, axis, inverses, products, windows, zip};
 use crate::onnx::operator::softmax_axis;
 use crate::prove::field;
 use crate::prove::field_value::{FieldValue, HIDDEN, row_major, slice};
@@ -12,11 +12,11 @@ use crate::prove::random::{Digest, Hash, Unknown};
 use crate::recipe::broadcast;
 
 /// A function of the elements at each place, after broadcasting.
-pub(crate) fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
+pub(crate) fn element_wise(call: &Call, function: Digest, is_integer: bool) -> OpResult {
     let given = call.inputs.iter().flatten();
     let mut shape = vec![];
     for value in given.clone() {
-        shape = broadcast(&shape, value.shape().ok_or(Unmade::Uncovered)?).ok_or(Unmade::Misfit)?;
+        shape = broadcast(&shape, value.shape().ok_or(NotEvaluated::Uncovered)?).ok_or(NotEvaluated::Misfit)?;
     }
     call.allowance.room(&shape)?;
     let mut hash = Hash::new(0, "element-wise");
@@ -33,7 +33,7 @@ pub(crate) fn element_wise(call: &Call, function: Digest, is_integer: bool) -> M
     let unknown = Unknown::new(hash.finish());
     let mut states = vec![unknown.start(); shape.iter().product()];
     for value in given {
-        let images = value.images().ok_or(Unmade::Uncovered)?;
+        let images = value.images().ok_or(NotEvaluated::Uncovered)?;
         if images.len() == states.len() {
             states
                 .iter_mut()
@@ -44,7 +44,7 @@ pub(crate) fn element_wise(call: &Call, function: Digest, is_integer: bool) -> M
                 .iter_mut()
                 .for_each(|s| *s = unknown.with(*s, only.into()));
         } else {
-            let wide = images.broadcast(&shape[..]).ok_or(Unmade::Uncovered)?;
+            let wide = images.broadcast(&shape[..]).ok_or(NotEvaluated::Uncovered)?;
             states
                 .iter_mut()
                 .zip(wide.iter())
@@ -53,7 +53,7 @@ pub(crate) fn element_wise(call: &Call, function: Digest, is_integer: bool) -> M
     }
     let elements =
         ArrayD::from_shape_vec(shape, states.into_iter().map(Unknown::element).collect());
-    let elements = elements.map_err(|_| Unmade::Uncovered)?;
+    let elements = elements.map_err(|_| NotEvaluated::Uncovered)?;
     Ok(vec![if is_integer {
         FieldValue::varying(elements)
     } else {
@@ -62,10 +62,10 @@ pub(crate) fn element_wise(call: &Call, function: Digest, is_integer: bool) -> M
 }
 
 /// BiasGelu and FastGelu: a function of the sum with the bias, or of the input without one.
-pub(crate) fn biased(call: &Call, function: Digest) -> Made {
+pub(crate) fn biased(call: &Call, function: Digest) -> OpResult {
     let mut sum = call.field(0)?.clone();
     if let Some(bias) = call.optional_field(1)? {
-        sum = row_major(zip(&sum, bias, field::add).ok_or(Unmade::Misfit)?);
+        sum = row_major(zip(&sum, bias, field::add).ok_or(NotEvaluated::Misfit)?);
     }
     let call = Call {
         inputs: vec![Some(FieldValue::Field(sum))],
@@ -76,7 +76,7 @@ pub(crate) fn biased(call: &Call, function: Digest) -> Made {
 
 /// FusedConv and FusedGemm: an element-wise function of the linear result, to which a FusedConv may
 /// add another value.
-pub(crate) fn activated(call: &Call, function: Digest) -> Made {
+pub(crate) fn activated(call: &Call, function: Digest) -> OpResult {
     let is_conv = call.node.op_type() == "FusedConv";
     let made = if is_conv {
         windows::conv(call)
@@ -86,10 +86,10 @@ pub(crate) fn activated(call: &Call, function: Digest) -> Made {
     .into_iter()
     .next();
     let Some(FieldValue::Field(mut sum)) = made else {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     };
     if let Some(added) = call.optional_field(3)?.filter(|_| is_conv) {
-        sum = row_major(zip(&sum, added, field::add).ok_or(Unmade::Misfit)?);
+        sum = row_major(zip(&sum, added, field::add).ok_or(NotEvaluated::Misfit)?);
     }
     element_wise(
         &Call {
@@ -102,17 +102,17 @@ pub(crate) fn activated(call: &Call, function: Digest) -> Made {
 }
 
 /// Softsign: `x/(1 + |x|)`, as a model may write it out. `|x|` is uninterpreted.
-pub(crate) fn softsign(call: &Call, abs: Digest) -> Made {
+pub(crate) fn softsign(call: &Call, abs: Digest) -> OpResult {
     let elements = call.field(0)?;
     let sizes = element_wise(call, abs, false)?
         .into_iter()
         .find_map(|made| made.images());
     let below = sizes
-        .ok_or(Unmade::Uncovered)?
+        .ok_or(NotEvaluated::Uncovered)?
         .mapv(|size| field::add(size, 1))
         .into_shared();
     Ok(vec![FieldValue::field(
-        zip(elements, &inverses(&below)?, field::mul).ok_or(Unmade::Uncovered)?,
+        zip(elements, &inverses(&below)?, field::mul).ok_or(NotEvaluated::Uncovered)?,
     )])
 }
 
@@ -122,7 +122,7 @@ const WHOLE: u32 = 64;
 
 /// A Clip between two bounds with an integer difference, HardSigmoid and HardSwish, all expressed
 /// by one function of an element: the clip to `0..=1`.
-pub(crate) fn ramp(call: &Call, unit: Digest) -> Made {
+pub(crate) fn ramp(call: &Call, unit: Digest) -> OpResult {
     let elements = call.field(0)?;
     let (times, plus, height, low) = match call.node.op_type() {
         "Clip" => {
@@ -131,14 +131,14 @@ pub(crate) fn ramp(call: &Call, unit: Digest) -> Made {
             let is_whole = (1..=WHOLE).contains(&height);
             let times = field::inverse(height)
                 .filter(|_| is_whole)
-                .ok_or(Unmade::Uncovered)?;
+                .ok_or(NotEvaluated::Uncovered)?;
             (times, field::sub(0, field::mul(low, times)), height, low)
         }
         "HardSigmoid" => (
             slope(
                 call.node
                     .attr_f("alpha")
-                    .map_err(|_| Unmade::Uncovered)?
+                    .map_err(|_| NotEvaluated::Uncovered)?
                     .unwrap_or(0.2),
             )?,
             call.float("beta", 0.5)?,
@@ -147,7 +147,7 @@ pub(crate) fn ramp(call: &Call, unit: Digest) -> Made {
         ),
         _ => (
             slope(1.0 / 6.0)?,
-            field::of_float(0.5).ok_or(Unmade::Uncovered)?,
+            field::of_float(0.5).ok_or(NotEvaluated::Uncovered)?,
             1,
             0,
         ),
@@ -163,40 +163,40 @@ pub(crate) fn ramp(call: &Call, unit: Digest) -> Made {
         .into_iter()
         .find_map(|made| made.images());
     let steps = steps
-        .ok_or(Unmade::Uncovered)?
+        .ok_or(NotEvaluated::Uncovered)?
         .mapv(|step| field::add(field::mul(step, height), low))
         .into_shared();
     match call.node.op_type() {
         "HardSwish" => Ok(vec![FieldValue::field(
-            zip(elements, &steps, field::mul).ok_or(Unmade::Uncovered)?,
+            zip(elements, &steps, field::mul).ok_or(NotEvaluated::Uncovered)?,
         )]),
         _ => Ok(vec![FieldValue::Field(steps)]),
     }
 }
 
 /// A bound of a Clip, which was an attribute before operator set 11.
-fn bound(call: &Call, slot: usize, name: &str) -> Result<u32, Unmade> {
+fn bound(call: &Call, slot: usize, name: &str) -> Result<u32, NotEvaluated> {
     if call.opset < 11 {
         return call.float(name, f32::NAN);
     }
     match slice(call.field(slot)?)[..] {
         [number] => Ok(number),
-        _ => Err(Unmade::Uncovered),
+        _ => Err(NotEvaluated::Uncovered),
     }
 }
 
 /// The image of a slope. A slope that is `1/n` rounded once has the image of `1/n`.
-fn slope(number: f32) -> Result<u32, Unmade> {
+fn slope(number: f32) -> Result<u32, NotEvaluated> {
     let inverse = (1..=WHOLE).find(|&n| (1.0 / f64::from(n)) as f32 == number);
     inverse
         .map_or_else(|| field::of_float(number.into()), field::inverse)
-        .ok_or(Unmade::Uncovered)
+        .ok_or(NotEvaluated::Uncovered)
 }
 
 /// Softmax and LogSoftmax: functions of the differences of a lane to its first element. The results
 /// of a Softmax sum to 1. Hidden places of a lane have the result 0, and the others do not depend on
 /// them.
-pub(crate) fn softmax(call: &Call, function: Digest) -> Made {
+pub(crate) fn softmax(call: &Call, function: Digest) -> OpResult {
     let elements = elements(call, 0)?;
     let shape = elements.shape();
     call.allowance.room(shape)?;
@@ -222,7 +222,7 @@ pub(crate) fn softmax(call: &Call, function: Digest) -> Made {
             }
         }
     }
-    let made = ArrayD::from_shape_vec(shape, made).map_err(|_| Unmade::Uncovered)?;
+    let made = ArrayD::from_shape_vec(shape, made).map_err(|_| NotEvaluated::Uncovered)?;
     Ok(vec![FieldValue::field(made)])
 }
 

@@ -3,22 +3,22 @@
 use ndarray::{ArcArray, ArrayD, IxDyn, Zip};
 
 use super::arithmetic::zip;
-use super::{Call, Made, Unmade};
+use super::{Call, OpResult, NotEvaluated};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, Integers, slice};
 use crate::recipe::broadcast;
 
 /// Where. A known condition selects elements. An unknown condition `c` gives `c·a + (1 − c)·b`,
 /// which equals one of the two if `c` is 1 or 0.
-pub(super) fn choose(call: &Call) -> Made {
+pub(super) fn choose(call: &Call) -> OpResult {
     if let (FieldValue::Varying(condition), FieldValue::Field(one), FieldValue::Field(other)) =
         (call.value(0)?, call.value(1)?, call.value(2)?)
     {
         let shape = broadcast(one.shape(), other.shape())
             .and_then(|shape| broadcast(condition.shape(), &shape))
-            .ok_or(Unmade::Misfit)?;
+            .ok_or(NotEvaluated::Misfit)?;
         call.allowance.room(&shape)?;
-        let mixed = mixed(condition, one, other).ok_or(Unmade::Misfit)?;
+        let mixed = mixed(condition, one, other).ok_or(NotEvaluated::Misfit)?;
         return Ok(vec![FieldValue::field(mixed)]);
     }
     // The parity of the image decides an unknown condition.
@@ -29,7 +29,7 @@ pub(super) fn choose(call: &Call) -> Made {
     };
     let shape = broadcast(call.shape(1)?, call.shape(2)?)
         .and_then(|shape| broadcast(condition.shape(), &shape));
-    let shape = shape.ok_or(Unmade::Misfit)?;
+    let shape = shape.ok_or(NotEvaluated::Misfit)?;
     call.allowance.room(&shape)?;
     let made = match (call.value(1)?, call.value(2)?) {
         (FieldValue::Field(one), FieldValue::Field(other)) => {
@@ -43,7 +43,7 @@ pub(super) fn choose(call: &Call) -> Made {
         }
         _ => None,
     };
-    Ok(vec![made.ok_or(Unmade::Uncovered)?])
+    Ok(vec![made.ok_or(NotEvaluated::Uncovered)?])
 }
 
 /// `c·a + (1 − c)·b`
@@ -66,15 +66,15 @@ fn chosen<T: Copy>(
 }
 
 /// Trilu.
-pub(super) fn triangle(call: &Call) -> Made {
+pub(super) fn triangle(call: &Call) -> OpResult {
     let shape = call.shape(0)?;
     let upper = call.flag("upper", true)?;
     let k = call
         .ints(1)?
         .map_or(Some(0), |k| k.first().copied())
-        .ok_or(Unmade::Uncovered)?;
+        .ok_or(NotEvaluated::Uncovered)?;
     let &[.., rows, columns] = shape else {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     };
     call.allowance.room(shape)?;
     let mut mask = vec![];
@@ -87,7 +87,7 @@ pub(super) fn triangle(call: &Call) -> Made {
     let made = match call.value(0)? {
         FieldValue::Field(elements) => FieldValue::field(masked(elements, &mask)),
         FieldValue::Int(integers) => FieldValue::int(masked(integers, &mask)),
-        _ => return Err(Unmade::Uncovered),
+        _ => return Err(NotEvaluated::Uncovered),
     };
     Ok(vec![made])
 }

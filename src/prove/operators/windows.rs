@@ -3,7 +3,7 @@
 use ndarray::{ArrayD, Axis, Slice};
 
 use super::movement::transposed;
-use super::{Allowance, Call, Made, Unmade};
+use super::{Allowance, Call, OpResult, NotEvaluated};
 use crate::ir::builder::ints;
 use crate::onnx::proto::NodeProto;
 use crate::prove::field;
@@ -49,9 +49,9 @@ pub(crate) fn convolution(
     values: &Elements,
     windows: &Windows,
     allowance: &Allowance,
-) -> Result<ArrayD<u32>, Unmade> {
+) -> Result<ArrayD<u32>, NotEvaluated> {
     let (&[group, outer, inner, taps], &[_, _, places]) = (weight.shape(), values.shape()) else {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     };
     let count: usize = windows.output.iter().product();
     allowance.room(&[group, outer, count])?;
@@ -84,12 +84,12 @@ pub(crate) fn convolution(
             }
         }
     }
-    ArrayD::from_shape_vec(vec![group, outer, count], sums).map_err(|_| Unmade::Uncovered)
+    ArrayD::from_shape_vec(vec![group, outer, count], sums).map_err(|_| NotEvaluated::Uncovered)
 }
 
 /// The windows of a kernel over the places of its input, and the number of zeros after the last
 /// place.
-fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, Vec<i64>), Unmade> {
+fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, Vec<i64>), NotEvaluated> {
     let layout = KernelLayout::new(call, kernel, input)?;
     let (mut before, mut after, mut output) = (vec![], vec![], vec![]);
     for axis in 0..kernel.len() {
@@ -97,7 +97,7 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
         let places = layout.places(axis, first, last)?;
         before.push(first);
         after.push(last);
-        output.push(usize::try_from(places).map_err(|_| Unmade::Uncovered)?);
+        output.push(usize::try_from(places).map_err(|_| NotEvaluated::Uncovered)?);
     }
     let windows = Windows {
         transposed: layout.is_transposed,
@@ -128,7 +128,7 @@ struct KernelLayout<'l> {
 }
 
 impl<'l> KernelLayout<'l> {
-    fn new(call: &'l Call, kernel: &'l [usize], input: &'l [usize]) -> Result<Self, Unmade> {
+    fn new(call: &'l Call, kernel: &'l [usize], input: &'l [usize]) -> Result<Self, NotEvaluated> {
         let is_transposed = call.op() == "ConvTranspose";
         let spatial = kernel.len();
         let strides = numbers(call, "strides", 1, spatial, 1)?;
@@ -142,12 +142,12 @@ impl<'l> KernelLayout<'l> {
         };
         let mut extents = kernel.iter().chain(input);
         if input.len() != spatial || extents.any(|&extent| extent as i64 >= LARGEST) {
-            return Err(Unmade::Uncovered);
+            return Err(NotEvaluated::Uncovered);
         }
         let named = call.attr_ints("kernel_shape")?;
         let named = named.map(|named| named.iter().map(|&n| n as usize).collect::<Vec<_>>());
         if named.is_some_and(|named| named != kernel) {
-            return Err(Unmade::Misfit);
+            return Err(NotEvaluated::Misfit);
         }
         let auto_pad = call.text("auto_pad", "NOTSET")?;
         let rounds_up = call.flag("ceil_mode", false)?;
@@ -155,7 +155,7 @@ impl<'l> KernelLayout<'l> {
         if rounds_up && auto_pad == "VALID"
             || is_transposed && auto_pad.starts_with("SAME") && more.iter().any(|&more| more != 0)
         {
-            return Err(Unmade::Uncovered);
+            return Err(NotEvaluated::Uncovered);
         }
         Ok(Self {
             is_transposed,
@@ -184,7 +184,7 @@ impl<'l> KernelLayout<'l> {
 
     /// The number of zeros before and after the places of an axis, or of places that a transposed
     /// convolution crops.
-    fn padding(&self, axis: usize) -> Result<(i64, i64), Unmade> {
+    fn padding(&self, axis: usize) -> Result<(i64, i64), NotEvaluated> {
         let (size, stride) = (self.input[axis] as i64, self.strides[axis]);
         let (asked, auto_pad) = (self.asked[axis], self.auto_pad);
         if self.is_transposed && (asked > 0 || auto_pad.starts_with("SAME")) {
@@ -198,19 +198,19 @@ impl<'l> KernelLayout<'l> {
                 let last = ((size + stride - 1) / stride - 1) * stride;
                 Ok(halves((last + self.reach(axis) - size).max(0), auto_pad))
             }
-            _ => Err(Unmade::Uncovered),
+            _ => Err(NotEvaluated::Uncovered),
         }
     }
 
     /// The number of places of the output with this padding.
-    fn places(&self, axis: usize, first: i64, last: i64) -> Result<i64, Unmade> {
+    fn places(&self, axis: usize, first: i64, last: i64) -> Result<i64, NotEvaluated> {
         let (size, stride) = (self.input[axis] as i64, self.strides[axis]);
         if self.is_transposed {
             return Ok(self.uncut(axis) - first - last);
         }
         let room = size + first + last - self.reach(axis);
         if room < 0 {
-            return Err(Unmade::Misfit);
+            return Err(NotEvaluated::Misfit);
         }
         if !self.rounds_up {
             return Ok(room / stride + 1);
@@ -232,10 +232,10 @@ fn numbers(
     absent: i64,
     count: usize,
     least: i64,
-) -> Result<Vec<i64>, Unmade> {
+) -> Result<Vec<i64>, NotEvaluated> {
     let numbers = call.attr_ints(name)?.unwrap_or_else(|| vec![absent; count]);
     let fits = numbers.len() == count && numbers.iter().all(|n| (least..LARGEST).contains(n));
-    fits.then_some(numbers).ok_or(Unmade::Uncovered)
+    fits.then_some(numbers).ok_or(NotEvaluated::Uncovered)
 }
 
 /// The padding before and after; `auto_pad` decides on which side an odd place is added.
@@ -252,36 +252,36 @@ fn count(extents: &[usize]) -> usize {
     extents.iter().product()
 }
 
-pub(super) fn conv(call: &Call) -> Made {
+pub(super) fn conv(call: &Call) -> OpResult {
     let (values, weight) = (call.field(0)?, call.field(1)?);
     let group = call.count("group", 1)?;
     let (&[samples, channels, ref input @ ..], &[outputs, inner, ref kernel @ ..]) =
         (values.shape(), weight.shape())
     else {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     };
     if group == 0 || inner.checked_mul(group) != Some(channels) || !outputs.is_multiple_of(group) {
-        return Err(Unmade::Misfit);
+        return Err(NotEvaluated::Misfit);
     }
     let (windows, _) = windows(call, kernel, input)?;
     let shaped =
         weight
             .clone()
             .into_shape_with_order(vec![group, outputs / group, inner, count(kernel)]);
-    let weight = shaped.map_err(|_| Unmade::Uncovered)?;
+    let weight = shaped.map_err(|_| NotEvaluated::Uncovered)?;
     convolved(call, values, (samples, group, inner), &weight, &windows)
 }
 
-pub(super) fn conv_transpose(call: &Call) -> Made {
+pub(super) fn conv_transpose(call: &Call) -> OpResult {
     let (values, weight) = (call.field(0)?, call.field(1)?);
     let group = call.count("group", 1)?;
     let (&[samples, channels, ref input @ ..], &[own, outer, ref kernel @ ..]) =
         (values.shape(), weight.shape())
     else {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     };
     if group == 0 || own != channels || !channels.is_multiple_of(group) {
-        return Err(Unmade::Misfit);
+        return Err(NotEvaluated::Misfit);
     }
     let (windows, _) = windows(call, kernel, input)?;
     let inner = channels / group;
@@ -289,7 +289,7 @@ pub(super) fn conv_transpose(call: &Call) -> Made {
         .clone()
         .into_shape_with_order(vec![group, inner, outer, count(kernel)]);
     let weight = row_major(transposed(
-        &shaped.map_err(|_| Unmade::Uncovered)?,
+        &shaped.map_err(|_| NotEvaluated::Uncovered)?,
         &[0, 2, 1, 3],
     ));
     convolved(call, values, (samples, group, inner), &weight, &windows)
@@ -302,7 +302,7 @@ fn convolved(
     (samples, group, inner): (usize, usize, usize),
     weight: &Elements,
     windows: &Windows,
-) -> Made {
+) -> OpResult {
     let outputs = weight.shape()[0] * weight.shape()[1];
     let shape = [&[samples, outputs][..], &windows.output].concat();
     call.allowance.room(&shape)?;
@@ -311,18 +311,18 @@ fn convolved(
     for sample in 0..samples {
         let values = slice(values)[sample * size..][..size].to_vec();
         let values = ArrayD::from_shape_vec(vec![group, inner, count(&windows.input)], values);
-        let values = row_major(values.map_err(|_| Unmade::Uncovered)?);
+        let values = row_major(values.map_err(|_| NotEvaluated::Uncovered)?);
         made.extend(convolution(weight, &values, windows, call.allowance)?);
     }
     with_bias(call, 2, made, &shape)
 }
 
 /// Adds the bias of each channel to sums of this shape.
-pub(super) fn with_bias(call: &Call, slot: usize, mut made: Vec<u32>, shape: &[usize]) -> Made {
+pub(super) fn with_bias(call: &Call, slot: usize, mut made: Vec<u32>, shape: &[usize]) -> OpResult {
     let places = count(&shape[2..]);
     if let Some(bias) = call.optional_field(slot)? {
         if bias.shape() != [shape[1]] {
-            return Err(Unmade::Misfit);
+            return Err(NotEvaluated::Misfit);
         }
         for (lane, &bias) in made
             .chunks_mut(places.max(1))
@@ -333,17 +333,17 @@ pub(super) fn with_bias(call: &Call, slot: usize, mut made: Vec<u32>, shape: &[u
         }
     }
     Ok(vec![FieldValue::field(
-        ArrayD::from_shape_vec(shape, made).map_err(|_| Unmade::Uncovered)?,
+        ArrayD::from_shape_vec(shape, made).map_err(|_| NotEvaluated::Uncovered)?,
     )])
 }
 
 /// The windows of a pooling operator over the places of an image, and the number of places after
 /// the last one.
-pub(super) fn pooled(call: &Call, input: &[usize]) -> Result<(Windows, Vec<i64>), Unmade> {
-    let kernel = call.attr_ints("kernel_shape")?.ok_or(Unmade::Uncovered)?;
+pub(super) fn pooled(call: &Call, input: &[usize]) -> Result<(Windows, Vec<i64>), NotEvaluated> {
+    let kernel = call.attr_ints("kernel_shape")?.ok_or(NotEvaluated::Uncovered)?;
     let kernel = kernel
         .into_iter()
-        .map(|n| usize::try_from(n).map_err(|_| Unmade::Uncovered));
+        .map(|n| usize::try_from(n).map_err(|_| NotEvaluated::Uncovered));
     windows(call, &kernel.collect::<Result<Vec<_>, _>>()?, input)
 }
 
@@ -385,7 +385,7 @@ pub(crate) fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, Fie
 }
 
 /// The inverse of the number of places in each window: those inside, or those in the border too.
-fn parts(call: &Call, windows: &Windows, after: &[i64]) -> Result<Vec<u32>, Unmade> {
+fn parts(call: &Call, windows: &Windows, after: &[i64]) -> Result<Vec<u32>, NotEvaluated> {
     let counted = match call.flag("count_include_pad", false)? {
         false => windows.clone(),
         true => Windows {
@@ -402,15 +402,15 @@ fn parts(call: &Call, windows: &Windows, after: &[i64]) -> Result<Vec<u32>, Unma
             *count += u32::from(place.is_some());
         }
     }
-    field::invert(&mut counts).ok_or(Unmade::Uncovered)?;
+    field::invert(&mut counts).ok_or(NotEvaluated::Uncovered)?;
     Ok(counts)
 }
 
 /// AveragePool.
-pub(super) fn average(call: &Call) -> Made {
+pub(super) fn average(call: &Call) -> OpResult {
     let values = call.field(0)?;
     let &[samples, channels, ref input @ ..] = values.shape() else {
-        return Err(Unmade::Uncovered);
+        return Err(NotEvaluated::Uncovered);
     };
     let (windows, after) = pooled(call, input)?;
     let (places, taps) = (
@@ -423,9 +423,9 @@ pub(super) fn average(call: &Call) -> Made {
     let shape = [&[samples, channels][..], &windows.output].concat();
     call.allowance.room(&shape)?;
     call.allowance
-        .room(&[taps.ok_or(Unmade::Beyond)?, places])?;
+        .room(&[taps.ok_or(NotEvaluated::Beyond)?, places])?;
     call.allowance
-        .products(&[count(&shape), taps.ok_or(Unmade::Beyond)?])?;
+        .products(&[count(&shape), taps.ok_or(NotEvaluated::Beyond)?])?;
     let parts = parts(call, &windows, &after)?;
     let size = count(input);
     let mut sums = vec![0_u64; samples * channels * places];
@@ -447,6 +447,6 @@ pub(super) fn average(call: &Call) -> Made {
         .zip(parts.iter().cycle())
         .map(|(&sum, &part)| field::mul(field::reduce(sum), part));
     Ok(vec![FieldValue::field(
-        ArrayD::from_shape_vec(shape, means.collect()).map_err(|_| Unmade::Uncovered)?,
+        ArrayD::from_shape_vec(shape, means.collect()).map_err(|_| NotEvaluated::Uncovered)?,
     )])
 }

@@ -35,7 +35,7 @@ const KIND: Kind = Kind {
 pub(super) struct DynamicToken;
 
 impl Normalizer for DynamicToken {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let divisor = divisor(view, node)?;
         let alike = Alike::new(view);
         let found = regions(view, &alike, node, |node| is_understood(view, node))

@@ -18,7 +18,7 @@ use crate::refusal::{Reason, Refusal};
 pub(crate) struct SubtractedMean;
 
 impl Normalizer for SubtractedMean {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let difference = Difference::ending_in(view, node)?;
         let merged = difference
             .ahead(view)

@@ -35,7 +35,7 @@ use crate::ir::{NodeId, ValueId};
 pub(super) struct Branches;
 
 impl Normalizer for Branches {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let sum = Sum::ending_in(view, node)?;
         let parts: Vec<Summand> = sum
             .terms

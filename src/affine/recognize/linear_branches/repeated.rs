@@ -27,7 +27,7 @@ const WIDE: usize = 4;
 pub(crate) struct RepeatedPart;
 
 impl Normalizer for RepeatedPart {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let layer = Windowed::alone(view, view.graph.only_output(node)?)?;
         let layer = with_bias(view, layer.has_weight(view).then_some(layer)?);
         let apart = Apart::find(view, &layer)?;

@@ -19,7 +19,7 @@ use crate::refusal::{Reason, Refusal};
 pub(crate) struct Factors;
 
 impl Normalizer for Factors {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let second = Windowed::making(view, view.graph.only_output(node)?)?;
         if second.nodes.len() == 1 {
             return shift_in_between(view, &second);
