@@ -44,8 +44,8 @@ pub(crate) struct BestCandidates {
 
 /// The candidate that serves a goal best; `None` if there are no candidates.
 ///
-/// A candidate within 1 % of the fastest one counts as equally fast. Then the rank decides, so that
-/// noise does not.
+/// A candidate counts as equally fast if it is within 1 % of the fastest one, or if the 95 % interval
+/// of its ratio contains 1. Then the rank decides, so that noise does not.
 pub(crate) fn choose(candidates: &[TimedCandidate], goal: TuneGoal) -> Option<BestCandidates> {
     let fastest = fastest(candidates)?;
     let over_fastest: Vec<Interval> = candidates
@@ -53,7 +53,7 @@ pub(crate) fn choose(candidates: &[TimedCandidate], goal: TuneGoal) -> Option<Be
         .map(|candidate| candidate.ratios[fastest])
         .collect();
     let eligible: Vec<usize> = match goal {
-        TuneGoal::Latency => indices(&over_fastest, |ratio| ratio.value <= AS_FAST),
+        TuneGoal::Latency => indices(&over_fastest, is_as_fast),
         TuneGoal::Memory { slowdown } => {
             let in_time = indices(&over_fastest, |ratio| ratio.value <= slowdown);
             smallest(candidates, &in_time)
@@ -61,6 +61,11 @@ pub(crate) fn choose(candidates: &[TimedCandidate], goal: TuneGoal) -> Option<Be
     };
     let chosen = eligible.into_iter().min_by_key(|&at| candidates[at].rank)?;
     Some(BestCandidates { chosen, fastest })
+}
+
+/// Whether a ratio to the fastest candidate may be 1.
+fn is_as_fast(ratio: &Interval) -> bool {
+    ratio.value <= AS_FAST || ratio.low <= 1.0
 }
 
 /// Selects the candidates with the smallest peak of memory.

@@ -1,7 +1,7 @@
 //! Measures variants of a model against each other in tract.
 //!
-//! All variants are loaded and warmed up. Then they run in rounds, each once per round, so that
-//! other work of the machine affects all of them equally. Ratios compare times of the same round.
+//! All variants are loaded and warmed up. Then they run in rounds, each once per round in random
+//! order, so that other work of the machine affects all of them equally. Ratios compare times of the same round.
 
 pub(crate) mod choice;
 mod machine;
@@ -14,6 +14,9 @@ mod stop;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
 use tract_onnx::prelude::{TValue, Tensor};
 
 use crate::onnx::Model;
@@ -70,6 +73,9 @@ impl BenchOptions {
     pub const MIN_ROUNDS: usize = 10;
     /// The number of runs of a variant before it is measured.
     const WARM_UP: usize = 2;
+    /// The minimum duration of a sample. Shorter models run several times for it, so that the
+    /// caches that another variant left behind count less.
+    const SAMPLE: Duration = Duration::from_millis(5);
     /// The number of runs of a variant that are measured operator by operator.
     const PROFILED: usize = 3;
 }
@@ -197,11 +203,17 @@ impl Runner {
         Ok(runner)
     }
 
+    /// Measures one sample: the mean time of as many runs as take [`BenchOptions::SAMPLE`].
     fn round(&mut self) -> Result<(), Failure> {
-        let start = Instant::now();
-        let outputs = self.session.run(&self.inputs)?;
-        self.seconds.push(start.elapsed().as_secs_f64());
-        drop(outputs);
+        let (mut total, mut runs) = (Duration::ZERO, 0);
+        while total < BenchOptions::SAMPLE {
+            let start = Instant::now();
+            let outputs = self.session.run(&self.inputs)?;
+            total += start.elapsed();
+            runs += 1;
+            drop(outputs);
+        }
+        self.seconds.push(total.as_secs_f64() / f64::from(runs));
         Ok(())
     }
 
@@ -276,7 +288,10 @@ fn rounds(
     stop: &Stop,
     progress: &dyn Fn(&str, usize, usize),
 ) -> usize {
-    let (start, count) = (Instant::now(), runners.len());
+    let start = Instant::now();
+    // A random order, since a run is faster or slower by the variant that ran before it.
+    let mut rng = ChaCha8Rng::seed_from_u64(0);
+    let mut order: Vec<usize> = (0..runners.len()).collect();
     let mut done = 0;
     loop {
         let elapsed = start.elapsed();
@@ -296,13 +311,13 @@ fn rounds(
             part,
             whole,
         );
-        // Each round begins with another variant, so that none always follows the same one.
-        for place in 0..count {
+        order.shuffle(&mut rng);
+        for &place in &order {
             if stop.asked() {
                 drop_incomplete(runners, done);
                 return done;
             }
-            let runner = &mut runners[(done + place) % count];
+            let runner = &mut runners[place];
             if let Ok(running) = runner
                 && let Err(failure) = running.round()
             {

@@ -40,7 +40,7 @@ Examples:
 /// `--target`, and that of `--memory` if something can be cut. Equal results are measured once. All
 /// run in tract in interleaved rounds. The report has the ratio of each time to that of the
 /// exported file, with its 95 % interval, and the command that produces the file. The default is
-/// preferred if it is within 1 % of the fastest. The result is verified as by `fuse`.
+/// preferred unless another one is measurably faster. The result is verified as by `fuse`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub(crate) struct TuneArgs {

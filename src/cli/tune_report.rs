@@ -24,6 +24,8 @@ pub(crate) struct Tuned {
     /// The candidate with the lowest median.
     #[serde(serialize_with = "as_name")]
     fastest: CandidateOptions,
+    /// The ratio of the time of the chosen candidate to that of the fastest one.
+    over_fastest: Interval,
     #[serde(skip)]
     goal: TuneGoal,
 }
@@ -109,6 +111,7 @@ impl Tuned {
             bail!("{engine} can run no candidate: {reason}");
         };
         let mut measured = vec![];
+        let over_fastest = ratios[chosen][fastest];
         let mut ratios = ratios.iter().map(|ratios| ratios[0]);
         for (candidate, times) in candidates.iter().zip(times) {
             let ratio = times.is_ok().then(|| ratios.next()).flatten();
@@ -122,6 +125,7 @@ impl Tuned {
             candidates: measured,
             chosen: candidates[ran[chosen]].options,
             fastest: candidates[ran[fastest]].options,
+            over_fastest,
             goal,
         })
     }
@@ -169,6 +173,7 @@ impl Tuned {
         let Self {
             chosen, fastest, ..
         } = self;
+        let Interval { value, low, high } = self.over_fastest;
         match self.goal {
             TuneGoal::Memory { slowdown } => format!(
                 "chosen: {chosen}, the smallest peak within {:.0} % of the fastest, {fastest}",
@@ -176,7 +181,7 @@ impl Tuned {
             ),
             TuneGoal::Latency if chosen == fastest => format!("chosen: {chosen}, the fastest"),
             TuneGoal::Latency => {
-                format!("chosen: {chosen}, within 1 % of the fastest, {fastest}")
+                format!("chosen: {chosen}, as fast as {fastest} ({value:.2}, {low:.2} to {high:.2})")
             }
         }
     }

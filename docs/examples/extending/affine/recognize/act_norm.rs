@@ -9,7 +9,7 @@ use crate::ir::NodeId;
 pub(crate) struct ActNorm;
 
 impl Normalizer for ActNorm {
-    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+    fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         let named = chain.is_per_channel() && chain.mentions(self.names());
         named.then(|| chain.site(view, offline("ActNorm")))
