@@ -3490,7 +3490,7 @@ fn next_command_is_suggested() {
     assert_eq!(
         run.stdout.lines().last(),
         Some(&*format!(
-            "next: `unfold tune {} -o OUT` finds the options that are fastest here",
+            "next: `unfold tune {} -o OUT` finds the options that are fastest in tract",
             un().display()
         ))
     );

@@ -2,7 +2,6 @@
 //! map.
 
 pub(crate) mod apply;
-pub(crate) mod shared_weights;
 pub(crate) mod item;
 pub(crate) mod linear;
 pub(crate) mod materialize;
@@ -13,6 +12,7 @@ pub(crate) mod recognize;
 pub(crate) mod rounding;
 pub(crate) mod row_stochastic;
 pub(crate) mod rule;
+pub(crate) mod shared_weights;
 
 use crate::recipe::Numbers;
 

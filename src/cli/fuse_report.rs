@@ -15,7 +15,7 @@ use unfold::prove::Proof;
 use unfold::prove_passes::PassProof;
 use unfold::provenance::FoldOptions;
 use unfold::report::{ReportedTensor, plain};
-use unfold::run::{Failure, Input, random};
+use unfold::run::{Dims, Failure, Input, random};
 use unfold::variance_margin::VarianceMargin;
 use unfold::verify::{Verdict, VerifyOptions};
 use unfold::{EpsilonError, FuseOptions, Fused, Planned, Target};
@@ -72,6 +72,8 @@ pub(crate) struct FuseReport {
     dry: bool,
     /// The engines for which the result is written.
     target: Target,
+    /// The sizes of the dimensions that were fixed.
+    fixed: Dims,
     /// Whether `--centre` was given, so that streams which are not centred are reported.
     centre: bool,
     /// Whether the report lists each site in its own row.
@@ -105,6 +107,7 @@ impl FuseReport {
             before,
             lowered,
             target: Target::default(),
+            fixed: Dims::default(),
             centre: false,
             verbose: false,
             stats: false,
@@ -164,6 +167,7 @@ impl FuseReport {
     pub(crate) fn chosen_by(self, options: &FuseOptions) -> Self {
         Self {
             target: options.target,
+            fixed: options.fix.clone(),
             centre: options.centre,
             ..self
         }
@@ -322,13 +326,50 @@ impl FuseReport {
         plain(&format!("{verb} to {}{data}", saved.path.display())) + "\n"
     }
 
+    /// A line about the target, and the forms that another target would choose.
+    fn target_line(&self) -> String {
+        let other = match self.target {
+            Target::Cpu => "--target portable keeps LayerNormalization and MatMul",
+            Target::Portable => "--target cpu takes forms that CPUs run faster",
+            Target::Onnxruntime if !self.fixed.is_empty() => {
+                "without --fix it is faster, since onnxruntime infers all shapes of fixed sizes"
+            }
+            Target::Onnxruntime => "--target cpu keeps the open shapes of values within",
+            Target::Tract => "--target cpu keeps layers behind the windows that they read",
+        };
+        let engine = match self.target {
+            Target::Cpu => "CPUs",
+            Target::Portable => "any engine",
+            Target::Onnxruntime => "onnxruntime",
+            Target::Tract => "tract",
+        };
+        format!("for {engine}; {other}\n")
+    }
+
+    /// A line about the sizes that `--fix` gave to open dimensions.
+    fn fixed_line(&self) -> String {
+        let sizes: Vec<String> = self
+            .fixed
+            .iter()
+            .map(|(name, size)| format!("{name}={size}"))
+            .collect();
+        if sizes.is_empty() {
+            return String::new();
+        }
+        format!(
+            "inputs fixed: {}; the result takes no other sizes\n",
+            sizes.join(", ")
+        )
+    }
+
     /// The changes as text, without the path of the result.
     pub(crate) fn done(&self, paint: Paint) -> String {
         let mut text = self.table(paint) + &self.summary().line(paint) + "\n";
         text += &summary::tidied(&self.plan.tidy);
         text += &summary::stopped(self.plan.stopped);
         if self.changes() {
-            text += target_line(self.target);
+            text += &self.target_line();
+            text += &self.fixed_line();
         }
         text += &self.scaling.told();
         text += &streams::told(&self.plan, self.centre);
@@ -487,16 +528,4 @@ struct FuseJson<'j> {
     /// measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     sensitivity: Option<f64>,
-}
-
-/// A line about the target, and the forms that another target would choose.
-fn target_line(target: Target) -> &'static str {
-    match target {
-        Target::Cpu => "for CPUs; --target portable keeps LayerNormalization and MatMul\n",
-        Target::Portable => "for any engine; --target cpu takes forms that CPUs run faster\n",
-        Target::Onnxruntime => {
-            "for onnxruntime; --target cpu keeps the open shapes of values within\n"
-        }
-        Target::Tract => "for tract; --target cpu keeps layers behind the windows that they read\n",
-    }
 }

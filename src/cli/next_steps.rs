@@ -27,8 +27,15 @@ impl FusedFile<'_> {
             lines.push('\n');
         }
         let model = quoted(&self.original.to_string_lossy());
-        let measure =
-            format!("next: `unfold tune {model} -o OUT` finds the options that are fastest here");
+        let measure = match self.target {
+            Target::Onnxruntime => format!(
+                "next: in Python, `unfold_onnx.tune({model:?}, OUT, engine=\"onnxruntime\")` \
+                 finds the options that are fastest in onnxruntime"
+            ),
+            _ => format!(
+                "next: `unfold tune {model} -o OUT` finds the options that are fastest in tract"
+            ),
+        };
         lines + &plain(&measure) + "\n"
     }
 
@@ -50,7 +57,8 @@ impl FusedFile<'_> {
             );
         }
         let shapes = self.count("Shape");
-        if shapes > 0 {
+        // onnxruntime infers all shapes of fixed sizes, which undoes what this target gains.
+        if shapes > 0 && self.target != Target::Onnxruntime {
             let shapes = counted(shapes, "Shape operator");
             lines.push(format!(
                 "--fix NAME=SIZE or all: {shapes} and the arithmetic behind become constants"

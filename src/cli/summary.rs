@@ -146,7 +146,7 @@ pub(super) fn tidied(
         (
             *untold,
             "value",
-            "inside the model without a declared shape",
+            "inside the model whose open shape is no longer declared",
             "untold",
         ),
     ] {

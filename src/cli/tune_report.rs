@@ -181,7 +181,9 @@ impl Tuned {
             ),
             TuneGoal::Latency if chosen == fastest => format!("chosen: {chosen}, the fastest"),
             TuneGoal::Latency => {
-                format!("chosen: {chosen}, as fast as {fastest} ({value:.2}, {low:.2} to {high:.2})")
+                format!(
+                    "chosen: {chosen}, as fast as {fastest} ({value:.2}, {low:.2} to {high:.2})"
+                )
             }
         }
     }

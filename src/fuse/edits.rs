@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use crate::affine::apply::apply;
-use crate::affine::shared_weights::{beyond, growth};
 use crate::affine::materialize::{Change, Edit, Failed};
 use crate::affine::plan::{Removal, Stored};
+use crate::affine::shared_weights::{beyond, growth};
 use crate::analysis::Analysis;
 use crate::error::{Error, Result};
 use crate::fuse::pass::{Context, Settings};

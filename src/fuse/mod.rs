@@ -6,11 +6,11 @@ mod edits;
 mod first_constants;
 mod graph_equality;
 mod growth_budget;
-mod pass_info;
 mod observe;
 mod only;
 mod options;
 mod pass;
+mod pass_info;
 mod passes;
 mod pipeline;
 pub(crate) mod plan_log;
@@ -37,10 +37,10 @@ use crate::passes::inline::{Lowered, Lowering, opaque, operators, written_out};
 use crate::provenance::{FoldOptions, Provenance};
 use crate::run::fixed;
 
-pub use pass_info::{PassInfo, StageInfo};
 pub use observe::PassResult;
 pub use only::Pipeline;
 pub use options::{FuseOptions, OnProgress};
+pub use pass_info::{PassInfo, StageInfo};
 
 /// A model after the pipeline, with the plan.
 pub struct Fused {

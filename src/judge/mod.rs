@@ -4,13 +4,13 @@
 //! counts as its elements, or as a formula over the tensors of the first model that gives these elements up to
 //! rounding. The proof decides the identity. Only a run on an input shows a difference.
 
-mod match_tensors;
+mod canonical_form;
 mod casts;
 mod constants;
 mod elements;
 mod formulas;
 mod interface;
-mod canonical_form;
+mod match_tensors;
 mod rounded;
 mod witness;
 
@@ -22,8 +22,8 @@ use crate::ir::Graph;
 use crate::onnx::Model;
 use crate::prove::{Proof, ProveOptions, foreign, same_function};
 
-pub use match_tensors::RoundedTensor;
 pub use casts::NarrowingCast;
+pub use match_tensors::RoundedTensor;
 pub use witness::Witness;
 
 /// The verdict on two models.

@@ -84,9 +84,10 @@ fn compute(
         if a.shape() != shape {
             return zip(&a, &b, f).map(row_major).ok_or(NotEvaluated::Uncovered);
         }
-        a.zip_mut_with(&b.broadcast(shape).ok_or(NotEvaluated::Uncovered)?, |a, &b| {
-            *a = f(*a, b)
-        });
+        a.zip_mut_with(
+            &b.broadcast(shape).ok_or(NotEvaluated::Uncovered)?,
+            |a, &b| *a = f(*a, b),
+        );
         return Ok(a);
     }
     let made = match (step.op(), &inputs[..]) {

@@ -17,9 +17,9 @@
 //! ```
 
 mod evaluate;
+pub(crate) mod lazy_tensor;
 mod numbers;
 mod operations;
-pub(crate) mod lazy_tensor;
 mod scaled;
 mod steps;
 #[cfg(test)]
@@ -36,10 +36,10 @@ pub(crate) use evaluate::computed;
 pub use evaluate::evaluate;
 #[cfg(test)]
 pub(crate) use evaluate::part;
+pub(crate) use lazy_tensor::{Given, Promise};
 pub(crate) use numbers::Numbers;
 pub(crate) use operations::broadcast;
 use operations::{aligned_extent, count, turn};
-pub(crate) use lazy_tensor::{Given, Promise};
 pub(crate) use steps::{RecipeStep, float_name, float_named};
 pub(crate) use windows::Windows;
 

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 use super::dims::Dims;
 use super::formula;
-use super::input::{Input, dims_mut, free, symbol};
+use super::input::{Input, dims_mut, free, listed, symbol};
 use crate::analysis::Analysis;
 use crate::error::{Error, Result};
 use crate::onnx::Model;
@@ -34,15 +34,18 @@ pub(crate) fn fixed(model: &Model, dims: &Dims) -> Result<Model> {
         .collect();
     for (name, size) in dims.iter() {
         let reason = if !names.iter().any(|known| known == name) {
-            "no input has a symbolic dimension of this name"
+            format!(
+                "no input has a symbolic dimension of this name; those there are: {}",
+                listed(&names)
+            )
         } else if size == 0 {
-            "a size is at least 1"
+            "a size is at least 1".to_owned()
         } else {
             continue;
         };
         return Err(Error::Fix {
             name: name.to_owned(),
-            reason: reason.to_owned(),
+            reason,
         });
     }
     let sizes: DimensionSizes = dims
@@ -203,7 +206,7 @@ mod tests {
         let cases = [
             (
                 "m=2".parse().unwrap(),
-                "--fix `m`: no input has a symbolic dimension of this name",
+                "--fix `m`: no input has a symbolic dimension of this name; those there are: n",
             ),
             (zero, "--fix `n`: a size is at least 1"),
         ];

@@ -1,7 +1,7 @@
 //! The inputs of a model, with their types and sizes for one run.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use tract_onnx::prelude::DatumType;
 
@@ -215,17 +215,21 @@ fn sizes<'a>(
     match given.iter().find(|(name, _)| !sizes.contains_key(*name)) {
         None => Ok(sizes),
         Some((name, _)) => {
-            let mut names: Vec<Cow<str>> = sizes.into_keys().collect();
-            names.sort_unstable();
-            let names = if names.is_empty() {
-                "none".into()
-            } else {
-                names.join(", ")
-            };
+            let names: Vec<Cow<str>> = sizes.into_keys().collect();
+            let names = listed(&names);
             let reason =
                 format!("no input has a symbolic dimension `{name}`; those there are: {names}");
             Err(Failure::new(Stage::Load, reason))
         }
+    }
+}
+
+/// The names of dimensions in alphabetical order, each once.
+pub(super) fn listed(names: &[Cow<str>]) -> String {
+    let names: BTreeSet<&str> = names.iter().map(AsRef::as_ref).collect();
+    match names.is_empty() {
+        true => "none".to_owned(),
+        false => names.into_iter().collect::<Vec<_>>().join(", "),
     }
 }
 

@@ -5,8 +5,8 @@
 //! are folded, with constants 1 and 0.
 
 use crate::affine::recognize::affine_chain::Chain;
-use crate::affine::recognize::pointwise::behind_casts;
 use crate::affine::recognize::decomposed_norm::{self, Core};
+use crate::affine::recognize::pointwise::behind_casts;
 use crate::affine::recognize::{Part, Reset, Site, View};
 use crate::ir::{NodeId, ValueId};
 use crate::shape::facts::extent;

@@ -4,8 +4,8 @@
 //! InstanceNormalization or by means, and reshape the result back. Then γ and β of the channels
 //! follow.
 
-use crate::affine::recognize::parameters::{Along, Operator, site};
 use crate::affine::recognize::decomposed_norm::{around, core, reshaped};
+use crate::affine::recognize::parameters::{Along, Operator, site};
 use crate::affine::recognize::{Normalizer, Site, View};
 use crate::analysis::axis_factors::AxisFactors;
 use crate::ir::{NodeId, ValueId};

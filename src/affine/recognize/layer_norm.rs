@@ -1,7 +1,7 @@
 //! LN: `γ(x − μ)/√(σ²+ε) + β` with the statistics of each token, as one operator or written out.
 
 use crate::affine::recognize::parameters::{Along, Operator, site};
-use crate::affine::recognize::{Normalizer, Site, View, fusible, decomposed_norm};
+use crate::affine::recognize::{Normalizer, Site, View, decomposed_norm, fusible};
 use crate::ir::NodeId;
 
 /// The name of the kind.

@@ -4,8 +4,8 @@
 //! operators as possible. PN* is PowerNorm without it, and only its name distinguishes it from UN.
 
 use crate::affine::recognize::affine_chain::offline;
-use crate::affine::recognize::opaque::{BETA, Expansion, GAMMA, Opaque, VARIANCE, Written, fixed};
 use crate::affine::recognize::decomposed_norm::{Core, REACH, core, is_in_place, widening};
+use crate::affine::recognize::opaque::{BETA, Expansion, GAMMA, Opaque, VARIANCE, Written, fixed};
 use crate::affine::recognize::{Family, Kind, Normalizer, Replacement, Site, View, width};
 use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId, builder};

@@ -1,7 +1,7 @@
 //! RMSNorm: `γx/√(mean(x²)+ε)`, as one operator or written out. γ may be written as `1 + γ`.
 
 use crate::affine::recognize::parameters::{Along, Operator, site};
-use crate::affine::recognize::{Normalizer, Site, View, fusible, decomposed_norm};
+use crate::affine::recognize::{Normalizer, Site, View, decomposed_norm, fusible};
 use crate::ir::NodeId;
 
 /// Root Mean Square Layer Normalization.

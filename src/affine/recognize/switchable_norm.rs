@@ -7,11 +7,11 @@
 use std::collections::BTreeSet;
 
 use crate::affine::recognize::batch_invariant::Alike;
+use crate::affine::recognize::decomposed_norm::{around, reshaped, scaling};
 use crate::affine::recognize::formula::{
     Coefficient, Factor, Formula, Term, degree, is_understood, read,
 };
 use crate::affine::recognize::region::{ATTEMPTS, Region, divisor, regions};
-use crate::affine::recognize::decomposed_norm::{around, reshaped, scaling};
 use crate::affine::recognize::{Normalizer, Site, View};
 use crate::analysis::axis_factors::AxisFactor;
 use crate::ir::NodeId;

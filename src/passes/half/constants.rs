@@ -105,7 +105,10 @@ fn in_range(analysis: &Analysis, value: ValueId, to: HalfType) -> Option<(Recipe
     if limit == from {
         return None;
     }
-    let clamped: Vec<f64> = numbers.iter().map(|&number| clamp_mask(number, to)).collect();
+    let clamped: Vec<f64> = numbers
+        .iter()
+        .map(|&number| clamp_mask(number, to))
+        .collect();
     let recipe = Recipe::literal(&clamped, numbers.shape())?;
     let mask = ClampedMask {
         name: analysis.graph.value_name(value).to_owned(),

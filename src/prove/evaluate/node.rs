@@ -11,15 +11,15 @@ use crate::onnx::proto::{FunctionProto, NodeProto};
 use crate::passes::inline::functions::callee;
 use crate::prove::field;
 use crate::prove::field_value::{FieldValue, lowest};
-use crate::prove::operators::resize_interpolated::interpolated;
 use crate::prove::operators::lane_functions::{deformed, of_lanes};
 use crate::prove::operators::masked::{as_fields, carried, reads_mask};
 use crate::prove::operators::recurrent::{of_projection, of_sums};
+use crate::prove::operators::resize_interpolated::interpolated;
 use crate::prove::operators::uninterpreted::{
     activated, biased, element_wise, ramp, softmax, softsign,
 };
 use crate::prove::operators::windows::without_border;
-use crate::prove::operators::{Call, OpResult, NotEvaluated, interpret};
+use crate::prove::operators::{Call, NotEvaluated, OpResult, interpret};
 use crate::prove::random::{Digest, Hash};
 use crate::prove::scales::{Scales, times};
 use crate::shape::facts::Expected;
@@ -107,7 +107,9 @@ impl Evaluation<'_> {
         match made {
             Err(NotEvaluated::Uncovered) => Ok(self.constants(node, location)),
             // A constant that is divided by 0 becomes infinite or NaN.
-            Err(NotEvaluated::Zero) if let Some(constants) = self.divided_by_zero(node, location) => {
+            Err(NotEvaluated::Zero)
+                if let Some(constants) = self.divided_by_zero(node, location) =>
+            {
                 Ok(Some(constants))
             }
             made => made.map(Some).map_err(|stop| Stopped::at_node(stop, node)),

@@ -2,7 +2,7 @@
 
 use ndarray::{ArcArray, ArrayD, IxDyn, Zip};
 
-use super::{Call, OpResult, NotEvaluated};
+use super::{Call, NotEvaluated, OpResult};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, slice};
 use crate::recipe::broadcast;
@@ -97,7 +97,9 @@ pub(super) fn div(call: &Call) -> OpResult {
         (FieldValue::Field(a), FieldValue::Field(b)) => {
             room(call)?;
             let quotients = zip(a, &inverses(b)?, field::mul);
-            Ok(vec![FieldValue::field(quotients.ok_or(NotEvaluated::Uncovered)?)])
+            Ok(vec![FieldValue::field(
+                quotients.ok_or(NotEvaluated::Uncovered)?,
+            )])
         }
         _ => two(call, field::mul, |a, b| (a >= 0 && b > 0).then(|| a / b)),
     }
@@ -136,7 +138,8 @@ pub(super) fn several(call: &Call) -> OpResult {
             .into_shared();
     }
     if call.op() == "Mean" {
-        let part = field::inverse(field::of_int(call.inputs.len() as i64)).ok_or(NotEvaluated::Zero)?;
+        let part =
+            field::inverse(field::of_int(call.inputs.len() as i64)).ok_or(NotEvaluated::Zero)?;
         sum = sum.mapv(|element| field::mul(element, part)).into_shared();
     }
     Ok(vec![FieldValue::Field(sum)])

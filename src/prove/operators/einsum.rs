@@ -4,7 +4,7 @@ use ndarray::Axis;
 
 use super::movement::transposed;
 use super::products::product;
-use super::{Call, OpResult, NotEvaluated, reductions};
+use super::{Call, NotEvaluated, OpResult, reductions};
 use crate::hash::HashMap;
 use crate::ir::equation::implied;
 use crate::prove::field_value::{Elements, FieldValue, row_major};
@@ -68,7 +68,11 @@ pub(super) fn einsum(call: &Call) -> OpResult {
 }
 
 /// The operands with their labels, each once in an operand, and the labels of the result.
-fn parsed(call: &Call, terms: &str, result: &str) -> Result<(Vec<EinsumTerm>, Vec<char>), NotEvaluated> {
+fn parsed(
+    call: &Call,
+    terms: &str,
+    result: &str,
+) -> Result<(Vec<EinsumTerm>, Vec<char>), NotEvaluated> {
     let operands: Vec<&Elements> = (0..call.inputs.len())
         .map(|slot| call.field(slot))
         .collect::<Result<_, _>>()?;
@@ -166,7 +170,12 @@ fn widen(terms: &mut [EinsumTerm]) -> Result<(), NotEvaluated> {
     for EinsumTerm { elements, labels } in terms {
         let shape: Vec<usize> = labels.iter().map(|label| extents[label]).collect();
         if elements.shape() != shape {
-            *elements = row_major(elements.broadcast(shape).ok_or(NotEvaluated::Misfit)?.to_owned());
+            *elements = row_major(
+                elements
+                    .broadcast(shape)
+                    .ok_or(NotEvaluated::Misfit)?
+                    .to_owned(),
+            );
         }
     }
     Ok(())

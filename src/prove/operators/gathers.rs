@@ -1,7 +1,7 @@
 //! Operators that select elements at places that a tensor of integers gives.
 
 use super::movement::{picked, reshaped};
-use super::{Call, OpResult, NotEvaluated};
+use super::{Call, NotEvaluated, OpResult};
 use crate::prove::field_value::slice;
 
 /// The place of an index along an axis.
@@ -58,7 +58,10 @@ pub(super) fn flat_place(
 pub(super) fn gather_nd(call: &Call) -> OpResult {
     let (shape, indices) = (call.shape(0)?, call.indices(1)?);
     let batch = call.count("batch_dims", 0)?;
-    let (&length, outer) = indices.shape().split_last().ok_or(NotEvaluated::Uncovered)?;
+    let (&length, outer) = indices
+        .shape()
+        .split_last()
+        .ok_or(NotEvaluated::Uncovered)?;
     let fits = batch <= outer.len() && length > 0 && batch + length <= shape.len();
     if !fits || outer[..batch] != shape[..batch] {
         return Err(NotEvaluated::Misfit);

@@ -3,7 +3,7 @@
 use ndarray::{ArrayD, Dimension, IxDyn, arr0, arr1};
 
 use super::arithmetic::{exact, zip};
-use super::{Call, OpResult, NotEvaluated};
+use super::{Call, NotEvaluated, OpResult};
 use crate::onnx::tensor::DataType;
 use crate::prove::field_value::{FieldValue, slice};
 use crate::recipe::broadcast;
@@ -135,7 +135,9 @@ pub(super) fn extreme(call: &Call) -> OpResult {
         let other = call.integers(slot)?;
         call.allowance
             .room(&broadcast(made.shape(), other.shape()).ok_or(NotEvaluated::Uncovered)?)?;
-        made = zip(&made, other, f).ok_or(NotEvaluated::Uncovered)?.into_shared();
+        made = zip(&made, other, f)
+            .ok_or(NotEvaluated::Uncovered)?
+            .into_shared();
     }
     Ok(vec![FieldValue::int(made.into_owned())])
 }

@@ -14,7 +14,7 @@ use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
 use crate::prove::operators::movement::transposed;
 use crate::prove::operators::windows::{pooled, with_bias};
-use crate::prove::operators::{Call, OpResult, NotEvaluated};
+use crate::prove::operators::{Call, NotEvaluated, OpResult};
 use crate::prove::random::{Digest, Hash, Unknown};
 
 /// The attributes of GridSample.
@@ -239,7 +239,11 @@ fn knows(call: &Call, names: &[&str]) -> Result<(), NotEvaluated> {
         .attribute
         .iter()
         .all(|attribute| names.contains(&attribute.name()));
-    if all { Ok(()) } else { Err(NotEvaluated::Uncovered) }
+    if all {
+        Ok(())
+    } else {
+        Err(NotEvaluated::Uncovered)
+    }
 }
 
 /// The identity of a function with some of its inputs as parameters.
@@ -268,8 +272,14 @@ struct Lanes<'l> {
 
 impl Lanes<'_> {
     /// The results, if the axes that index the lanes also index the results.
-    fn at_same_places(&self, elements: &Elements) -> Result<(Vec<FieldValue>, usize), NotEvaluated> {
-        let outer = self.shape.get(..self.outer).ok_or(NotEvaluated::Uncovered)?;
+    fn at_same_places(
+        &self,
+        elements: &Elements,
+    ) -> Result<(Vec<FieldValue>, usize), NotEvaluated> {
+        let outer = self
+            .shape
+            .get(..self.outer)
+            .ok_or(NotEvaluated::Uncovered)?;
         if elements.shape().starts_with(outer) {
             self.results(elements)
         } else {

@@ -7,7 +7,7 @@
 use ndarray::ArrayD;
 
 use super::arithmetic::zip;
-use super::{Call, OpResult, NotEvaluated, interpret};
+use super::{Call, NotEvaluated, OpResult, interpret};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, HIDDEN};
 

@@ -4,11 +4,9 @@
 //! uninterpreted functions (`unknown.rs`).
 
 mod arithmetic;
-mod where_op;
 mod einsum;
 mod gathers;
 pub(super) mod integers;
-pub(super) mod resize_interpolated;
 pub(super) mod lane_functions;
 pub(super) mod masked;
 pub(super) mod movement;
@@ -17,9 +15,11 @@ mod padded;
 pub(super) mod products;
 pub(super) mod recurrent;
 mod reductions;
+pub(super) mod resize_interpolated;
 mod resize_nearest;
 mod scattered;
 pub(super) mod uninterpreted;
+mod where_op;
 pub(super) mod windows;
 
 use std::cell::Cell;
@@ -481,7 +481,9 @@ pub(super) fn interpret(call: &Call) -> OpResult {
             });
         entries.collect()
     });
-    let (attributes, interpreter) = INTERPRETERS.get(&call.node.op()).ok_or(NotEvaluated::Uncovered)?;
+    let (attributes, interpreter) = INTERPRETERS
+        .get(&call.node.op())
+        .ok_or(NotEvaluated::Uncovered)?;
     let covers = call
         .node
         .attribute

@@ -2,7 +2,7 @@
 
 use ndarray::{ArcArray, ArrayD, Axis, IxDyn};
 
-use super::{Call, OpResult, NotEvaluated, axes};
+use super::{Call, NotEvaluated, OpResult, axes};
 use crate::ir::axes::permutation;
 use crate::onnx::external::Externals;
 use crate::onnx::operator::input_at;
@@ -106,7 +106,9 @@ pub(super) fn picked(
     let mut shape = value.shape().ok_or(NotEvaluated::Uncovered)?.to_vec();
     shape[axis] = places.len();
     call.allowance.room(&shape)?;
-    Ok(either!(value, array => pick(array, axis, places, 0), else return Err(NotEvaluated::Uncovered)))
+    Ok(
+        either!(value, array => pick(array, axis, places, 0), else return Err(NotEvaluated::Uncovered)),
+    )
 }
 
 pub(super) fn identity(call: &Call) -> OpResult {
@@ -129,7 +131,10 @@ pub(super) fn dropout(call: &Call) -> OpResult {
 }
 
 pub(super) fn reshape(call: &Call) -> OpResult {
-    let (from, wanted) = (call.shape(0)?, call.ints(1)?.ok_or(NotEvaluated::Uncovered)?);
+    let (from, wanted) = (
+        call.shape(0)?,
+        call.ints(1)?.ok_or(NotEvaluated::Uncovered)?,
+    );
     let keeps_zero = call.flag("allowzero", false)?;
     let mut shape = vec![];
     for (place, &extent) in wanted.iter().enumerate() {
@@ -198,7 +203,9 @@ pub(super) fn squeeze(call: &Call) -> OpResult {
             rest.next()
         }
     });
-    let wide: Vec<usize> = extents.collect::<Option<_>>().ok_or(NotEvaluated::Uncovered)?;
+    let wide: Vec<usize> = extents
+        .collect::<Option<_>>()
+        .ok_or(NotEvaluated::Uncovered)?;
     Ok(vec![reshaped(call.value(0)?, &wide)?])
 }
 
@@ -238,7 +245,12 @@ pub(super) fn slice_of(call: &Call) -> OpResult {
 }
 
 /// The places of an axis that a Slice selects.
-fn sliced(extent: i64, start: i64, end: i64, step: i64) -> Result<Vec<Option<usize>>, NotEvaluated> {
+fn sliced(
+    extent: i64,
+    start: i64,
+    end: i64,
+    step: i64,
+) -> Result<Vec<Option<usize>>, NotEvaluated> {
     if step < 0 && start < -extent {
         // The specification selects the first place here, and its reference implementation none.
         return Err(NotEvaluated::Uncovered);
@@ -449,8 +461,7 @@ pub(super) fn depth(call: &Call) -> OpResult {
         };
     call.allowance.room(&shape)?;
     let apart = reshaped(call.value(0)?, &split)?;
-    let moved =
-        either!(&apart, array => transposed(array, &perm), else return Err(NotEvaluated::Uncovered));
+    let moved = either!(&apart, array => transposed(array, &perm), else return Err(NotEvaluated::Uncovered));
     Ok(vec![reshaped(&moved, &shape)?])
 }
 
@@ -470,7 +481,11 @@ pub(super) fn constant_of_shape(call: &Call) -> OpResult {
         .map(|extent| usize::try_from(extent).map_err(|_| NotEvaluated::Uncovered))
         .collect::<Result<_, _>>()?;
     call.allowance.room(&shape)?;
-    let fill = match call.node.attr_t("value").map_err(|_| NotEvaluated::Uncovered)? {
+    let fill = match call
+        .node
+        .attr_t("value")
+        .map_err(|_| NotEvaluated::Uncovered)?
+    {
         Some(tensor) => of_tensor(tensor, &Externals::none(), 0),
         None => FieldValue::field(ArrayD::zeros(IxDyn(&[1]))),
     };

@@ -5,7 +5,7 @@ use ndarray::ArrayD;
 use super::arithmetic::inverses;
 use super::movement::transposed;
 use super::reductions::{mean, squares};
-use super::{Call, OpResult, NotEvaluated, zip};
+use super::{Call, NotEvaluated, OpResult, zip};
 use crate::onnx::tract_quirks::batch_norm_trains;
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};

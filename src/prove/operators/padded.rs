@@ -3,7 +3,7 @@
 use ndarray::{ArrayD, IxDyn};
 
 use super::movement::pick;
-use super::{Call, OpResult, NotEvaluated, axes};
+use super::{Call, NotEvaluated, OpResult, axes};
 use crate::onnx::operator::input_at;
 use crate::prove::field_value::FieldValue;
 
@@ -36,8 +36,8 @@ pub(super) fn pad(call: &Call) -> OpResult {
         let length = (extent as i64)
             .checked_add(before)
             .and_then(|length| length.checked_add(after));
-        let length =
-            usize::try_from(length.ok_or(NotEvaluated::Beyond)?).map_err(|_| NotEvaluated::Uncovered)?;
+        let length = usize::try_from(length.ok_or(NotEvaluated::Beyond)?)
+            .map_err(|_| NotEvaluated::Uncovered)?;
         shape[along] = length;
         call.allowance.room(&shape)?;
         let last = extent as i64 - 1;

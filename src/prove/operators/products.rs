@@ -3,7 +3,7 @@
 use ndarray::{ArrayD, Axis};
 
 use super::movement::transposed;
-use super::{Allowance, Call, OpResult, NotEvaluated, zip};
+use super::{Allowance, Call, NotEvaluated, OpResult, zip};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};

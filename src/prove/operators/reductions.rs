@@ -3,7 +3,7 @@
 use ndarray::{ArrayD, IxDyn};
 
 use super::arithmetic::exact;
-use super::{Call, OpResult, NotEvaluated, axis};
+use super::{Call, NotEvaluated, OpResult, axis};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 
@@ -42,7 +42,11 @@ pub(crate) fn sum(elements: &Elements, axes: &[usize], keep: bool) -> ArrayD<u32
 ///
 /// # Errors
 /// [`NotEvaluated::Uncovered`] if the number of elements has no inverse.
-pub(super) fn mean(elements: &Elements, axes: &[usize], keep: bool) -> Result<ArrayD<u32>, NotEvaluated> {
+pub(super) fn mean(
+    elements: &Elements,
+    axes: &[usize],
+    keep: bool,
+) -> Result<ArrayD<u32>, NotEvaluated> {
     let count: usize = axes.iter().map(|&axis| elements.shape()[axis]).product();
     let part = field::inverse(field::of_int(count as i64)).ok_or(NotEvaluated::Uncovered)?;
     Ok(sum(elements, axes, keep).mapv_into(|element| field::mul(element, part)))

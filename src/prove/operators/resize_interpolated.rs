@@ -7,7 +7,7 @@
 
 use ndarray::ArrayD;
 
-use super::{Call, OpResult, NotEvaluated, axes, field};
+use super::{Call, NotEvaluated, OpResult, axes, field};
 use crate::onnx::operator::factors_at;
 use crate::prove::field_value::{Elements, FieldValue, slice};
 use crate::prove::matrices::{Extents, multiply};

@@ -1,7 +1,7 @@
 //! Resize and Upsample to the nearest place.
 
 use super::movement::picked;
-use super::{Call, OpResult, NotEvaluated, axes};
+use super::{Call, NotEvaluated, OpResult, axes};
 use crate::onnx::operator::factors_at;
 use crate::prove::field_value::slice;
 
@@ -72,7 +72,10 @@ fn resized_to(call: &Call) -> Result<Vec<ResizedAxis>, NotEvaluated> {
                 let to = usize::try_from(size)
                     .ok()
                     .filter(|&to| to > 0 && from[axis] > 0);
-                made[axis] = (to.ok_or(NotEvaluated::Uncovered)?, (size, from[axis] as i64));
+                made[axis] = (
+                    to.ok_or(NotEvaluated::Uncovered)?,
+                    (size, from[axis] as i64),
+                );
             }
         }
         // The image of an integer factor is that integer.

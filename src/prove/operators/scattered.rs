@@ -4,13 +4,16 @@
 use ndarray::ArrayD;
 
 use super::gathers::{flat_place, lies_inside, place};
-use super::{Call, OpResult, NotEvaluated};
+use super::{Call, NotEvaluated, OpResult};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, slice};
 
 pub(super) fn nd(call: &Call) -> OpResult {
     let (value, written, indices) = (call.field(0)?, call.field(2)?, call.indices(1)?);
-    let (&length, outer) = indices.shape().split_last().ok_or(NotEvaluated::Uncovered)?;
+    let (&length, outer) = indices
+        .shape()
+        .split_last()
+        .ok_or(NotEvaluated::Uncovered)?;
     if length == 0 || length > value.ndim() {
         return Err(NotEvaluated::Misfit);
     }

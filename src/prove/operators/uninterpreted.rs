@@ -4,7 +4,7 @@
 use ndarray::ArrayD;
 
 use super::masked::elements;
-use super::{Call, OpResult, NotEvaluated, axis, inverses, products, windows, zip};
+use super::{Call, NotEvaluated, OpResult, axis, inverses, products, windows, zip};
 use crate::onnx::operator::softmax_axis;
 use crate::prove::field;
 use crate::prove::field_value::{FieldValue, HIDDEN, row_major, slice};
@@ -16,7 +16,8 @@ pub(crate) fn element_wise(call: &Call, function: Digest, is_integer: bool) -> O
     let given = call.inputs.iter().flatten();
     let mut shape = vec![];
     for value in given.clone() {
-        shape = broadcast(&shape, value.shape().ok_or(NotEvaluated::Uncovered)?).ok_or(NotEvaluated::Misfit)?;
+        shape = broadcast(&shape, value.shape().ok_or(NotEvaluated::Uncovered)?)
+            .ok_or(NotEvaluated::Misfit)?;
     }
     call.allowance.room(&shape)?;
     let mut hash = Hash::new(0, "element-wise");
@@ -44,7 +45,9 @@ pub(crate) fn element_wise(call: &Call, function: Digest, is_integer: bool) -> O
                 .iter_mut()
                 .for_each(|s| *s = unknown.with(*s, only.into()));
         } else {
-            let wide = images.broadcast(&shape[..]).ok_or(NotEvaluated::Uncovered)?;
+            let wide = images
+                .broadcast(&shape[..])
+                .ok_or(NotEvaluated::Uncovered)?;
             states
                 .iter_mut()
                 .zip(wide.iter())

@@ -3,7 +3,7 @@
 use ndarray::{ArcArray, ArrayD, IxDyn, Zip};
 
 use super::arithmetic::zip;
-use super::{Call, OpResult, NotEvaluated};
+use super::{Call, NotEvaluated, OpResult};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, Integers, slice};
 use crate::recipe::broadcast;

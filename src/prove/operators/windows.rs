@@ -3,7 +3,7 @@
 use ndarray::{ArrayD, Axis, Slice};
 
 use super::movement::transposed;
-use super::{Allowance, Call, OpResult, NotEvaluated};
+use super::{Allowance, Call, NotEvaluated, OpResult};
 use crate::ir::builder::ints;
 use crate::onnx::proto::NodeProto;
 use crate::prove::field;
@@ -89,7 +89,11 @@ pub(crate) fn convolution(
 
 /// The windows of a kernel over the places of its input, and the number of zeros after the last
 /// place.
-fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, Vec<i64>), NotEvaluated> {
+fn windows(
+    call: &Call,
+    kernel: &[usize],
+    input: &[usize],
+) -> Result<(Windows, Vec<i64>), NotEvaluated> {
     let layout = KernelLayout::new(call, kernel, input)?;
     let (mut before, mut after, mut output) = (vec![], vec![], vec![]);
     for axis in 0..kernel.len() {
@@ -340,7 +344,9 @@ pub(super) fn with_bias(call: &Call, slot: usize, mut made: Vec<u32>, shape: &[u
 /// The windows of a pooling operator over the places of an image, and the number of places after
 /// the last one.
 pub(super) fn pooled(call: &Call, input: &[usize]) -> Result<(Windows, Vec<i64>), NotEvaluated> {
-    let kernel = call.attr_ints("kernel_shape")?.ok_or(NotEvaluated::Uncovered)?;
+    let kernel = call
+        .attr_ints("kernel_shape")?
+        .ok_or(NotEvaluated::Uncovered)?;
     let kernel = kernel
         .into_iter()
         .map(|n| usize::try_from(n).map_err(|_| NotEvaluated::Uncovered));

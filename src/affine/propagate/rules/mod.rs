@@ -2,7 +2,6 @@
 //!
 //! A new operator needs one file with a [`Rule`] and one line in [`RULES`].
 
-mod where_op;
 #[cfg(all(test, feature = "cli"))]
 #[path = "../../../../docs/examples/extending/affine/propagate/rules/compress.rs"]
 pub(crate) mod compress;
@@ -10,9 +9,10 @@ mod concat;
 mod expand;
 mod gather;
 mod gather_nd;
+mod grid_sample;
+mod identity_cast;
 mod maximum;
 pub(crate) mod pad;
-mod identity_cast;
 mod pool;
 mod positive;
 mod rearrange;
@@ -20,12 +20,12 @@ mod reduce;
 mod reshape;
 mod resize;
 mod rotary;
-mod grid_sample;
 mod scatter;
 mod skip_layer_norm;
 pub(crate) mod slice;
 mod split;
 mod transpose;
+mod where_op;
 pub(crate) mod window;
 
 use crate::affine::rule::Rule;

@@ -6,8 +6,8 @@
 //! The indices are not known, so the affine must be constant along the indexed axes.
 
 use crate::affine::Affine;
-use crate::affine::propagate::rules::where_op::is_zero;
 use crate::affine::propagate::rules::gather_nd::{axes, replaced};
+use crate::affine::propagate::rules::where_op::is_zero;
 use crate::affine::rule::{At, Rule, Step};
 use crate::ir::axes::axis;
 use crate::refusal::Reason;
