@@ -866,7 +866,9 @@ def in_field(entry, original):
     decided = any(s["op"] in DECIDED for s in entry["steps"])
     numbers = in_numbers(entry, original, wide=True) if decided else []
     numbers = {id(step): number for step, (number, _) in zip(entry["steps"], numbers)}
-    def leaf(step): return field(image(literal(step))) if step["op"] == "literal" else original.read(step["name"])
+    def leaf(step):
+        value = field(image(literal(step))) if step["op"] == "literal" else original.read(step["name"])
+        return value if len(entry["steps"]) == 1 else field(elements(value))  # a constant keeps its hidden elements
     def compute(step, *x):
         if step["op"] == "softmax":
             return shares(numbers[id(step)], step["axis"])

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::ended::Ended;
 use super::evaluate::{Findings, Instead, Point, evaluate};
-use super::field_value::{Elements, FieldValue};
+use super::field_value::FieldValue;
 use super::operators::{Allowance, NotEvaluated};
 use super::prepared::{Prepared, outputs};
 use super::random::Digest;
@@ -24,6 +24,7 @@ use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::Model;
 use crate::onnx::node::bodies;
 use crate::onnx::operator::is_more_than_arithmetic;
+use crate::recipe::Op;
 
 /// The size of the stack in bytes for the evaluation of the second graph, equal to that of a main
 /// thread.
@@ -361,8 +362,16 @@ fn instead<'r>(
     allowance: &Allowance,
 ) -> Option<Result<FieldValue, NotEvaluated>> {
     let stored = recipes.into_iter().find(|stored| stored.name == name)?;
-    let value = formula::value(&stored.recipe, source, allowance);
-    Some(value.map(FieldValue::Field))
+    Some(match stored.recipe.op() {
+        // A constant keeps its hidden elements.
+        Op::Constant(name) => formula::room(&stored.recipe, allowance)
+            .and_then(|()| source.value(name))
+            .and_then(|value| match value.shape() == Some(stored.recipe.shape()) {
+                true => Ok(value),
+                false => Err(NotEvaluated::Uncovered),
+            }),
+        _ => formula::value(&stored.recipe, source, allowance).map(FieldValue::Field),
+    })
 }
 
 /// Whether any tensor is computed by more than arithmetic.
@@ -408,7 +417,7 @@ fn constants(
     point: &Point,
     stored: &Sources,
     tensors: &[Stored],
-) -> Result<HashMap<String, Elements>, Ended> {
+) -> Result<HashMap<String, FieldValue>, Ended> {
     let graph = &point.analysis.graph;
     let mut wanted = vec![];
     for name in tensors.iter().flat_map(|tensor| tensor.recipe.constants()) {
@@ -432,6 +441,7 @@ fn constants(
     let findings = evaluate(point, &wanted, true)?;
     let kept = findings.kept.into_iter();
     Ok(kept
-        .filter_map(|(value, made)| Some((graph.value_name(value).to_owned(), made.images()?)))
+        .filter(|(_, made)| made.shape().is_some())
+        .map(|(value, made)| (graph.value_name(value).to_owned(), made))
         .collect())
 }

@@ -101,7 +101,7 @@ pub(super) struct Sources<'s> {
     key: u64,
     convention: RootOfMinusOne,
     /// The values that the original computes.
-    computed: HashMap<String, Elements>,
+    computed: HashMap<String, FieldValue>,
     /// The images of steps with more than arithmetic.
     numbers: HashMap<usize, Elements>,
 }
@@ -126,7 +126,7 @@ impl<'s> Sources<'s> {
     }
 
     /// Adds computed constants.
-    pub(super) fn with(mut self, computed: HashMap<String, Elements>) -> Self {
+    pub(super) fn with(mut self, computed: HashMap<String, FieldValue>) -> Self {
         self.computed = computed;
         self
     }
@@ -172,13 +172,19 @@ impl<'s> Sources<'s> {
     /// # Errors
     /// If there is no constant of this name.
     pub(super) fn constant(&self, name: &str) -> Result<Elements, NotEvaluated> {
-        if let Some(analysis) = self.computed.get(name) {
-            return Ok(analysis.clone());
+        self.value(name)?.images().ok_or(NotEvaluated::Uncovered)
+    }
+
+    /// The value of a constant.
+    ///
+    /// # Errors
+    /// If there is no constant of this name.
+    pub(super) fn value(&self, name: &str) -> Result<FieldValue, NotEvaluated> {
+        if let Some(computed) = self.computed.get(name) {
+            return Ok(computed.clone());
         }
         let tensor = self.stored.get(name).ok_or(NotEvaluated::Uncovered)?;
-        of_tensor(tensor, self.original.externals(), self.key)
-            .images()
-            .ok_or(NotEvaluated::Uncovered)
+        Ok(of_tensor(tensor, self.original.externals(), self.key))
     }
 
     /// The image of a step with more than arithmetic.
