@@ -190,6 +190,23 @@ impl<'m> Constants<'m> {
         numbers.iter().all(|number| Some(number.to_bits()) == first)
     }
 
+    /// Whether a value is a constant of floats of which one is not finite, or is the lowest number of
+    /// its type, as in a mask.
+    pub(crate) fn has_hidden(&self, value: ValueId) -> bool {
+        let data_type = self
+            .facts
+            .data_type(value)
+            .filter(|_| self.is_constant(value));
+        let Some(lowest) = data_type.and_then(DataType::lowest) else {
+            return false;
+        };
+        let numbers = self.read(value);
+        numbers.is_ok_and(|numbers| {
+            let mut numbers = numbers.iter();
+            numbers.any(|number| !number.is_finite() || *number == lowest)
+        })
+    }
+
     /// Like [`Constants::read`], for callers that read the elements later, or in parts.
     ///
     /// # Errors

@@ -84,24 +84,20 @@ pub(super) fn told(change: Option<&MemoryChange>) -> String {
         ..
     } = change;
     let mut text = String::new();
-    for (
-        operators,
-        regions,
-        CutRegion {
+    for (operators, regions, cut) in alike(cuts) {
+        let CutRegion {
             extent,
             parts,
             first,
             ..
-        },
-    ) in alike(cuts)
-    {
+        } = cut;
         let by = format!("{parts} parts of {extent} places");
         let of = if regions == 1 {
             format!("{operators} from {first}")
         } else {
             format!("{regions} of {operators}")
         };
-        text += &(plain(&format!("cut into {by}: {of}")) + "\n");
+        text += &(plain(&format!("cut into {by}: {of}{}", hidden(cut))) + "\n");
     }
     let part = if *before == 0 {
         1.0
@@ -117,21 +113,40 @@ pub(super) fn told(change: Option<&MemoryChange>) -> String {
     if let Some(reason) = reason {
         text += &(plain(&format!("not cut: {reason}")) + "\n");
     }
-    if change.is_missed() {
+    if change.is_missed() || change.goal.is_none() {
         text += &(left(change) + "\n");
     }
     text
 }
 
-/// The node at the remaining peak, and the largest values that are live there.
-fn left(change: &MemoryChange) -> String {
-    let named: Vec<String> = change.held.iter().take(NAMED).map(with_size).collect();
-    plain(&format!("left at {}: {}", change.at, named.join(", ")))
+/// The percentage of the scores that a mask hides from the parts, or the reason why they compute all.
+fn hidden(cut: &CutRegion) -> String {
+    match &cut.mask {
+        Some(reason) => format!(", all keys: {reason}"),
+        None if cut.left_out == 0 => String::new(),
+        None => {
+            let percent = 100.0 * cut.left_out as f64 / cut.scores as f64;
+            format!(", without {percent:.0} % of the scores, which its mask hides")
+        }
+    }
 }
 
-/// For example `scores 12.3 MB`.
-fn with_size(HeldValue { value, bytes: size }: &HeldValue) -> String {
-    format!("{value} {}", bytes(*size))
+/// The node at the remaining peak, and the largest values that are live there, each with the reason
+/// why it is not cut further.
+fn left(change: &MemoryChange) -> String {
+    let named = change.held.iter().take(NAMED).map(|held| {
+        let HeldValue {
+            value,
+            bytes: size,
+            reason,
+        } = held;
+        match change.reason {
+            Some(_) => format!("{value} {}", bytes(*size)),
+            None => format!("{value} {} ({reason})", bytes(*size)),
+        }
+    });
+    let named: Vec<String> = named.collect();
+    plain(&format!("left at {}: {}", change.at, named.join(", ")))
 }
 
 /// Groups the cuts of regions with the same operators into the same number of parts, and counts
@@ -148,5 +163,10 @@ fn alike(cuts: &[CutRegion]) -> Vec<(String, usize, &CutRegion)> {
 }
 
 fn is_alike(one: &CutRegion, other: &CutRegion) -> bool {
-    (&one.operators, one.extent, one.parts) == (&other.operators, other.extent, other.parts)
+    let [one, other] = [one, other].map(|cut| CutRegion {
+        first: String::new(),
+        last: String::new(),
+        ..cut.clone()
+    });
+    one == other
 }

@@ -31,6 +31,14 @@ impl MemoryChange {
         self.reason = reason;
     }
 
+    /// Notes the reason why nothing is cut.
+    pub(crate) fn keep_whole(&mut self, reason: &str) {
+        self.reason = Some(reason.to_owned());
+        for held in &mut self.held {
+            reason.clone_into(&mut held.reason);
+        }
+    }
+
     /// Whether a requested peak is not reached.
     pub fn is_missed(&self) -> bool {
         self.goal.is_some_and(|goal| self.after > goal)
@@ -44,6 +52,8 @@ pub struct HeldValue {
     pub value: String,
     /// The size of the value in bytes.
     pub bytes: u64,
+    /// The reason why it is not cut, or not into more parts.
+    pub reason: String,
 }
 
 /// A region of nodes that run part by part.
@@ -59,4 +69,11 @@ pub struct CutRegion {
     pub extent: usize,
     /// The number of parts.
     pub parts: usize,
+    /// The number of scores of an attention for each head, if a mask hides some of them; else 0.
+    pub scores: usize,
+    /// The number of these scores that no part computes.
+    pub left_out: usize,
+    /// The reason why scores that a mask may hide are computed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mask: Option<String>,
 }

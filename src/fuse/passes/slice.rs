@@ -5,6 +5,7 @@ use crate::fuse::edits::Neighbours;
 use crate::fuse::pass::{Context, Effect, Pass};
 use crate::fuse::plan_log::PlanLog;
 use crate::onnx::Model;
+use crate::passes::legalize::Target;
 use crate::passes::slice::{SLICING, sliced};
 use crate::provenance::Provenance;
 
@@ -31,7 +32,8 @@ impl Pass for SlicePass {
         }
         (context.settings.tell)("slice", 0, 1);
         let analysis = context.analysis()?;
-        let (mut change, edits) = sliced(analysis, slicing, was_sliced(context.model()));
+        let obstacle = obstacle(context.settings.target, context.model());
+        let (mut change, edits) = sliced(analysis, slicing, obstacle);
         let mut made = None;
         if !edits.is_empty() {
             match context
@@ -48,6 +50,15 @@ impl Pass for SlicePass {
         }
         log.plan.memory = Some(change);
         Ok(Effect::from_model(made))
+    }
+}
+
+/// The reason why a model is not sliced for a target. Engines on GPUs and other accelerators search
+/// for a whole attention.
+fn obstacle(target: Target, model: &Model) -> Option<&'static str> {
+    match target {
+        Target::Portable => Some("`--target portable` keeps each attention whole"),
+        _ => was_sliced(model).then_some("it was sliced before"),
     }
 }
 

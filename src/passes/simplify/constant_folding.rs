@@ -163,7 +163,8 @@ fn stays(analysis: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> boo
             || op == "Constant"
             || is_quantized(domain, op)
             || is_from_new
-            || is_decided;
+            || is_decided
+            || cuts_mask(analysis, node);
         for value in graph.outputs(node).iter().flatten() {
             is_new[value.0 as usize] |= is_from_new;
         }
@@ -175,6 +176,23 @@ fn stays(analysis: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> boo
         stays[node] = true;
     }
     stays
+}
+
+/// Whether a node is a Split of a mask of floats, or a Slice of a part of one. A stored part would
+/// have a recipe, and a proof knows hidden places in tensors of the original alone.
+fn cuts_mask(analysis: &Analysis, node: NodeId) -> bool {
+    let graph = &analysis.graph;
+    let Some(value) = graph.input(node, 0) else {
+        return false;
+    };
+    match graph.op(node) {
+        Some("Split") => analysis.constants.has_hidden(value),
+        Some("Slice") => {
+            let maker = graph.producer(value).map(|(maker, _)| maker);
+            maker.is_some_and(|maker| graph.is(maker, "Split") && cuts_mask(analysis, maker))
+        }
+        _ => false,
+    }
 }
 
 /// Marks the values that are stored tensors and `new`.

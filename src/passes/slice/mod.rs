@@ -9,6 +9,8 @@
 //! scoresᵢ = qᵢ · kᵀ, pᵢ = Softmax(scoresᵢ), oᵢ = pᵢ · v   for n/k of them at a time, and o = (o₁, …, o_k)
 //! ```
 //!
+//! If a mask hides keys from all queries of a part, the part leaves their scores out.
+//!
 //! With a goal for the peak of activations, the region at the peak is cut into the fewest parts
 //! that bring it under the goal, then the region at the next peak. If no region at a peak can be
 //! cut, the plan names the node and the values there. With a given number of parts, each region
@@ -16,6 +18,7 @@
 
 mod axes;
 mod goal;
+mod keys;
 mod region;
 mod schedule;
 mod search;
@@ -45,29 +48,31 @@ const SLACK: f64 = 1.02;
 /// Plans slices. Returns their effect on memory and the edits.
 ///
 /// The peak is computed for the expected sizes of symbolic dimensions. The slices are correct for
-/// every size. A model that `was_sliced` is not sliced again.
+/// every size. With an `obstacle`, nothing is sliced.
 pub(crate) fn sliced(
     analysis: &Analysis,
     wanted: &Slicing,
-    was_sliced: bool,
+    obstacle: Option<&'static str>,
 ) -> (MemoryChange, Vec<Edit>) {
     let sized = sizes::sized(analysis.graph.model(), &wanted.expect);
     let Ok(at_sizes) = Analysis::new(&sized) else {
         return Default::default();
     };
     let plan = MemoryPlan::new(&at_sizes);
-    let mut change = unchanged_peak(analysis, &plan);
+    let search = CutSearch::new(analysis, &plan);
+    let mut change = unchanged_peak(&search, &plan);
     change.before = change.after;
     change.goal = wanted.memory.map(|goal| goal.bytes(change.before));
-    if let Some(obstacle) = obstacle(analysis, was_sliced) {
-        change.reason = Some(obstacle.into());
+    if let Some(obstacle) = obstacle.or_else(|| has_body(analysis)) {
+        change.keep_whole(obstacle);
         return (change, vec![]);
     }
     change.reason = unknown_size(analysis, &plan);
-    if change.reason.is_some() && wanted.memory.is_some() {
+    if let Some(reason) = change.reason.clone().filter(|_| wanted.memory.is_some()) {
+        change.keep_whole(&reason);
         return (change, vec![]);
     }
-    let cuts = chosen_cuts(analysis, &plan, wanted);
+    let cuts = chosen_cuts(&search, wanted);
     let Some(after) = with_cuts(analysis, &plan, &cuts) else {
         return (change, vec![]);
     };
@@ -76,17 +81,14 @@ pub(crate) fn sliced(
         goal: change.goal,
         reason: change.reason,
         cuts: cuts.iter().map(|cut| reported_cut(analysis, cut)).collect(),
-        ..unchanged_peak(analysis, &after)
+        ..unchanged_peak(&search, &after)
     };
     let edits = cuts.iter().filter_map(|cut| edit(analysis, cut));
     (change, edits.collect())
 }
 
-/// The reason why a model is not sliced at all.
-fn obstacle(analysis: &Analysis, was_sliced: bool) -> Option<&'static str> {
-    if was_sliced {
-        return Some("it was sliced before");
-    }
+/// The reason why a graph with bodies is not sliced.
+fn has_body(analysis: &Analysis) -> Option<&'static str> {
     let mut nodes = analysis.graph.proto().node.iter();
     let has_body = nodes.any(|node| bodies(node).next().is_some());
     has_body.then_some("a node has a body, which slices do not see")
@@ -99,9 +101,8 @@ fn unknown_size(analysis: &Analysis, plan: &MemoryPlan) -> Option<String> {
 }
 
 /// The cuts with a given number of parts, and those that the goal needs in addition.
-fn chosen_cuts(analysis: &Analysis, plan: &MemoryPlan, wanted: &Slicing) -> Vec<PlannedCut> {
-    let search = CutSearch::new(analysis, plan);
-    let before = plan.peak().bytes;
+fn chosen_cuts(search: &CutSearch, wanted: &Slicing) -> Vec<PlannedCut> {
+    let before = search.plan.peak().bytes;
     let cuts = match wanted.parts {
         Some(parts) if parts > 1 => search.all(parts.min(LARGEST)),
         _ => vec![],
@@ -109,8 +110,8 @@ fn chosen_cuts(analysis: &Analysis, plan: &MemoryPlan, wanted: &Slicing) -> Vec<
     match wanted.memory {
         Some(MemoryGoal::Min) => {
             let lowest = search.reach(0, cuts.clone());
-            let lowest =
-                with_cuts(analysis, plan, &lowest).map_or(before, |plan| plan.peak().bytes);
+            let lowest = with_cuts(search.analysis, search.plan, &lowest)
+                .map_or(before, |plan| plan.peak().bytes);
             search.reach((lowest as f64 * SLACK) as u64, cuts)
         }
         Some(goal) => search.reach(goal.bytes(before), cuts),
@@ -126,12 +127,12 @@ fn edit(analysis: &Analysis, cut: &PlannedCut) -> Option<Edit> {
 }
 
 /// The peak of a plan, as a change without cuts.
-fn unchanged_peak(analysis: &Analysis, plan: &MemoryPlan) -> MemoryChange {
+fn unchanged_peak(search: &CutSearch, plan: &MemoryPlan) -> MemoryChange {
     let peak = plan.peak();
     MemoryChange {
         after: peak.bytes,
-        at: node_at(analysis, plan, &peak),
-        held: held(analysis, plan, &peak),
+        at: node_at(search.analysis, plan, &peak),
+        held: held(search, plan, &peak),
         ..MemoryChange::default()
     }
 }
@@ -142,12 +143,16 @@ fn reported_cut(analysis: &Analysis, cut: &PlannedCut) -> CutRegion {
     let [first, last] = [cut.region.nodes().next(), cut.region.nodes().last()]
         .map(|node| node.map_or("", |node| graph.name(node)).to_owned());
     let operators = cut.region.nodes().map(|node| graph.domain_op(node).1);
+    let (scores, left_out) = cut.scores();
     CutRegion {
         first,
         last,
         operators: operators.map(str::to_owned).collect(),
         extent: cut.region.extent,
         parts: cut.parts,
+        scores,
+        left_out,
+        mask: cut.region.key_reason.clone(),
     }
 }
 
@@ -167,7 +172,7 @@ fn node_at(analysis: &Analysis, plan: &MemoryPlan, peak: &Peak) -> String {
 }
 
 /// The values that are held at a peak, the largest first. Parts of one value count as one.
-fn held(analysis: &Analysis, plan: &MemoryPlan, peak: &Peak) -> Vec<HeldValue> {
+fn held(search: &CutSearch, plan: &MemoryPlan, peak: &Peak) -> Vec<HeldValue> {
     let mut held: Vec<HeldValue> = vec![];
     let mut seen = HashSet::new();
     for &buffer in &peak.held {
@@ -181,9 +186,15 @@ fn held(analysis: &Analysis, plan: &MemoryPlan, peak: &Peak) -> Vec<HeldValue> {
             .map(|&other| plan.buffers[other])
             .filter(|other| other.value == value);
         let bytes = same.map(|buffer| buffer.bytes).sum();
+        let is_part = buffer >= search.analysis.graph.value_count();
         held.push(HeldValue {
-            value: analysis.graph.value_name(value).to_owned(),
+            value: search.analysis.graph.value_name(value).to_owned(),
             bytes,
+            reason: match is_part {
+                true => "more parts do not lower the peak",
+                false => search.why_whole(value),
+            }
+            .to_owned(),
         });
     }
     held.sort_by(|one, other| {

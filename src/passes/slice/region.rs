@@ -9,10 +9,10 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::axes::{PartRead, carried, reads};
+use super::keys::KeyAxis;
 use crate::analysis::Analysis;
 use crate::analysis::memory_plan::is_read_by_nodes_alone;
 use crate::ir::{NodeId, Reader, ValueId};
-use crate::onnx::tensor::DataType;
 use crate::shape::facts::extent;
 
 /// The largest number of nodes of a region.
@@ -23,11 +23,12 @@ const MOST: usize = 256;
 pub(super) struct RegionNode {
     /// The node.
     pub node: NodeId,
+    /// The axis of its outputs.
+    pub axis: usize,
     /// Which part of each operand is read to compute one place along the axis.
     pub reads: Vec<PartRead>,
-    /// The shape that the node reads, if it names the extent of the axis, and the index of that
-    /// extent in it. An unknown extent is `-1`.
-    pub shape: Option<(Vec<i64>, usize)>,
+    /// The shape that the node reads, if it names the extent of the axis. An unknown extent is `-1`.
+    pub shape: Option<Vec<i64>>,
 }
 
 /// Nodes that can run part by part along an axis.
@@ -41,6 +42,10 @@ pub(super) struct SliceRegion {
     pub cut: Vec<(ValueId, usize)>,
     /// The values that are joined, with their axes.
     pub joined: Vec<(ValueId, usize)>,
+    /// The axis of keys, if a mask hides some of them.
+    pub keys: Option<KeyAxis>,
+    /// The reason why hidden keys are computed.
+    pub key_reason: Option<String>,
 }
 
 impl SliceRegion {
@@ -339,18 +344,21 @@ impl Growing<'_> {
             }
             members.push(RegionNode {
                 node,
+                axis,
                 reads,
-                shape: self.shape(node, axis)?,
+                shape: self.shape(node)?,
             });
         }
-        let can_cut_all = cut.iter().all(|&(value, axis)| {
-            facts.extent(value, axis) == Some(places) && can_be_cut(self.analysis, value)
-        });
+        let can_cut_all = cut
+            .iter()
+            .all(|&(value, axis)| facts.extent(value, axis) == Some(places));
         (!joined.is_empty() && can_cut_all).then_some(SliceRegion {
             members,
             extent: places,
             cut,
             joined,
+            keys: None,
+            key_reason: None,
         })
     }
 
@@ -358,10 +366,9 @@ impl Growing<'_> {
         matches!(reader, Reader::Node { node, .. } if self.nodes.contains_key(node))
     }
 
-    /// The shape that a node reads, and the index of the extent that changes. The inner `None`
-    /// means that the node reads no shape, the outer `None` that its shape cannot be rewritten.
+    /// The shape that a node reads. The inner `None` means that the node reads no shape, the outer `None` that its shape cannot be rewritten.
     #[allow(clippy::option_option)]
-    fn shape(&self, node: NodeId, axis: usize) -> Option<Option<(Vec<i64>, usize)>> {
+    fn shape(&self, node: NodeId) -> Option<Option<Vec<i64>>> {
         let at = self.analysis.at(node);
         if !matches!(at.graph.op(node), Some("Reshape" | "Expand")) {
             return Some(None);
@@ -375,21 +382,6 @@ impl Growing<'_> {
             .iter()
             .map(|extent| extent.map_or(-1, |extent| extent as i64))
             .collect();
-        is_plain.then_some(Some((dims, axis)))
+        is_plain.then_some(Some(dims))
     }
-}
-
-/// Whether a value can be cut. The parts of a float constant are stored, which requires finite
-/// numbers.
-fn can_be_cut(analysis: &Analysis, value: ValueId) -> bool {
-    let Analysis {
-        constants, facts, ..
-    } = analysis;
-    let is_stored =
-        constants.is_constant(value) && facts.data_type(value).is_none_or(DataType::is_float);
-    if !is_stored {
-        return true;
-    }
-    let numbers = constants.numbers(value);
-    numbers.is_ok_and(|numbers| numbers.iter().all(|number| number.is_finite()))
 }

@@ -1,9 +1,10 @@
 //! The memory plan of a graph with some regions cut into parts.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::axes::PartRead;
-use super::region::{RegionNode, SliceRegion};
+use super::region::SliceRegion;
 use crate::analysis::Analysis;
 use crate::analysis::memory_plan::{Buffer, MemoryPlan, PlanStep};
 use crate::ir::{self, NodeId, ValueId};
@@ -24,6 +25,29 @@ impl PlannedCut {
         (0..parts)
             .map(|part| places / parts + usize::from(part < places % parts))
             .collect()
+    }
+
+    /// The keys that each part reads; `None` if no key is hidden.
+    pub(super) fn keys(&self) -> Option<Vec<Range<usize>>> {
+        let axis = self.region.keys.as_ref()?;
+        let mut start = 0;
+        let mut keys = vec![];
+        for extent in self.extents() {
+            keys.push(axis.of_part(start..start + extent));
+            start += extent;
+        }
+        Some(keys)
+    }
+
+    /// The number of scores for each head, and of those that no part computes; 0 if no key is hidden.
+    pub(super) fn scores(&self) -> (usize, usize) {
+        let (Some(keys), Some(axis)) = (self.keys(), &self.region.keys) else {
+            return (0, 0);
+        };
+        let all = self.region.extent * axis.keys;
+        let parts = self.extents().into_iter().zip(&keys);
+        let computed: usize = parts.map(|(extent, keys)| extent * keys.len()).sum();
+        (all, all - computed)
     }
 
     /// The number of nodes that the cut adds.
@@ -129,15 +153,30 @@ fn push_parts(
             parts.add(value, plan, &mut sliced.buffers);
         }
     }
-    for part in &parts.by_whole {
-        for RegionNode { node, reads, .. } in &region.members {
-            let whole = &plan.steps[*node];
-            let inputs = analysis.graph.inputs(*node).iter().zip(reads);
-            let read = inputs.filter_map(|(input, read)| Some(own(part, (*input)?.index(), *read)));
+    for part in 0..cut.parts {
+        for member in &region.members {
+            let whole = &plan.steps[member.node];
+            let mut reads = vec![];
+            for (slot, (input, read)) in analysis
+                .graph
+                .inputs(member.node)
+                .iter()
+                .zip(&member.reads)
+                .enumerate()
+            {
+                let Some(input) = *input else { continue };
+                let own = own(&parts.by_whole[part], input.index(), *read);
+                let axis = parts.key_slice(member.node, slot, input);
+                reads.push(match axis {
+                    Some(axis) => parts.sliced(number, part, (own, axis), sliced),
+                    None => own,
+                });
+            }
+            let made = &parts.by_whole[part];
             sliced.steps.push(PlanStep {
-                node: Some(*node),
-                reads: read.collect(),
-                writes: whole.writes.iter().map(|buffer| part[buffer]).collect(),
+                node: Some(member.node),
+                reads,
+                writes: whole.writes.iter().map(|buffer| made[buffer]).collect(),
                 in_place: whole.in_place,
                 cut: Some(number),
             });
@@ -163,39 +202,99 @@ fn movement(number: usize, reads: Vec<usize>, writes: Vec<usize>) -> PlanStep {
 }
 
 /// The buffers of the parts of a region.
-struct PartBuffers {
+struct PartBuffers<'c> {
+    cut: &'c PlannedCut,
     /// The number of places of each part.
     extents: Vec<usize>,
-    /// The number of places of all parts.
-    whole_extent: usize,
+    /// The keys of each part, if some are hidden.
+    keys: Option<Vec<Range<usize>>>,
     /// For each part, maps the buffer of a whole value to that of the part.
     by_whole: Vec<HashMap<usize, usize>>,
+    /// Maps a part, a buffer and its axis of keys to the buffer with the keys of the part.
+    by_keys: HashMap<(usize, usize, usize), usize>,
 }
 
-impl PartBuffers {
-    fn new(cut: &PlannedCut) -> Self {
+impl<'c> PartBuffers<'c> {
+    fn new(cut: &'c PlannedCut) -> Self {
         PartBuffers {
+            cut,
             extents: cut.extents(),
-            whole_extent: cut.region.extent.max(1),
+            keys: cut.keys(),
             by_whole: vec![HashMap::new(); cut.parts],
+            by_keys: HashMap::new(),
         }
     }
 
     /// Adds a buffer for each part of a value. Returns their indices.
     fn add(&mut self, value: ValueId, plan: &MemoryPlan, buffers: &mut Vec<Buffer>) -> Vec<usize> {
-        let whole = u128::from(plan.buffers[value.index()].bytes);
+        let whole = plan.buffers[value.index()].bytes;
+        let has_keys = self
+            .cut
+            .region
+            .keys
+            .as_ref()
+            .is_some_and(|keys| keys.of_value(value).is_some());
         let mut added = vec![];
-        for (&extent, by_whole) in self.extents.iter().zip(&mut self.by_whole) {
-            by_whole.insert(value.index(), buffers.len());
+        for part in 0..self.extents.len() {
+            let bytes = scaled(whole, self.extents[part], self.cut.region.extent);
+            let bytes = match has_keys {
+                true => self.bytes_of_keys(bytes, part),
+                false => bytes,
+            };
+            self.by_whole[part].insert(value.index(), buffers.len());
             added.push(buffers.len());
             buffers.push(Buffer {
                 value,
-                bytes: (whole * extent as u128 / self.whole_extent as u128) as u64,
+                bytes,
                 is_output: false,
             });
         }
         added
     }
+
+    /// The bytes of the keys that a part reads, from those of all keys.
+    fn bytes_of_keys(&self, bytes: u64, part: usize) -> u64 {
+        match (&self.keys, &self.cut.region.keys) {
+            (Some(keys), Some(axis)) => scaled(bytes, keys[part].len(), axis.keys),
+            _ => bytes,
+        }
+    }
+
+    /// The axis of keys of an operand from outside of the region.
+    fn key_slice(&self, node: NodeId, slot: usize, value: ValueId) -> Option<usize> {
+        let keys = self.cut.region.keys.as_ref()?;
+        keys.of_operand(node, slot)
+            .filter(|_| keys.of_value(value).is_none())
+    }
+
+    /// The buffer with the keys of a part in another buffer. Adds the step that slices it, once.
+    fn sliced(
+        &mut self,
+        number: usize,
+        part: usize,
+        (buffer, axis): (usize, usize),
+        sliced: &mut MemoryPlan,
+    ) -> usize {
+        if let Some(&found) = self.by_keys.get(&(part, buffer, axis)) {
+            return found;
+        }
+        let Buffer { value, bytes, .. } = sliced.buffers[buffer];
+        let narrow = sliced.buffers.len();
+        sliced.buffers.push(Buffer {
+            value,
+            bytes: self.bytes_of_keys(bytes, part),
+            is_output: false,
+        });
+        let step = movement(number, vec![buffer], vec![narrow]);
+        sliced.steps.push(step);
+        self.by_keys.insert((part, buffer, axis), narrow);
+        narrow
+    }
+}
+
+/// The bytes of `count` of `all` equal places.
+fn scaled(bytes: u64, count: usize, all: usize) -> u64 {
+    (u128::from(bytes) * count as u128 / all.max(1) as u128) as u64
 }
 
 /// The buffer that a part of a region reads in place of a whole buffer.

@@ -3,11 +3,13 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
+use super::keys::{KeyAxis, VisibleByScores};
 use super::region::{SliceRegion, grow};
 use super::schedule::{PlannedCut, with_cuts};
 use crate::analysis::Analysis;
 use crate::analysis::memory_plan::{MemoryPlan, Peak};
 use crate::ir::{NodeId, ValueId};
+use crate::shape::facts::extent;
 
 /// The largest number of parts of a region.
 const MOST_PARTS: usize = 64;
@@ -35,9 +37,12 @@ const LIMITS: &[f64] = &[0.75, 0.5, 0.24, 0.12, 0.05];
 
 /// The state of a search for cuts.
 pub(super) struct CutSearch<'s> {
-    analysis: &'s Analysis<'s>,
-    plan: &'s MemoryPlan,
+    /// The graph, with extents that hold for all sizes.
+    pub(super) analysis: &'s Analysis<'s>,
+    /// The plan without cuts, at the expected sizes.
+    pub(super) plan: &'s MemoryPlan,
     regions: RefCell<HashMap<ValueId, Vec<SliceRegion>>>,
+    visible: RefCell<VisibleByScores>,
 }
 
 /// A candidate cut.
@@ -66,6 +71,7 @@ impl<'s> CutSearch<'s> {
             analysis,
             plan,
             regions: RefCell::default(),
+            visible: RefCell::default(),
         }
     }
 
@@ -128,6 +134,26 @@ impl<'s> CutSearch<'s> {
                 self.choice(cuts.to_vec(), cuts.len(), PlannedCut { parts, region })
             })
             .min_by_key(|choice| (choice.bytes, choice.added))
+    }
+
+    /// The reason why a value is whole at a peak.
+    pub(super) fn why_whole(&self, value: ValueId) -> &'static str {
+        let Analysis { graph, facts, .. } = self.analysis;
+        let is_fixed = |dim: &_| extent(dim).is_some();
+        if graph.is_input(value) {
+            "it is an input"
+        } else if graph.is_output(value) {
+            "it is an output"
+        } else if !self.regions(value).is_empty() {
+            "no cut around it lowers the peak"
+        } else if !facts
+            .shape(value)
+            .is_some_and(|shape| shape.iter().all(is_fixed))
+        {
+            "no region around it can be cut, and an extent is open"
+        } else {
+            "no region around it can be cut"
+        }
     }
 
     /// The largest number of bytes that are held while a value is written or read.
@@ -242,7 +268,8 @@ impl<'s> CutSearch<'s> {
             for limit in LIMITS {
                 let limit = (own_bytes * limit) as u64;
                 let bytes = |value: ValueId| buffers[value.index()].bytes;
-                for region in grow(self.analysis, (value, axis), limit, &bytes) {
+                for mut region in grow(self.analysis, (value, axis), limit, &bytes) {
+                    self.find_keys(&mut region);
                     if !regions.contains(&region) {
                         regions.push(region);
                     }
@@ -251,6 +278,14 @@ impl<'s> CutSearch<'s> {
         }
         self.regions.borrow_mut().insert(value, regions.clone());
         regions
+    }
+
+    /// Finds the axis of keys of a region, if a mask hides some of them.
+    fn find_keys(&self, region: &mut SliceRegion) {
+        match KeyAxis::find(self.analysis, region, &mut self.visible.borrow_mut()) {
+            Ok(keys) => region.keys = keys,
+            Err(reason) => region.key_reason = Some(reason),
+        }
     }
 }
 

@@ -12,6 +12,7 @@
 //! nodes in the order in which an output needs them.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use super::axes::PartRead;
 use super::region::RegionNode;
@@ -19,7 +20,7 @@ use super::schedule::PlannedCut;
 use crate::affine::recognize::Replacement;
 use crate::analysis::Analysis;
 use crate::ir::builder::{self, NewConstant};
-use crate::ir::{Graph, ValueId};
+use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::operator::input_at;
 use crate::onnx::proto::NodeProto;
 use crate::recipe::Recipe;
@@ -33,18 +34,21 @@ pub(super) fn written(analysis: &Analysis, cut: &PlannedCut) -> Replacement {
     let mut writer = PartWriter {
         analysis,
         graph: &analysis.graph,
+        cut,
         extents: cut.extents(),
+        keys: cut.keys(),
         names: HashSet::new(),
         nodes: vec![],
         constants: vec![],
         shared: HashMap::new(),
+        by_keys: HashMap::new(),
     };
     let mut parts = PartNames::new();
     for &(value, axis) in &cut.region.cut {
         let stored = writer.pick(value, axis);
         parts.insert(
             (value, axis),
-            stored.unwrap_or_else(|| writer.split(value, axis, cut)),
+            stored.unwrap_or_else(|| writer.split(value, axis)),
         );
     }
     let mut made: Vec<HashMap<ValueId, String>> = vec![HashMap::new(); cut.parts];
@@ -69,12 +73,17 @@ pub(super) fn written(analysis: &Analysis, cut: &PlannedCut) -> Replacement {
 struct PartWriter<'w> {
     analysis: &'w Analysis<'w>,
     graph: &'w Graph<'w>,
+    cut: &'w PlannedCut,
     extents: Vec<usize>,
+    /// The keys of each part, if some are hidden.
+    keys: Option<Vec<Range<usize>>>,
     names: HashSet<String>,
     nodes: Vec<NodeProto>,
     constants: Vec<NewConstant>,
     /// The names of integer constants, by their elements.
     shared: HashMap<Vec<i64>, String>,
+    /// The names of values with some keys, by the name of the value and their axis.
+    by_keys: HashMap<(String, usize, Range<usize>), String>,
 }
 
 impl PartWriter<'_> {
@@ -104,7 +113,8 @@ impl PartWriter<'_> {
         name
     }
 
-    /// Cuts a float constant that varies along the axis. Its parts are stored.
+    /// Cuts a float constant that varies along the axis. Its parts are stored, unless it is a mask.
+    /// Recipes have finite numbers, and the proof reads hidden places in tensors of the original.
     fn pick(&mut self, value: ValueId, axis: usize) -> Option<Vec<String>> {
         let Analysis {
             constants, facts, ..
@@ -119,6 +129,7 @@ impl PartWriter<'_> {
             .map(extent)
             .collect::<Option<Vec<usize>>>()?;
         let stem = self.graph.value_name(value);
+        (!constants.has_hidden(value)).then_some(())?;
         let whole = Recipe::constant(stem, &shape);
         let mut start = 0;
         let mut recipes = vec![];
@@ -142,16 +153,11 @@ impl PartWriter<'_> {
     }
 
     /// Writes the Split of an input of the region.
-    fn split(&mut self, value: ValueId, axis: usize, cut: &PlannedCut) -> Vec<String> {
+    fn split(&mut self, value: ValueId, axis: usize) -> Vec<String> {
         let stem = self.graph.value_name(value);
-        let like = cut
-            .region
-            .nodes()
-            .next()
-            .map(|node| self.graph.node(node).clone())
-            .unwrap_or_default();
+        let like = self.like();
         let extents: Vec<i64> = self.extents.iter().map(|&extent| extent as i64).collect();
-        let outputs: Vec<String> = (0..cut.parts)
+        let outputs: Vec<String> = (0..self.cut.parts)
             .map(|part| self.name(stem, &format!("part_{part}")))
             .collect();
         let name = self.name(stem, "split");
@@ -166,6 +172,14 @@ impl PartWriter<'_> {
         outputs
     }
 
+    /// The node from which the nodes around the parts have their metadata.
+    fn like(&self) -> NodeProto {
+        let first = self.cut.region.nodes().next();
+        first
+            .map(|node| self.graph.node(node).clone())
+            .unwrap_or_default()
+    }
+
     /// Writes a node for one part.
     fn repeat(
         &mut self,
@@ -176,20 +190,21 @@ impl PartWriter<'_> {
     ) {
         let mut node = self.graph.node(member.node).clone();
         for (slot, read) in member.reads.iter().enumerate() {
-            let (Some(value), PartRead::Same(axis)) = (self.graph.input(member.node, slot), *read)
-            else {
+            let Some(value) = self.graph.input(member.node, slot) else {
                 continue;
             };
-            let own = made
-                .get(&value)
-                .or_else(|| parts.get(&(value, axis)).map(|names| &names[part]));
-            if let Some(own) = own {
-                node.input[slot].clone_from(own);
+            if let PartRead::Same(axis) = *read {
+                let own = made
+                    .get(&value)
+                    .or_else(|| parts.get(&(value, axis)).map(|names| &names[part]));
+                if let Some(own) = own {
+                    node.input[slot].clone_from(own);
+                }
             }
+            node.input[slot] = self.with_keys(&node.input[slot], (member.node, slot), part);
         }
-        if let Some((shape, place)) = &member.shape {
-            let mut shape = shape.clone();
-            shape[*place] = self.extents[part] as i64;
+        if let Some(shape) = &member.shape {
+            let shape = self.shape_of_part(member, shape.clone(), part);
             node.input[1] = self.ints(self.graph.name(member.node), shape);
         }
         for (slot, output) in self.graph.outputs(member.node).iter().enumerate() {
@@ -200,6 +215,56 @@ impl PartWriter<'_> {
         }
         node.name = Some(self.name(self.graph.name(member.node), &format!("part_{part}")));
         self.nodes.push(node);
+    }
+
+    /// The shape that a node reads for one part.
+    fn shape_of_part(&self, member: &RegionNode, mut shape: Vec<i64>, part: usize) -> Vec<i64> {
+        shape[member.axis] = self.extents[part] as i64;
+        let output = self.graph.only_output(member.node);
+        let keys = self.cut.region.keys.as_ref();
+        let axis = output.and_then(|output| keys?.of_value(output));
+        if let (Some(axis), Some(keys)) = (axis, &self.keys) {
+            shape[axis] = keys[part].len() as i64;
+        }
+        shape
+    }
+
+    /// The name of an operand with the keys of a part. Writes a Slice if it has others.
+    fn with_keys(&mut self, name: &str, (node, slot): (NodeId, usize), part: usize) -> String {
+        let (Some(axis), Some(keys)) = (&self.cut.region.keys, &self.keys) else {
+            return name.to_owned();
+        };
+        let is_made = self
+            .graph
+            .input(node, slot)
+            .is_some_and(|value| axis.of_value(value).is_some());
+        let range = keys[part].clone();
+        match axis.of_operand(node, slot) {
+            Some(along) if !is_made && range != (0..axis.keys) => self.slice(name, along, range),
+            _ => name.to_owned(),
+        }
+    }
+
+    /// Writes a Slice, once for each name, axis and range.
+    fn slice(&mut self, name: &str, axis: usize, range: Range<usize>) -> String {
+        let key = (name.to_owned(), axis, range.clone());
+        if let Some(known) = self.by_keys.get(&key) {
+            return known.clone();
+        }
+        let output = self.name(name, "keys");
+        let own_name = self.name(name, "slice");
+        let mut node = builder::node(&self.like(), "Slice", &own_name, &[name], &output);
+        let bounds = [range.start, range.end, axis].map(|number| number as i64);
+        let slots = ["starts", "ends", "axes"];
+        for (slot, number) in slots.into_iter().zip(bounds) {
+            match input_at("Slice", slot, self.graph.model().own_opset()) {
+                Some(_) => node.input.push(self.ints(name, vec![number])),
+                None => node.attribute.push(builder::ints(slot, &[number])),
+            }
+        }
+        self.nodes.push(node);
+        self.by_keys.insert(key, output.clone());
+        output
     }
 
     /// Writes the Concat of the parts of an output of the region.

@@ -9,6 +9,7 @@ pub mod inline_functions;
 pub mod inline_scaler;
 pub mod inline_sequences;
 pub mod legalize;
+pub mod masked_slices;
 pub mod placement;
 pub mod simplify;
 pub mod slice;

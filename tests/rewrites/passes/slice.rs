@@ -146,27 +146,6 @@ fn constant_bias_along_the_axis_is_sliced() {
 }
 
 #[test]
-fn constant_that_is_not_finite_is_not_sliced() {
-    let text = "input q 1 1 2 4
-        input k 1 1 4 2
-        input v 1 1 2 4
-        const mask 1 1 2 2 = 0 -inf 0 0
-        s = MatMul(q, k)
-        t = Add(s, mask)
-        p = Softmax(t) axis=-1
-        y = MatMul(p, v)
-        output y";
-    let change = fused(&model(text), &with_parts(2)).plan.memory.unwrap();
-    assert!(
-        change
-            .cuts
-            .iter()
-            .all(|cut| !cut.operators.contains(&"Add".to_owned())),
-        "{change:?}"
-    );
-}
-
-#[test]
 fn broadcast_operand_is_read_by_each_part() {
     let text = "input q 1 2 12 4
         input k 1 2 4 12
@@ -332,6 +311,50 @@ fn skip_slicing_keeps_the_graph_whole() {
     };
     let fused = unfold::fuse(&model(ATTENTION), &options).unwrap();
     assert!(fused.plan.memory.is_none() && fused.model.graph().node.len() == 3);
+}
+
+#[test]
+fn portable_target_keeps_the_graph_whole_with_a_reason() {
+    let options = FuseOptions {
+        slicing: with_goal(MemoryGoal::Min),
+        target: unfold::Target::Portable,
+        ..FuseOptions::default()
+    };
+    let fused = unfold::fuse(&model(ATTENTION), &options).unwrap();
+    let change = fused.plan.memory.unwrap();
+    let reason = "`--target portable` keeps each attention whole";
+    assert_eq!(
+        (change.cuts.len(), change.reason.as_deref()),
+        (0, Some(reason))
+    );
+    assert!(change.held.iter().all(|held| held.reason == reason));
+    assert_eq!(fused.model.graph().node.len(), 3);
+}
+
+#[test]
+fn values_left_at_the_peak_have_reasons() {
+    let text = "input x 6 4
+        weight w 4 32
+        weight v 32 2
+        h = MatMul(x, w)
+        s = Softmax(h) axis=0
+        t = Softmax(s) axis=1
+        y = MatMul(t, v)
+        output y";
+    let change = fused(&model(text), &with_goal(MemoryGoal::Min))
+        .plan
+        .memory
+        .unwrap();
+    let reasons: Vec<_> = change
+        .held
+        .iter()
+        .map(|held| (held.value.as_str(), held.reason.as_str()))
+        .collect();
+    let expected = [
+        ("h", "no cut around it lowers the peak"),
+        ("s", "no region around it can be cut"),
+    ];
+    assert_eq!(reasons, expected, "{change:?}");
 }
 
 #[test]
