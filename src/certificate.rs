@@ -40,6 +40,7 @@ const FORMAT: u32 = 1;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(into = "WrittenCertificate", try_from = "WrittenCertificate")]
 pub struct Certificate {
     /// The version of unfold that wrote it.
@@ -59,6 +60,7 @@ pub struct Certificate {
 
 /// A normalizer and its outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CertifiedSite {
     /// Module path or node name.
@@ -81,6 +83,7 @@ impl CertifiedSite {
 
 /// The outcome for a normalizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
     /// Everything in it that can fold is folded.
@@ -103,6 +106,7 @@ impl Fate {
 
 /// A certificate in the format of its file.
 #[derive(Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct WrittenCertificate {
     certificate: u32,
@@ -117,6 +121,7 @@ struct WrittenCertificate {
 
 /// A tensor in the format of the file.
 #[derive(Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct WrittenTensor {
     name: String,

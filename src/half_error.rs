@@ -24,6 +24,7 @@ use crate::run::{Dims, Engine, Failure, Stage};
 /// latter. It is `None` if an element of an output is finite only in float32. An overflow is the first value, in
 /// execution order, that has an element that is not finite, but has only finite elements in float32.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HalfError {
     /// The error of the model in half.
     pub error: Option<f64>,

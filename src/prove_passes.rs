@@ -9,6 +9,7 @@ use crate::prove::{Proof, ProveOptions, prove};
 
 /// The proof of one change of the model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct PassProof {
     /// The name of the pass that made it.
     pub pass: &'static str,

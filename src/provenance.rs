@@ -14,6 +14,7 @@ use crate::run::Dims;
 
 /// The options that change the result of folding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct FoldOptions {
     /// The sites that stay: names or kinds, with `*` and `?`.
@@ -115,6 +116,7 @@ pub(crate) fn noted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FoldOp
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Provenance {
     /// The version of unfold.
     pub version: String,

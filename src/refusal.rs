@@ -12,6 +12,7 @@ use serde::Serialize;
 /// assert_eq!(refusal.to_string(), "is a graph output (at logits)");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Refusal {
     /// The reason.
     pub reason: Reason,
@@ -99,6 +100,7 @@ impl Reason {
 #[derive(
     Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error, strum::EnumIter, strum::IntoStaticStr,
 )]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", tag = "kind", content = "detail")]
 #[strum(serialize_all = "kebab-case")]
 pub enum Reason {

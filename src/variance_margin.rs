@@ -12,6 +12,7 @@ use crate::verify::VerifyOptions;
 
 /// The largest variance of the inputs of some normalizers, and the error if these normalizers are taken as constant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct VarianceMargin {
     /// The largest variance.
     pub largest: f64,

@@ -38,6 +38,7 @@ impl Default for VerifyOptions {
 
 /// The outcome of a comparison.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verdict {
     /// Both ran. [`Comparison::agrees`] says whether they agree.
@@ -63,6 +64,7 @@ impl Verdict {
 
 /// The differences between the outputs of two models.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Comparison {
     /// The largest relative error that passes.
     pub tolerance: f64,
@@ -92,6 +94,7 @@ impl Comparison {
 
 /// The differences between one output of two models.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OutputError {
     /// The name of the output.
     pub name: String,

@@ -3,6 +3,8 @@
 mod common;
 #[path = "cli/first_steps.rs"]
 mod first_steps;
+#[path = "cli/json_schema.rs"]
+mod json_schema;
 
 use std::fs;
 use std::path::{Path, PathBuf};

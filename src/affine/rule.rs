@@ -17,6 +17,7 @@ use crate::refusal::Reason;
 
 /// The side from which an affine meets an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Side {
     /// The affine is applied to this input: `y = f(affine(x))`.

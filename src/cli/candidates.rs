@@ -14,6 +14,7 @@ use unfold::{MemoryGoal, Slicing};
 
 /// The options of `fuse` for a candidate, under their names in Python.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct CandidateOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     skip: Option<&'static str>,

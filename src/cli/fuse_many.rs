@@ -10,13 +10,14 @@ use std::thread;
 
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ColumnConstraint};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use unfold::onnx::destination;
 use unfold::report::{bytes, counted, plain};
 
 use super::causes;
 use super::fuse::{FuseArgs, Task, fuse, one, warn_of_idle};
-use super::fuse_report::FuseReport;
+use super::fuse_report::{FuseJson, FuseReport};
 use super::out::{self, Paint, Tone};
 use super::panics::caught;
 use super::path::JsonPath;
@@ -71,7 +72,7 @@ fn many(args: &FuseArgs, tasks: &[Task]) -> Result<End> {
     warn_of_idle(&idle_everywhere(&lines));
     if args.json {
         let models: Vec<&Value> = lines.iter().map(|line| &line.json).collect();
-        out::print(&out::json(&json!({ "models": models }))?)?;
+        out::print(&out::json(&ManyJson { models })?)?;
     } else if !args.quiet {
         out::print(&table(tasks, &lines, Paint::stdout()))?;
     }
@@ -188,6 +189,28 @@ impl Queue<'_> {
     }
 }
 
+/// The JSON of several models.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct ManyJson<'j> {
+    /// The report on each model: that of a single model, or the reason why it failed.
+    #[cfg_attr(test, schemars(with = "Vec<ModelJson>"))]
+    models: Vec<&'j Value>,
+}
+
+/// The report on one of several models.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(untagged)]
+enum ModelJson<'j> {
+    Done(Box<FuseJson<'j>>),
+    Failed {
+        model: JsonPath<'j>,
+        /// The causes, in one line.
+        error: &'j str,
+    },
+}
+
 /// Processes one model. The result is dropped after its report.
 fn line(args: &FuseArgs, task: &Task, room: &Room) -> Line {
     let shown = task.model.display();
@@ -198,7 +221,10 @@ fn line(args: &FuseArgs, task: &Task, room: &Room) -> Line {
     };
     Line {
         end: End::Failed,
-        json: json!({ "model": JsonPath(&task.model), "error": failure }),
+        json: serde_json::json!(ModelJson::Failed {
+            model: JsonPath(&task.model),
+            error: &failure,
+        }),
         complaints: vec![("error", failure)],
         cells: [
             String::new(),
@@ -260,7 +286,7 @@ fn told(args: &FuseArgs, task: &Task, report: &FuseReport) -> Result<Line> {
             word.to_owned(),
         ],
         json: if args.json {
-            serde_json::to_value(report.json())?
+            serde_json::to_value(ModelJson::Done(Box::new(report.json())))?
         } else {
             Value::Null
         },

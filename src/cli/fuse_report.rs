@@ -410,7 +410,7 @@ impl FuseReport {
     }
 
     /// The report as JSON.
-    pub(crate) fn json(&self) -> impl Serialize {
+    pub(crate) fn json(&self) -> FuseJson<'_> {
         FuseJson {
             model: self.before.path().map(JsonPath),
             changed: self.changes(),
@@ -451,7 +451,8 @@ impl FuseReport {
 }
 
 #[derive(Serialize)]
-struct FuseJson<'j> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct FuseJson<'j> {
     model: Option<JsonPath<'j>>,
     /// Whether the result differs from the input, or would in a dry run.
     changed: bool,

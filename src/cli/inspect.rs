@@ -66,7 +66,8 @@ pub(crate) struct InspectArgs {
 }
 
 #[derive(Serialize)]
-struct InspectJson<'p> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct InspectJson<'p> {
     model: JsonPath<'p>,
     sites: Vec<JsonSite<'p>>,
     summary: Summary,
@@ -81,7 +82,8 @@ struct InspectJson<'p> {
 }
 
 #[derive(Serialize)]
-struct StreamsJson<'p> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct StreamsJson<'p> {
     model: JsonPath<'p>,
     streams: &'p [StreamPlan],
 }

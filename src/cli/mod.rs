@@ -39,6 +39,8 @@ mod reexecute;
 mod resident;
 pub(crate) mod rounds;
 mod scaling;
+#[cfg(test)]
+mod schema;
 pub(crate) mod sites;
 mod size_change;
 mod slicing;

@@ -12,6 +12,7 @@ use super::out::{self, Paint, Tone};
 
 /// The number of nodes of each operator, including those in bodies.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub(crate) struct Operators(BTreeMap<String, usize>);
 

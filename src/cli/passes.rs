@@ -1,7 +1,7 @@
 //! `unfold passes`: lists the pipeline.
 
 use anyhow::Result;
-use serde_json::json;
+use serde::Serialize;
 use unfold::{PassInfo, Pipeline, StageInfo};
 
 use super::out::{self, Paint};
@@ -27,11 +27,19 @@ pub(super) struct PassesArgs {
     json: bool,
 }
 
+/// The JSON of the command.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct PassesJson<'j> {
+    /// The stages, in order.
+    stages: &'j [StageInfo],
+}
+
 /// Runs the command.
 pub(super) fn run(args: &PassesArgs) -> Result<End> {
     let stages = Pipeline::stages();
     if args.json {
-        out::print(&out::json(&json!({ "stages": stages }))?)?;
+        out::print(&out::json(&PassesJson { stages: &stages })?)?;
     } else {
         out::print(&text(&stages, Paint::stdout()))?;
     }

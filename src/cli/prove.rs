@@ -95,7 +95,8 @@ pub(crate) struct ProveArgs {
 }
 
 #[derive(Serialize)]
-struct ProveJson<'j> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct ProveJson<'j> {
     original: JsonPath<'j>,
     fused: JsonPath<'j>,
     #[serde(skip_serializing_if = "Option::is_none")]

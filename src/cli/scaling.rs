@@ -54,6 +54,7 @@ fn asked(text: &str) -> Result<ScaleStream, String> {
 
 /// The chosen scale of residual streams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ScalingChoice {
     /// The k of `2^-k`; `None` if the samples require no scale.
     #[serde(skip_serializing_if = "Option::is_none")]

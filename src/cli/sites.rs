@@ -359,6 +359,7 @@ fn add_rows(table: &mut Table, group: &SiteGroup, paint: Paint) {
 
 /// A site as JSON, with a flag whether all of it folds.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct JsonSite<'p> {
     #[serde(flatten)]
     site: &'p SitePlan,

@@ -8,6 +8,7 @@ use super::operators::Operators;
 
 /// The growth of the weights by copies of shared weights.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Growth {
     pub bytes: u64,
     /// The growth in percent of all weights.
@@ -30,6 +31,7 @@ impl Growth {
 
 /// The model before and after.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Sizes {
     pub operators: BeforeAfter<Operators>,
     pub file_bytes: BeforeAfter<u64>,
@@ -58,6 +60,7 @@ impl Sizes {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct BeforeAfter<T> {
     pub before: T,
     pub after: T,

@@ -10,6 +10,7 @@ use super::out::{Paint, Tone};
 
 /// The numbers of sites and of folded sites of a family.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Count {
     sites: usize,
     folded: usize,
@@ -42,6 +43,7 @@ impl Count {
 
 /// The counts of each family.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Summary {
     offline: Count,
     pointwise: Count,

@@ -134,7 +134,8 @@ pub(crate) fn run(args: &TuneArgs) -> Result<End> {
 }
 
 #[derive(Serialize)]
-struct TuneJson<'j> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct TuneJson<'j> {
     model: JsonPath<'j>,
     #[serde(flatten)]
     tuned: &'j Tuned,

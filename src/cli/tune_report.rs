@@ -12,6 +12,7 @@ use super::out::{self, Paint, Tone};
 
 /// The measurement of candidates, and the choice.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Tuned {
     engine: &'static str,
     /// The sizes of the open dimensions.
@@ -20,9 +21,11 @@ pub(crate) struct Tuned {
     rounds: usize,
     candidates: Vec<MeasuredCandidate>,
     #[serde(serialize_with = "as_name")]
+    #[cfg_attr(test, schemars(with = "String"))]
     chosen: CandidateOptions,
     /// The candidate with the lowest median.
     #[serde(serialize_with = "as_name")]
+    #[cfg_attr(test, schemars(with = "String"))]
     fastest: CandidateOptions,
     /// The ratio of the time of the chosen candidate to that of the fastest one.
     over_fastest: Interval,
@@ -32,8 +35,10 @@ pub(crate) struct Tuned {
 
 /// A candidate and its measurement.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct MeasuredCandidate {
     #[serde(serialize_with = "as_name")]
+    #[cfg_attr(test, schemars(with = "String"))]
     name: CandidateOptions,
     /// The options of `fuse`, under their names in Python.
     options: CandidateOptions,

@@ -7,6 +7,7 @@ use unfold::plan::Plan;
 
 /// An option without effect on a model, which may be misspelled or meant for other models.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Idle {
     /// Its name in Python.
     option: &'static str,

@@ -9,6 +9,7 @@ use crate::fuse::stage::{PipelineStage, Repeats};
 
 /// A stage of the pipeline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StageInfo {
     /// The name.
     pub stage: &'static str,
@@ -24,6 +25,7 @@ pub struct StageInfo {
 
 /// A pass of the pipeline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PassInfo {
     /// The name, for `skip` and `stop_after`.
     pub name: &'static str,

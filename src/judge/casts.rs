@@ -10,6 +10,7 @@ use crate::onnx::tensor::DataType;
 
 /// A cast that only one of the models has.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NarrowingCast {
     /// The name of the result of the cast.
     pub name: String,

@@ -19,6 +19,7 @@ use crate::recipe::Recipe;
 
 /// A tensor of the second model that holds the rounded values of a formula.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RoundedTensor {
     /// The name of the tensor.
     pub name: String,

@@ -28,6 +28,7 @@ pub use witness::Witness;
 
 /// The verdict on two models.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Judgement {
     /// Both models compute the same function.

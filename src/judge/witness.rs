@@ -19,6 +19,7 @@ const FAR_BEYOND_TOLERANCE: f64 = 10.0;
 
 /// An input on which the outputs of two models differ.
 #[derive(Debug, serde::Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Witness {
     /// The output that differs most.
     pub output: String,

@@ -19,6 +19,7 @@ const DIGITS: usize = 64;
 
 /// SHA-256 of the files of a model, in hexadecimal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Digests {
     /// The digest of the model's own file.

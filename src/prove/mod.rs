@@ -70,6 +70,7 @@ impl Default for ProveOptions {
 
 /// The verdict of a proof.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Proof {
     /// Both compute the same function.

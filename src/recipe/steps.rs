@@ -14,6 +14,7 @@ const WIDEST: usize = 1 << 30;
 
 /// One operation of a recipe: its kind, the indices of its inputs, and the extents of its result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct RecipeStep {
     #[serde(flatten)]
     op: StepOp,
@@ -24,6 +25,7 @@ pub(crate) struct RecipeStep {
 
 /// An [`Op`] in its written form.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "op", rename_all = "lowercase")]
 enum StepOp {
     Constant {

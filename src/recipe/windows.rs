@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The windows of a convolution: the place of its input that each tap of the kernel reads for each
 /// place of the result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Windows {
     /// Whether the convolution is transposed: it spreads each place instead of gathering places.
     pub transposed: bool,

@@ -18,6 +18,7 @@ use std::str::FromStr;
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Dims(BTreeMap<String, usize>);
 
 impl Dims {

@@ -2,6 +2,7 @@
 
 /// A stage in the life of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
     /// Reading the graph, its weights and the shapes of its inputs.
@@ -15,6 +16,7 @@ pub enum Stage {
 /// A failure of tract to run a model. Its message is one line, with the operator and the node if
 /// they are known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[error("tract cannot {}{}: {reason}", self.verb(), self.place())]
 pub struct Failure {
     /// The stage that failed.

@@ -396,11 +396,7 @@ impl Work<'_, '_> {
 
     /// Inserts nodes that read inputs of the model before all others. These readers read the result
     /// of the last new node.
-    fn at_inputs(
-        &mut self,
-        readers: &[(NodeId, usize)],
-        made: &Replacement,
-    ) -> Result<(), Reason> {
+    fn at_inputs(&mut self, readers: &[(NodeId, usize)], made: &Replacement) -> Result<(), Reason> {
         let mut names = self.store_constants(&made.constants)?;
         for node in &made.made {
             let mut node = self.named(node, &mut names);

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 /// The number of operators and constants in half, and the operators that stay in float32.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HalfPlan {
     /// The type, `float16` or `bfloat16`.
     pub to: String,
@@ -21,6 +22,7 @@ pub struct HalfPlan {
 
 /// An operator that stays in float32.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WideOperator {
     /// The name of the node.
     pub name: String,
@@ -32,6 +34,7 @@ pub struct WideOperator {
 
 /// The reason why an operator stays in float32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, strum::Display)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum WideReason {
@@ -62,6 +65,7 @@ impl WideReason {
 
 /// A constant of a mask that was clamped to the range of half.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ClampedMask {
     /// The name of the constant.
     pub name: String,

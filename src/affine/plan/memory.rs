@@ -4,6 +4,7 @@ use serde::Serialize;
 
 /// The peak memory of activations before and after slicing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MemoryChange {
     /// The peak before slicing, in bytes.
     pub before: u64,
@@ -47,6 +48,7 @@ impl MemoryChange {
 
 /// A value that is in memory at a peak.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HeldValue {
     /// The name of the value.
     pub value: String,
@@ -58,6 +60,7 @@ pub struct HeldValue {
 
 /// A region of nodes that run part by part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CutRegion {
     /// The first node.
     pub first: String,

@@ -92,6 +92,7 @@ impl Stored {
 
 /// The reason why a run of the pipeline stops.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", tag = "reason")]
 pub enum StopReason {
     /// The last pass finds nothing to do. Another run on the result changes nothing.
@@ -113,6 +114,7 @@ pub enum StopReason {
 
 /// The statistics of one pass in one run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PassStats {
     /// The name of the pass, or `analysis` for the analyses that all passes share.
     pub name: &'static str,
@@ -176,6 +178,7 @@ pub struct Plan {
 /// The linear operators that placement moves to values with fewer places, or that it could move but
 /// leaves.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Placed {
     /// The rule, such as `pooling`.
     pub rule: &'static str,
@@ -204,6 +207,7 @@ impl Placed {
 
 /// The changes other than folds of sites.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Tidy {
     /// The operator set of the result, if it is newer than that of the model.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -305,6 +309,7 @@ impl Plan {
 
 /// The version of the operator set before and after an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OpsetUpgrade {
     /// The version in the input model.
     pub from: i64,

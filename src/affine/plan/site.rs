@@ -8,6 +8,7 @@ use crate::refusal::Refusal;
 
 /// The direction in which an affine folds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
     /// Forward, into the readers of the site: Algorithm 1 of the UN paper.
@@ -31,6 +32,7 @@ impl Direction {
 
 /// The outcome for one affine of a site.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", tag = "outcome")]
 pub enum Outcome {
     /// The whole affine folds, and its operators are removed.
@@ -98,6 +100,7 @@ impl Outcome {
 
 /// The range of the factors that divide the channels of a residual stream.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Basis {
     /// The least magnitude.
     pub least: f64,
@@ -127,6 +130,7 @@ impl Basis {
 
 /// A site and the outcomes of its affines.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SitePlan {
     /// The module path or node name. It is unique among the sites.
     pub name: String,

@@ -6,6 +6,7 @@ use crate::refusal::Refusal;
 
 /// A residual stream, and the changes of its basis.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StreamPlan {
     /// The name of its first value.
     pub name: String,
@@ -24,6 +25,7 @@ pub struct StreamPlan {
 
 /// A writer or a reader of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Member {
     /// The kind of a normalizer, or `linear`, `table`, `constant`, `uniform`, `input`, `output`,
     /// `body`, or else the name of an operator.
@@ -34,6 +36,7 @@ pub struct Member {
 
 /// The outcome of centring a stream.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", tag = "outcome")]
 pub enum Centring {
     /// The stream is centred: nothing writes a mean to it any more.
@@ -55,6 +58,7 @@ pub enum Centring {
 
 /// The outcome of scaling a stream.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", tag = "outcome")]
 pub enum Scaling {
     /// The stream is scaled.
@@ -92,6 +96,7 @@ impl StreamPlan {
 
 /// A normalizer that was removed because other normalizers follow it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MergedNorm {
     /// The name of its site.
     pub name: String,
@@ -101,6 +106,7 @@ pub struct MergedNorm {
 
 /// A normalizer that follows a removed one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Follower {
     /// The name of its site.
     pub name: String,
@@ -114,6 +120,7 @@ pub struct Follower {
 
 /// A normalizer whose ε is far above the usual, where that was asked for.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ConstantNorm {
     /// Its site.
     pub name: String,
@@ -139,6 +146,7 @@ pub struct ConstantNorm {
 
 /// Whether a normalizer is taken as constant.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", tag = "outcome")]
 pub enum Constancy {
     /// The normalizer becomes an affine of its centred input.

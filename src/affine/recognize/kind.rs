@@ -4,6 +4,7 @@ use serde::Serialize;
 
 /// The family of a kind: when its statistics are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Family {
     /// The statistics are fixed after training. At inference the site is `s·x + t`.
@@ -32,6 +33,7 @@ impl Family {
 
 /// The kind of a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Kind {
     /// The short name that papers use.
     pub name: &'static str,

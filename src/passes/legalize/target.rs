@@ -30,6 +30,7 @@ use crate::onnx::proto::GraphProto;
     strum::EnumString,
     strum::VariantNames,
 )]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Target {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// A goal for the peak of activations.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(into = "String", try_from = "String")]
 pub enum MemoryGoal {
     /// A number of bytes.
@@ -102,6 +103,7 @@ impl TryFrom<String> for MemoryGoal {
 
 /// The requested slicing.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Slicing {
     /// Slices each region around a large value into this many parts.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A benchmark of the variants of one model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Report {
     /// The measured model, such as a file name.
     pub model: String,
@@ -24,6 +25,7 @@ pub struct Report {
 
 /// The class of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Machine {
     /// The name of the processor, as it reports it.
     pub processor: String,
@@ -35,6 +37,7 @@ pub struct Machine {
 
 /// The variants with inputs of one size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Setting {
     /// The name of the setting, such as `batch=8`.
     pub label: String,
@@ -60,6 +63,7 @@ impl Setting {
 
 /// One variant of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Measured {
     /// Its name, such as `fused`.
     pub name: String,
@@ -69,6 +73,7 @@ pub struct Measured {
 
 /// The outcome for one variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Attempt {
     /// It ran.
@@ -92,6 +97,7 @@ impl Measured {
 
 /// The measurement of one variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Measurement {
     /// The duration of a run.
     pub latency: Latency,
@@ -112,6 +118,7 @@ pub struct Measurement {
 
 /// The duration of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Latency {
     /// The median in seconds, with its interval.
     pub median: Interval,
@@ -123,6 +130,7 @@ pub struct Latency {
 
 /// An estimate, and the interval that holds the true value with a probability of 95 %.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Interval {
     /// The estimate.
     pub value: f64,
@@ -141,6 +149,7 @@ impl Interval {
 
 /// The ratio of the latencies of two variants in the same round: the median over the rounds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Ratio {
     /// The name of the other variant.
     pub reference: String,
@@ -174,6 +183,7 @@ impl Ratio {
 
 /// The memory of a run in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Memory {
     /// The peak of the live bytes, in the order of the graph.
     pub live_peak: u64,
@@ -203,6 +213,7 @@ impl Memory {
 
 /// A class of operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
     /// Operators that belong to a normalizer.
@@ -232,6 +243,7 @@ impl Class {
 
 /// The time of a class of operators in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Share {
     /// The class.
     pub class: Class,
@@ -241,6 +253,7 @@ pub struct Share {
 
 /// A normalizer of the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ReportedSite {
     /// Its name.
     pub name: String,

@@ -22,6 +22,7 @@ const SCRIPT: &str = concat!(
 /// The outline of a model before and after folding: its operators side by side in blocks, and the
 /// outcomes of its sites.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Outline {
     /// The name of the model, such as its file.
     pub model: String,
@@ -47,6 +48,7 @@ pub(crate) struct Outline {
 
 /// A new tensor, with the formula that computes it from tensors of the model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ReportedTensor {
     /// Its name.
     pub name: String,
@@ -64,6 +66,7 @@ pub(crate) struct ReportedTensor {
 
 /// A site and its outcome.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct OutlineSite {
     /// Its name.
     pub name: String,
@@ -85,6 +88,7 @@ pub(crate) struct OutlineSite {
 
 /// The state of a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum SiteState {
     /// Everything in it that can fold is folded.
@@ -99,6 +103,7 @@ pub(crate) enum SiteState {
 
 /// The state of a part of a site.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct OutlinePart {
     /// The name of the part.
     pub part: &'static str,
@@ -113,6 +118,7 @@ pub(crate) struct OutlinePart {
 
 /// A reason for which a part stays.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ReportedRefusal {
     /// The refused direction or part: `forward` and `backward`, or `scale`, or `shift`.
     pub what: &'static str,
@@ -126,6 +132,7 @@ pub(crate) struct ReportedRefusal {
 
 /// An operator before and after.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct OutlineRow {
     /// The difference between the two.
     pub change: RowChange,
@@ -144,6 +151,7 @@ pub(crate) struct OutlineRow {
 
 /// The change of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum RowChange {
     /// No change.
@@ -160,6 +168,7 @@ pub(crate) enum RowChange {
 
 /// An operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct OutlineNode {
     /// Its name.
     pub name: String,
@@ -176,6 +185,7 @@ pub(crate) struct OutlineNode {
 
 /// An input or output of an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct OutlineValue {
     /// The type and the extents, such as `float[batch, 65, 40]`; unknown ones are `?`.
     pub of: String,
@@ -186,6 +196,7 @@ pub(crate) struct OutlineValue {
 
 /// A group of related operators.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct OutlineBlock {
     /// The name within the enclosing block.
     pub name: String,
@@ -195,6 +206,7 @@ pub(crate) struct OutlineBlock {
 
 /// A part of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum OutlineItem {
     /// The index of a row.
