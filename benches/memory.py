@@ -1,10 +1,12 @@
-"""What slices are worth: memory and time of a model whole and cut, in tract and in onnxruntime.
+"""The worth of slices: memory and time of a network whole and cut, in tract, onnxruntime and OpenVINO.
 
-usage: python benches/memory.py [--rounds N] [--write docs/memory.md]
+usage: python benches/memory.py [--only TEXT] [--rounds N] [--results FILE] [--write docs/memory.md]
 
-Networks are made with random weights: ViT-S of timm at several sizes, folded, then cut by the goals below. The heap of
-tract is what the counting allocator of `unfold bench` sees, above the loaded model. The resident set of onnxruntime is the
-peak of a process of its own, above that of the loaded session. Ratios are to the folded model without slices.
+Each network is folded, then cut by the goals below; ratios are to the folded network without slices. The heap of tract
+is what the counting allocator of `unfold bench` sees above the loaded model, and the live bytes are those of its order.
+The resident set of onnxruntime is the peak of a process of its own, above that of the loaded session. Times of tract
+are by the clock, those of the others of the processor; one thread, interleaved rounds. Results are kept in a file, so that
+networks can be measured one at a time.
 """
 
 import argparse
@@ -12,44 +14,24 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
-from engines import session, times, unfold, write_between
+from engines import InOpenVINO, session, unfold, write_between
+from memory_networks import networks
 
-# Name, extent of the image, blocks, batch.
-NETWORKS = [
-    ("ViT-S, 12 blocks, 224², batch 1", 224, 12, 1),
-    ("ViT-S, 12 blocks, 224², batch 8", 224, 12, 8),
-    ("ViT-S, 4 blocks, 512²", 512, 4, 1),
-    ("ViT-S, 4 blocks, 1024²", 1024, 4, 1),
-]
-
-# Options of each variant.
+# Options of each variant; the first is the reference.
 VARIANTS = {
     "whole": [],
-    "`--slice 8`": ["--slice", "8"],
-    "`--memory 50%`": ["--memory", "50%"],
-    "`--memory min`": ["--memory", "min"],
+    "fast, `--memory 50%`": ["--memory", "50%"],
+    "small, `--memory min`": ["--memory", "min"],
+    "`--target onnxruntime`": ["--target", "onnxruntime"],
+    "the same, `--memory min`": ["--target", "onnxruntime", "--memory", "min"],
 }
 
-
-def network(size, depth, batch, path):
-    """Writes a ViT-S with weights drawn at random."""
-    import timm
-    import torch
-
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    model = timm.create_model("vit_small_patch16_224", img_size=size, depth=depth).eval()
-    for parameter in model.parameters():
-        if parameter.ndim == 1:
-            torch.nn.init.normal_(parameter, 0.5, 0.1)
-    for module in model.modules():
-        if hasattr(module, "fused_attn"):
-            module.fused_attn = False
-    image = torch.randn(batch, 3, size, size)
-    torch.onnx.export(model, (image,), path, dynamo=False, input_names=["x"], opset_version=20)
+COLUMNS = ["live bytes", "heap in tract", "time in tract", "resident in onnxruntime", "time in onnxruntime"]
+HEADER = ["network", "variant", "parts", *COLUMNS, "time in OpenVINO"]
 
 
 def resident(path):
@@ -57,12 +39,6 @@ def resident(path):
     program = f"import memory; print(memory.measured({str(path)!r}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=Path(__file__).parent)
     return int(done.stdout)
-
-
-def feed(loaded):
-    """The same image for each variant."""
-    (image,) = loaded.get_inputs()
-    return {image.name: np.random.default_rng(0).standard_normal(image.shape).astype(np.float32)}
 
 
 def measured(path):
@@ -75,6 +51,12 @@ def measured(path):
     return held("VmHWM") - before
 
 
+def feed(loaded):
+    """The same numbers for each variant."""
+    drawn = np.random.default_rng(0)
+    return {value.name: drawn.standard_normal(value.shape).astype(np.float32) for value in loaded.get_inputs()}
+
+
 def held(entry):
     """An entry of the status of this process, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -84,65 +66,96 @@ def held(entry):
 def in_tract(paths, rounds):
     """The outcome of each variant in `unfold bench`."""
     named = [f"{number}={path}" for number, path in enumerate(paths)]
-    told = json.loads(unfold("bench", *named, "--reference", "0", "--rounds", str(rounds), "--json"))
-    return [variant["outcome"]["ran"] for variant in told["settings"][0]["variants"]]
+    report = json.loads(unfold("bench", *named, "--reference", "0", "--rounds", str(rounds), "--json", "--quiet"))
+    return [variant["outcome"]["ran"] for variant in report["settings"][0]["variants"]]
 
 
-def rows(name, size, depth, batch, rounds, folder):
-    """A row of the table for each variant of a network."""
+def processor_times(loaded, given, rounds):
+    """The median over interleaved rounds of each variant's time, relative to the first variant."""
+    taken = np.zeros((rounds + 1, len(loaded)))
+    orders = np.random.default_rng(0)
+    for round in range(rounds + 1):
+        for which in orders.permutation(len(loaded)):
+            start = time.process_time()
+            loaded[which].run(None, given)
+            taken[round, which] = time.process_time() - start
+    return np.median(taken[1:] / taken[1:, :1], axis=0).tolist()
+
+
+def has_own_operators(path):
+    """Whether a model has operators of onnxruntime alone."""
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    return any(node.domain == "com.microsoft" for node in model.graph.node)
+
+
+def measurements(write, rounds, folder):
+    """A dictionary of measurements for each variant of a network."""
     model = folder / "model.onnx"
-    network(size, depth, batch, model)
-    paths, told = [], []
-    for number, options in enumerate(VARIANTS.values()):
+    write(str(model))
+    paths, rows = [], []
+    for number, (variant, options) in enumerate(VARIANTS.items()):
         paths.append(folder / f"{number}.onnx")
-        told.append(json.loads(unfold("fuse", str(model), "-o", str(paths[-1]), *options, "--json")))
-    ran = in_tract(paths, rounds)
+        report = json.loads(unfold("fuse", str(model), "-o", str(paths[-1]), *options, "--no-verify", "--json"))
+        cuts = (report.get("memory") or {}).get("cuts", [])
+        rows.append({"variant": variant, "parts": sorted({cut["parts"] for cut in cuts})})
+    model.unlink()
     loaded = [session(path) for path in paths]
-    taken = times(loaded, feed(loaded[0]), rounds)
+    given = feed(loaded[0])
+    for row, ratio, path in zip(rows, processor_times(loaded, given, rounds), paths):
+        row["time in onnxruntime"] = ratio
+        row["resident in onnxruntime"] = resident(path)
     del loaded
-    sets = [resident(path) for path in paths]
-    for number, variant in enumerate(VARIANTS):
-        memory = ran[number]["memory"]
-        planned = told[number].get("memory") or {}
-        parts = sorted({cut["parts"] for cut in planned.get("cuts", [])})
-        cells = [
-            name,
-            variant,
-            ", ".join(map(str, parts)) or "1",
-            part(memory["live_peak"], ran[0]["memory"]["live_peak"]),
-            part(memory["heap_peak"], ran[0]["memory"]["heap_peak"]),
-            f"{ran[number]['ratios'][0]['ratio']['value']:.2f}",
-            part(sets[number], sets[0]),
-            f"{np.median(taken[:, number] / taken[:, 0]):.2f}",
-        ]
+    everywhere = [number for number, path in enumerate(paths) if not has_own_operators(path)]
+    compiled = [InOpenVINO(paths[number]) for number in everywhere]
+    for number, ratio in zip(everywhere, processor_times(compiled, given, rounds)):
+        rows[number]["time in OpenVINO"] = ratio
+    del compiled
+    for number, ran in zip(everywhere, in_tract([paths[number] for number in everywhere], rounds)):
+        rows[number]["time in tract"] = ran["ratios"][0]["ratio"]["value"]
+        rows[number]["live bytes"] = ran["memory"]["live_peak"]
+        rows[number]["heap in tract"] = ran["memory"]["heap_peak"]
+    return rows
+
+
+def lines(name, rows):
+    """The rows of the table for a network."""
+    for row in rows:
+        cells = [name, row["variant"], ", ".join(map(str, row["parts"])) or "1"]
+        cells += [cell(column, row, rows[0]) for column in HEADER[3:]]
         yield "| " + " | ".join(cells) + " |"
         name = ""
 
 
-def part(size, whole):
-    """Megabytes, and as a part of those of the whole."""
-    return f"{size / 1e6:.1f} MB ({size / whole:.2f})"
+def cell(column, row, whole):
+    """A measurement as text: a ratio of times, or megabytes and their ratio."""
+    if column not in row:
+        return "–"
+    if column.startswith("time"):
+        return f"{row[column]:.2f}"
+    return f"{row[column] / 1e6:.1f} MB ({row[column] / whole[column]:.2f})"
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="measures the networks whose names contain this text")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--results", type=Path, default=Path("memory.json"))
     parser.add_argument("--write", type=Path)
-    parser.add_argument("--only", default="")
     given = parser.parse_args()
-    lines = [
-        "| network | variant | parts | live bytes | heap in tract | time in tract | resident set in onnxruntime "
-        "| time in onnxruntime |",
-        "|---|---|---|---:|---:|---:|---:|---:|",
-    ]
-    for name, size, depth, batch in NETWORKS:
-        if given.only in name:
+    results = json.loads(given.results.read_text()) if given.results.exists() else {}
+    for name, write in networks().items():
+        if given.only is not None and given.only in name:
             with tempfile.TemporaryDirectory() as folder:
-                for row in rows(name, size, depth, batch, given.rounds, Path(folder)):
-                    lines.append(row)
-                    print(row, flush=True)
+                results[name] = measurements(write, given.rounds, Path(folder))
+            given.results.write_text(json.dumps(results, indent=1))
+            print("\n".join(lines(name, results[name])), flush=True)
     if given.write:
-        write_between(given.write, "memory", lines)
+        table = [f"| {' | '.join(HEADER)} |", "|---|---|---|" + "---:|" * (len(HEADER) - 3)]
+        for name in networks():
+            table += lines(name, results[name]) if name in results else []
+        write_between(given.write, "memory", table)
 
 
 if __name__ == "__main__":
