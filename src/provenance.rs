@@ -223,6 +223,7 @@ fn folded(plan: &Plan) -> String {
         biased,
         selected,
         untold,
+        attentions,
         ..
     } = plan.tidy;
     let streams =
@@ -244,6 +245,7 @@ fn folded(plan: &Plan) -> String {
         ("biased", biased),
         ("demand", selected),
         ("untold", untold),
+        ("attention", attentions),
         (
             SLICING,
             plan.memory.as_ref().map_or(0, |memory| memory.cuts.len()),

@@ -65,8 +65,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "prove",
         &[
-            "affine", "analysis", "error", "hash", "ir", "onnx", "passes", "recipe", "refusal",
-            "run", "shape",
+            "affine", "analysis", "error", "hash", "ir", "onnx", "ops", "passes", "recipe",
+            "refusal", "run", "shape",
         ],
     ),
     ("prove_passes", &["fuse", "prove"]),

@@ -118,6 +118,8 @@ pub(super) fn tidied(
         biased,
         selected,
         untold,
+        attentions,
+        attentions_kept,
         kept,
     }: &Tidy,
 ) -> String {
@@ -151,10 +153,19 @@ pub(super) fn tidied(
             "inside the model whose open shape is no longer declared",
             "untold",
         ),
+        (
+            *attentions,
+            "attention",
+            "as MultiHeadAttention of onnxruntime",
+            "legalize-attention",
+        ),
     ] {
         if count > 0 {
             lines += &format!("{} {change} (--skip {pass})\n", counted(count, thing));
         }
+    }
+    for (reason, &count) in attentions_kept {
+        lines += &format!("{} as it was: {reason}\n", counted(count, "attention"));
     }
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     kept.iter()

@@ -8,6 +8,7 @@ use crate::fuse::passes::clean_up::{CleanUp, IdentityElimination};
 use crate::fuse::passes::constant_norms::ConstantNorms;
 use crate::fuse::passes::finish::{KeepInput, RestoreRegions, StripShapes};
 use crate::fuse::passes::fold_affines::{FoldAffines, ReconsiderGrowth};
+use crate::fuse::passes::legalize_attention::LegalizeAttention;
 use crate::fuse::passes::merge_norms::MergeNorms;
 use crate::fuse::passes::placement::{DemandPass, PlacementPass};
 use crate::fuse::passes::prepare::{DeduplicateInitializers, FlattenRegions, Inline};
@@ -100,4 +101,4 @@ const FORMS: &[&dyn Pass] = &[
 ];
 
 /// Writes operators in the forms of the target.
-const ENGINE_FORMS: &[&dyn Pass] = &[&LEGALIZE_ENGINE];
+const ENGINE_FORMS: &[&dyn Pass] = &[&LEGALIZE_ENGINE, &LegalizeAttention];

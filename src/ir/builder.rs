@@ -163,6 +163,13 @@ impl<'m> Maker<'m> {
         }
     }
 
+    /// Takes the operator of the last node from this domain.
+    pub(crate) fn in_domain(&mut self, domain: &str) {
+        if let Some(last) = self.nodes.last_mut() {
+            last.domain = Some(domain.to_owned());
+        }
+    }
+
     /// A name that exists neither in the graph nor among the new nodes.
     fn name(&mut self, what: &str) -> String {
         self.fresh(node_name(self.like), what)

@@ -61,8 +61,9 @@ pub(super) fn claims(
     no_redefined_operators([original, fused])?;
     let own = [original, fused].map(validity::own_nodes);
     let stored = original;
-    let (mut original, fused) = prepared_pair(original, fused, options)?;
+    let (mut original, mut fused) = prepared_pair(original, fused, options)?;
     same_ends(&original.model, &fused.model)?;
+    original.write_attention_out();
     if reads_past {
         original.read_past_activations(&[]);
     }
@@ -80,6 +81,8 @@ pub(super) fn claims(
         ClaimScope::All => rounding::check((stored, flat), &fused.model, tensors)?,
         ClaimScope::Function | ClaimScope::Again => 0,
     };
+    // The numbers of the definition are no tensors of the folded model.
+    fused.write_attention_out();
     let faults = validity::faults(flat, &own[0]);
     let valid = Valid {
         faults: faults.into_iter().map(|fault| fault.reason).collect(),

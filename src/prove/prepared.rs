@@ -12,6 +12,7 @@ use crate::analysis::Analysis;
 use crate::ir::{Graph, ValueId};
 use crate::onnx::Model;
 use crate::onnx::proto::ValueInfoProto;
+use crate::ops::definitions::{self, ATTENTION};
 use crate::passes::inline::{Lowered, Lowering, written_out};
 use crate::run::{Input, fix_shapes};
 use crate::shape::facts::extent;
@@ -55,6 +56,13 @@ impl Prepared {
             formulas,
             open,
         })
+    }
+
+    /// Writes attention of onnxruntime as the operators that define it.
+    pub(super) fn write_attention_out(&mut self) {
+        if let Some(written) = definitions::written_out(&self.model, ATTENTION) {
+            self.model = written;
+        }
     }
 
     /// Removes activations that have no effect; `tensors` are new.

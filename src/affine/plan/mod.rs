@@ -5,6 +5,8 @@ mod memory;
 mod site;
 mod stream;
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 pub use self::half::{ClampedMask, HalfPlan, WideOperator, WideReason};
@@ -227,6 +229,12 @@ pub struct Tidy {
     /// an engine.
     #[serde(skip_serializing_if = "is_zero")]
     pub untold: usize,
+    /// The number of attentions that became one operator of the engine.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub attentions: usize,
+    /// The number of attentions that the engine has no faster operator for, by reason.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub attentions_kept: BTreeMap<String, usize>,
     /// The reasons why constants are still computed in each run instead of being stored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<Refusal>,

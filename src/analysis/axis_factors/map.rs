@@ -10,6 +10,8 @@ pub(crate) struct LayoutMap {
     factors: AxisFactors,
     start: Axes,
     now: Axes,
+    /// The factors of an axis along which one place was taken.
+    picked: Vec<AxisFactor>,
 }
 
 impl LayoutMap {
@@ -22,6 +24,7 @@ impl LayoutMap {
             now: start.clone(),
             start,
             factors,
+            picked: vec![],
         }
     }
 
@@ -30,6 +33,40 @@ impl LayoutMap {
     pub(crate) fn follow(&mut self, node: &NodeProto, shape: &Shape) -> Option<()> {
         self.now = self.factors.moved(node, &self.now, shape)?;
         Some(())
+    }
+
+    /// Follows a node that takes one place along an axis, which then has extent 1 or is removed.
+    /// `None` if the axis does not exist.
+    pub(crate) fn pick(&mut self, axis: usize, keeps_axis: bool) -> Option<()> {
+        let taken = self.now.get_mut(axis)?;
+        self.picked.append(taken);
+        if !keeps_axis {
+            self.now.remove(axis);
+        }
+        Some(())
+    }
+
+    /// The factors of the present axes, read in this order.
+    fn read_in(&self, order: &[usize]) -> Vec<AxisFactor> {
+        let axes = order.iter().filter_map(|&axis| self.now.get(axis));
+        axes.flat_map(|axis| self.factors.leaves(axis)).collect()
+    }
+
+    /// Whether the original value lists its elements as the present axes do, if these are read in
+    /// this order, with the picked axis, if there is one, after the first `outer` of them.
+    pub(crate) fn has_order(&self, order: &[usize], outer: usize) -> bool {
+        let (outer, inner) = order.split_at(outer);
+        let picked = self.factors.leaves(&self.picked);
+        let read = [self.read_in(outer), picked, self.read_in(inner)].concat();
+        order.len() == self.now.len() && self.factors.leaves(&self.start.concat()) == read
+    }
+
+    /// Whether the present value lists its elements as the original axes do, if these are read in
+    /// this order.
+    pub(crate) fn turns_into(&self, order: &[usize]) -> bool {
+        let axes = order.iter().filter_map(|&axis| self.start.get(axis));
+        let read: Vec<AxisFactor> = axes.flat_map(|axis| self.factors.leaves(axis)).collect();
+        order.len() == self.start.len() && self.factors.leaves(&self.now.concat()) == read
     }
 
     /// Whether every element is at its original place, in a value of the original shape.
@@ -174,6 +211,37 @@ mod tests {
             factors.reshape(&now, &shape(&SymbolScope::default(), "6,4")),
             None
         );
+    }
+
+    #[test]
+    fn rows_of_heads_are_in_the_order_of_the_projection() {
+        let heads = ["b,7,2,4", "0 2 1 3"];
+        let by_head = trace("b,7,8", &heads);
+        assert!(by_head.has_order(&[0, 2, 1, 3], 2));
+        assert!(!by_head.has_order(&[0, 1, 2, 3], 2));
+        assert!(!by_head.has_order(&[0, 2, 1], 2));
+        assert!(trace("b,2,7,4", &["0 2 1 3", "b,7,8"]).turns_into(&[0, 2, 1, 3]));
+        assert!(!trace("b,2,7,4", &["0 2 1 3", "b,7,8"]).turns_into(&[0, 1, 2, 3]));
+    }
+
+    #[test]
+    fn picked_axis_lies_between_tokens_and_heads() {
+        let packed = ["b,7,3,2,4", "2 0 3 1 4"];
+        for keeps_axis in [false, true] {
+            let mut map = trace("b,7,24", &packed);
+            assert_eq!(map.pick(5, keeps_axis), None);
+            map.pick(0, keeps_axis).unwrap();
+            let order: &[usize] = match keeps_axis {
+                false => &[0, 2, 1, 3],
+                true => &[0, 1, 3, 2, 4],
+            };
+            assert!(map.has_order(order, order.len() - 2));
+            assert!(!map.has_order(order, order.len() - 1));
+        }
+        // The parts of each head lie next to each other.
+        let mut inside = trace("b,7,24", &["b,7,2,3,4", "3 0 2 1 4"]);
+        inside.pick(0, false).unwrap();
+        assert!(!inside.has_order(&[0, 2, 1, 3], 2));
     }
 
     #[test]

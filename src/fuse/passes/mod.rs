@@ -5,6 +5,7 @@ pub(super) mod clean_up;
 pub(super) mod constant_norms;
 pub(super) mod finish;
 pub(super) mod fold_affines;
+pub(super) mod legalize_attention;
 pub(super) mod merge_norms;
 pub(super) mod placement;
 pub(super) mod prepare;

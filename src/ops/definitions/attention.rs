@@ -9,8 +9,8 @@
 //! added.
 
 use super::Definition;
+use super::heads::{scaled_scores, split_heads, weighted};
 use super::writer::Writer;
-use crate::ir::builder::int;
 use crate::onnx::tensor::DataType;
 
 /// The default value that is added to masked scores.
@@ -35,9 +35,6 @@ fn write(writer: &mut Writer) -> Option<()> {
     if !is_plain || writer.input(4).is_some() || writer.has_output(1) {
         return None;
     }
-    let [batch, tokens, _] = writer.extents(0)?[..] else {
-        return None;
-    };
     let [_, width] = writer.extents(1)?[..] else {
         return None;
     };
@@ -61,31 +58,16 @@ fn write(writer: &mut Writer) -> Option<()> {
     let parts = writer.maker.split(&product, 2, &widths);
     let mut by_head = vec![];
     for (part, width) in parts.iter().zip(&widths) {
-        let split = writer
-            .maker
-            .reshape(part, &[batch, tokens, heads, width / heads]);
-        by_head.push(writer.maker.transpose(&split, &[0, 2, 1, 3]));
+        by_head.push(split_heads(writer, part, heads, *width));
     }
-    let scores = scores(writer, &by_head, queries / heads)?;
-    let shares = writer
-        .maker
-        .op("Softmax", &[&scores], vec![int("axis", -1)]);
-    let mixed = writer.pair("MatMul", &shares, &by_head[2]);
-    let together = writer.maker.transpose(&mixed, &[0, 2, 1, 3]);
-    let output = writer.maker.reshape(&together, &[batch, tokens, values]);
+    let scores = masked_scores(writer, &by_head, queries / heads)?;
+    let output = weighted(writer, &scores, &by_head[2], values);
     writer.result(0, &output)
 }
 
 /// The masked scores of queries and keys.
-fn scores(writer: &mut Writer, by_head: &[String], width: i64) -> Option<String> {
-    let scale = match writer.float("scale", 0.0)? {
-        0.0 => 1.0 / (width as f64).sqrt(),
-        scale => scale.into(),
-    };
-    let scale = writer.number(scale)?;
-    let keys = writer.swapped(&by_head[1], 4)?;
-    let products = writer.pair("MatMul", &by_head[0], &keys);
-    let mut scores = writer.pair("Mul", &products, &scale);
+fn masked_scores(writer: &mut Writer, by_head: &[String], width: i64) -> Option<String> {
+    let mut scores = scaled_scores(writer, &by_head[0], &by_head[1], width)?;
     if let Some(mask) = writer.input(3) {
         if writer.extents(3)? != writer.extents(0)?[..2] {
             return None;

@@ -16,7 +16,9 @@ mod fused_gemm;
 mod fused_matmul;
 mod gather_nd;
 mod gelu;
+mod heads;
 mod linear_attention;
+mod multi_head_attention;
 mod strided_slice;
 mod swiglu;
 mod writer;
@@ -58,11 +60,16 @@ pub(crate) const LACKING: Definitions = &[
     gelu::FAST,
     gelu::QUICK,
     linear_attention::DEFINITION,
+    multi_head_attention::DEFINITION,
     swiglu::DEFINITION,
 ];
 
 /// Operators that tract has. They are replaced in models that tract cannot prepare.
 pub(crate) const FAILING: Definitions = &[gather_nd::DEFINITION, strided_slice::DEFINITION];
+
+/// Attention that the proof compares with its operators.
+#[cfg(feature = "prove")]
+pub(crate) const ATTENTION: Definitions = &[multi_head_attention::DEFINITION];
 
 /// Operators that are others in one: a model may have either.
 #[cfg(feature = "prove")]
@@ -75,6 +82,7 @@ pub(crate) const FUSED: Definitions = &[
     gelu::FAST,
     gelu::GELU,
     gelu::QUICK,
+    multi_head_attention::DEFINITION,
 ];
 
 /// How often each of these operators stands in a graph.

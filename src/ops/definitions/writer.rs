@@ -45,6 +45,13 @@ impl<'a> Writer<'a> {
             .collect()
     }
 
+    /// The extent of the last axis of an input, if it is known.
+    pub(super) fn width(&self, slot: usize) -> Option<i64> {
+        let value = self.at.graph.input(self.at.node, slot)?;
+        let shape = self.at.facts.shape(value)?;
+        i64::try_from(extent(shape.last()?)?).ok()
+    }
+
     /// The rank of an input.
     pub(super) fn rank(&self, slot: usize) -> Option<usize> {
         self.at.facts.rank(self.at.graph.input(self.at.node, slot)?)

@@ -1,6 +1,7 @@
 //! Legalization: writes products with biases and normalizations in the forms that the target
 //! engines fuse, and keeps the shapes in `value_info` that they use.
 
+pub(crate) mod attention;
 mod dense_layer;
 pub(crate) mod gelu;
 mod layer_before_windows;

@@ -39,7 +39,8 @@ pub enum Target {
     Cpu,
     /// Any engine and any tool. LayerNormalizations, products and attention keep their operators.
     Portable,
-    /// onnxruntime on a CPU: like [`Target::Cpu`], but without the unknown shapes of inner values.
+    /// onnxruntime on a CPU: like [`Target::Cpu`], but without the unknown shapes of inner values,
+    /// and with attention as one operator of onnxruntime.
     Onnxruntime,
     /// tract on a CPU: like [`Target::Cpu`], but with layers before windows.
     Tract,

@@ -30,6 +30,7 @@ pub fn make(call: &Call) -> Result<Option<Value>> {
             Value::Floats(matmul(call.floats(0)?, call.floats(1)?)? * call.float("alpha", 1.0)?)
         }
         "Attention" => Value::Floats(attention(call)?),
+        "MultiHeadAttention" => Value::Floats(multi_head_attention(call)?),
         "QuantizeLinear" => {
             let scale = number(call, 1)?;
             Value::Ints(call.floats(0)?.mapv(|v| quantized(v / scale)))
@@ -110,6 +111,41 @@ fn attention(call: &Call) -> Result<ArrayD<f64>> {
         for c in 0..each {
             let mixed = |(other, share): (usize, &f64)| share / all * part(2, b, head, other, c);
             y[[b, token, head * each + c]] = shares.iter().enumerate().map(mixed).sum();
+        }
+    }
+    Ok(y)
+}
+
+/// Attention of the queries of each head to all keys, with the heads next to each other.
+fn multi_head_attention(call: &Call) -> Result<ArrayD<f64>> {
+    ensure!(
+        call.proto.input.len() == 3 && call.int("unidirectional", 0)? == 0,
+        "a mask"
+    );
+    let [queries, keys, values] = [0, 1, 2].map(|slot| call.floats(slot));
+    let (queries, keys, values) = (queries?, keys?, values?);
+    let heads = call.int("num_heads", 1)? as usize;
+    let (&[batch, tokens, width], &[_, others, wide]) = (queries.shape(), values.shape()) else {
+        bail!("no sequence")
+    };
+    let (channels, each) = (width / heads, wide / heads);
+    let scale = call.float("scale", (1.0 / (channels as f64).sqrt()) as f32)?;
+    let mut y = ArrayD::zeros(IxDyn(&[batch, tokens, wide]));
+    for index in indices([batch, tokens, heads].as_slice()) {
+        let (b, token, head) = (index[0], index[1], index[2]);
+        let mut scores = vec![0.0; others];
+        for (other, score) in scores.iter_mut().enumerate() {
+            for c in (head * channels)..(head + 1) * channels {
+                *score += scale * queries[[b, token, c]] * keys[[b, other, c]];
+            }
+        }
+        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let shares: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
+        let all: f64 = shares.iter().sum();
+        for c in (head * each)..(head + 1) * each {
+            for (other, share) in shares.iter().enumerate() {
+                y[[b, token, c]] += share / all * values[[b, other, c]];
+            }
         }
     }
     Ok(y)

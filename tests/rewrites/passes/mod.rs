@@ -1,5 +1,6 @@
 //! Passes other than the folding of affines.
 
+pub mod attention;
 pub mod canonicalize;
 pub mod demand;
 pub mod grouped_heads;

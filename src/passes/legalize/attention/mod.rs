@@ -1,0 +1,46 @@
+//! Writes attention as MultiHeadAttention of `com.microsoft`, for onnxruntime.
+//!
+//! Before: `softmax(s·Q·Kᵀ)·V` per head, with the movements that split the heads off and join them
+//! again. After: one operator of rows `[batch, token, head·channel]`. Its kernel computes the scores
+//! block by block and keeps none of them, if nothing is added to them.
+//!
+//! [`core`] finds the products and the Softmax. [`rows`] follows the movements around them by the
+//! factors of their axes, so that the notation of the exporter does not matter.
+
+mod core;
+mod refusal;
+mod rows;
+mod write;
+
+use std::collections::BTreeMap;
+
+use crate::affine::materialize::Edit;
+use crate::analysis::Analysis;
+use crate::ir::NodeId;
+use core::AttentionCore;
+use refusal::AttentionRefusal;
+use write::fused;
+
+/// The domain of the operator.
+pub(crate) const DOMAIN: &str = "com.microsoft";
+
+/// The edits that write attentions as one operator each, and how many attentions stay, by reason.
+pub(crate) fn edits(analysis: &Analysis) -> (Vec<Edit>, BTreeMap<String, usize>) {
+    let mut edits = vec![];
+    let mut kept: BTreeMap<String, usize> = BTreeMap::new();
+    for &node in analysis.graph.order() {
+        match edit(analysis, node) {
+            Ok(edit) => edits.push(edit),
+            Err(AttentionRefusal::NoAttention) => {}
+            Err(reason) => *kept.entry(reason.to_string()).or_default() += 1,
+        }
+    }
+    (edits, kept)
+}
+
+/// The edit of the attention with this Softmax.
+fn edit(analysis: &Analysis, softmax: NodeId) -> Result<Edit, AttentionRefusal> {
+    let core = AttentionCore::find(analysis, softmax)?;
+    let replacement = fused(analysis, &core)?;
+    Ok(Edit::replacing(&analysis.graph, softmax, replacement))
+}
