@@ -165,7 +165,7 @@ This page shows that folding changes no prediction of the trained models of this
 date.
 
 There is one small vision transformer on handwritten digits for each normalizer, exported by both of PyTorch's exporters
-([models/README.md](../models/README.md)). All run in tract on the IMAGES images that were held back from training. The
+(`models/README.md`). All run in tract on the IMAGES images that were held back from training. The
 test also checks that no logit changes by more than 1e-5 of the largest.
 
 Sites are all places that unfold can fold: normalizers, attention scales and the like. A site counts as folded if every

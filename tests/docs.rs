@@ -50,6 +50,9 @@ fn relative_links_of_the_docs_exist() {
         {
             let there = link.starts_with("http") || folder.with_file_name(link).exists();
             assert!(there, "{page} links to {link}");
+            // The book has only what lies in its folder.
+            let leaves_book = page.starts_with("docs/") && link.starts_with("..");
+            assert!(!leaves_book, "{page} links out of the book to {link}");
         }
     }
 }

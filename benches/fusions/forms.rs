@@ -40,17 +40,19 @@ fn told(path: &Path) -> String {
     let Some(engine) = engine else {
         return "cannot run it".to_owned();
     };
-    let named = |(name, count)| {
-        if count > 1 {
-            format!("{count} {name}")
-        } else {
-            name
-        }
-    };
-    engine
+    let operators: Vec<String> = engine
         .operators()
         .into_iter()
-        .map(named)
-        .collect::<Vec<String>>()
-        .join(", ")
+        .map(|(name, count)| counted_name(name, count))
+        .collect();
+    // `Reduce<Sum>` is an open tag in Markdown.
+    operators.join(", ").replace('<', "\\<")
+}
+
+fn counted_name(name: String, count: usize) -> String {
+    if count > 1 {
+        format!("{count} {name}")
+    } else {
+        name
+    }
 }
