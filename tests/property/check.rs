@@ -15,7 +15,7 @@ use crate::Counts;
 use crate::common::numbers::Kind;
 use crate::common::reference::{self, Env, Value};
 use crate::common::{
-    bodies, check_new_tensors, extent, is_not_disproved, judge, keep, options, portable, reads,
+    bodies, check_new_tensors, extent, is_proved_or_listed, judge, keep, options, portable, reads,
     text,
 };
 use crate::generate::Case;
@@ -100,7 +100,7 @@ fn end_of(file: &[u8]) -> Result<&'static str, String> {
     infer_shapes(&again).map_err(|error| format!("what was written: {error}"))?;
     check_new_tensors(&model, &fused)?;
     // A model that no engine runs is often invalid: floats times integers, unreadable numbers.
-    match is_not_disproved(&model, &fused) {
+    match is_proved_or_listed(&model, &fused) {
         Err(_) if matches!(run(&model, &fused.model), Verdict::CouldNotVerify { .. }) => {
             Ok("nobody knows")
         }
@@ -130,7 +130,7 @@ fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
     keep(model);
     let fused = unfold::fuse(model, &options).map_err(|error| error.to_string())?;
     check_new_tensors(model, &fused)?;
-    is_not_disproved(model, &fused)?;
+    is_proved_or_listed(model, &fused)?;
     let Fused {
         model: fused, plan, ..
     } = fused;

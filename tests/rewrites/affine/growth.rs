@@ -7,7 +7,7 @@ use unfold::refusal::Reason;
 use unfold::{FuseOptions, Fused, fuse};
 
 use crate::common::text::model;
-use crate::common::{check_new_tensors, is_not_disproved};
+use crate::common::{check_new_tensors, is_proved_or_listed};
 use crate::{folded, operators, same, untidied};
 
 fn fuse_with_growth(model: &Model, max_growth: f64) -> Fused {
@@ -355,7 +355,7 @@ fn scale_folds_forward_where_backward_would_copy_a_table() {
         part("2")
     ));
     let after = fuse(&before, &portable()).unwrap();
-    is_not_disproved(&before, &after).unwrap();
+    is_proved_or_listed(&before, &after).unwrap();
     assert!(
         after.plan.sites.iter().all(|site| site.is_folded()),
         "{:#?}",

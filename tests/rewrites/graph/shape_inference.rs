@@ -10,7 +10,7 @@ use unfold::prove::{Proof, prove};
 use crate::common::numbers::Kind;
 use crate::common::reference::{self, Value};
 use crate::common::text::model;
-use crate::common::{extents, fuse, is_not_disproved, judge};
+use crate::common::{extents, fuse, is_proved_or_listed, judge};
 use crate::{folded, fused, operators, proved, same};
 
 /// The extents of a value, those that are no numbers as `?`; nothing where not even the rank is known.
@@ -735,7 +735,7 @@ fn pad_with_minus_infinity_merges_into_max_pool() {
     assert_eq!(shape(&before, "m"), "? 3 4 4");
     let after = fuse(&before);
     assert_eq!(operators(&after.model), ["MaxPool", "Conv"]);
-    assert!(is_not_disproved(&before, &after).is_ok());
+    assert!(is_proved_or_listed(&before, &after).is_ok());
 }
 
 #[test]
@@ -768,7 +768,7 @@ fn product_of_unknown_extents_divides_by_a_factor() {
     );
     let after = fuse(&before);
     assert_eq!(operators(&after.model), ["MatMul", "Add"]);
-    assert!(is_not_disproved(&before, &after).is_ok());
+    assert!(is_proved_or_listed(&before, &after).is_ok());
 }
 
 #[test]
@@ -892,7 +892,7 @@ fn batch_norm_channels_are_known_from_its_parameters() {
         .initializer
         .push(tensor::make_i64("sh", &[2, 4, 6]));
     let after = fuse(&told);
-    is_not_disproved(&told, &after).unwrap();
+    is_proved_or_listed(&told, &after).unwrap();
     assert_eq!(
         operators(&after.model)
             .iter()
@@ -1014,7 +1014,7 @@ fn concat_with_an_empty_slice_has_exact_extents() {
         .map(|tensor| elements(&after.model, tensor))
         .collect();
     assert!(numbers.contains(&vec![-1, 4]), "{numbers:?}");
-    is_not_disproved(&before, &after).unwrap();
+    is_proved_or_listed(&before, &after).unwrap();
 }
 
 /// TensorFlow's masks of ends are written as a billion.
@@ -1112,7 +1112,7 @@ fn squeeze_after_unsqueeze_of_unknown_extent_restores_the_shape() {
     );
     let fused = fuse(&model);
     assert_eq!(operators(&fused.model), ["Reshape", "MatMul", "Add"]);
-    is_not_disproved(&model, &fused).unwrap();
+    is_proved_or_listed(&model, &fused).unwrap();
 }
 
 /// There are as many elements behind a Reshape as before, however the one extent is computed that is left.
@@ -1162,7 +1162,7 @@ fn reshape_extent_is_inferred_from_the_element_count() {
         ),
         (1, 1)
     );
-    is_not_disproved(&model, &fused).unwrap();
+    is_proved_or_listed(&model, &fused).unwrap();
 }
 
 #[test]
