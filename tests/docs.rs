@@ -48,13 +48,39 @@ fn relative_links_of_the_docs_exist() {
             .skip(1)
             .map(|rest| rest.split(')').next().unwrap())
         {
-            let there = link.starts_with("http") || folder.with_file_name(link).exists();
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let path = if file.is_empty() {
+                folder.clone()
+            } else {
+                folder.with_file_name(file)
+            };
+            let there = link.starts_with("http") || path.exists() && has_anchor(&path, anchor);
             assert!(there, "{page} links to {link}");
             // The book has only what lies in its folder.
             let leaves_book = page.starts_with("docs/") && link.starts_with("..");
             assert!(!leaves_book, "{page} links out of the book to {link}");
         }
     }
+}
+
+/// Whether a page has a heading with this anchor.
+fn has_anchor(page: &Path, anchor: &str) -> bool {
+    if anchor.is_empty() {
+        return true;
+    }
+    let text = fs::read_to_string(page).unwrap();
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    headings.map(slug).any(|slug| slug == anchor)
+}
+
+/// The anchor of a heading: in lower case, with `-` for spaces and without punctuation.
+fn slug(heading: &str) -> String {
+    let words = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = words
+        .chars()
+        .filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
+    kept.map(|letter| if letter == ' ' { '-' } else { letter })
+        .collect()
 }
 
 #[test]
