@@ -24,8 +24,8 @@ from memory_networks import networks
 # Options of each variant; the first is the reference.
 VARIANTS = {
     "whole": [],
-    "fast, `--memory 50%`": ["--memory", "50%"],
-    "small, `--memory min`": ["--memory", "min"],
+    "`--memory 50%`": ["--memory", "50%"],
+    "`--memory min`": ["--memory", "min"],
     "`--target onnxruntime`": ["--target", "onnxruntime"],
     "the same, `--memory min`": ["--target", "onnxruntime", "--memory", "min"],
 }

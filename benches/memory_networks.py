@@ -8,7 +8,7 @@ import torch
 def networks():
     """The writer of each network by its name. A writer takes a path."""
     vit = "vit_small_patch16_224"
-    rows = {f"ViT-S {norm}, 224², batch {batch}": zoo(norm, batch) for batch in (1, 8) for norm in ("un", "bn", "ln")}
+    rows = {f"ViT-S {norm.upper()}, 224², batch {batch}": zoo(norm, batch) for batch in (1, 8) for norm in ("un", "bn", "ln")}
     rows |= {
         "ViT-S, 4 blocks, 512²": vision(vit, 512, depth=4),
         "ViT-S, 4 blocks, 1024²": vision(vit, 1024, depth=4),
