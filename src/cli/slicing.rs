@@ -13,6 +13,8 @@ use super::inputs::sizes;
 
 /// The maximum number of values at a peak that are named.
 const NAMED: usize = 3;
+/// The largest number of operators of a region that are all listed.
+const LISTED: usize = 16;
 
 /// The options of slicing.
 #[derive(Debug, clap::Args)]
@@ -156,10 +158,19 @@ fn alike(cuts: &[CutRegion]) -> Vec<(String, usize, &CutRegion)> {
     for cut in cuts {
         match groups.iter_mut().find(|(.., other)| is_alike(other, cut)) {
             Some((_, count, _)) => *count += 1,
-            None => groups.push((cut.operators.join(", "), 1, cut)),
+            None => groups.push((listed(&cut.operators), 1, cut)),
         }
     }
     groups
+}
+
+/// The operators of a region. Of a large region, the first ones and the number of the others.
+fn listed(operators: &[String]) -> String {
+    if operators.len() <= LISTED {
+        return operators.join(", ");
+    }
+    let (first, others) = operators.split_at(LISTED / 2);
+    format!("{} and {} more operators", first.join(", "), others.len())
 }
 
 fn is_alike(one: &CutRegion, other: &CutRegion) -> bool {
