@@ -55,7 +55,7 @@ pub(crate) mod tune_report;
 pub(crate) mod unused_options;
 pub(crate) mod usage_errors;
 mod values;
-mod verdicts;
+pub(crate) mod verdicts;
 pub(crate) mod verification;
 mod zoo;
 

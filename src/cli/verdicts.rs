@@ -1,4 +1,4 @@
-//! Reports the verdict of `unfold prove` on two models: prints it, sets the exit code, and saves the witness.
+//! Reports the verdict on two models: prints it, sets the exit code, and saves the witness.
 
 use std::fs::File;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub(super) enum Accepted {
 }
 
 /// The lines that are printed about a proof. `None` if there is no proof.
-pub(super) fn success(judgement: &Judgement, paint: Paint) -> Option<String> {
+pub(crate) fn success(judgement: &Judgement, paint: Paint) -> Option<String> {
     match judgement {
         Judgement::Same { points, bound } => {
             let proved = paint.text(Tone::Good, "proved to be the same function");
@@ -129,23 +129,12 @@ pub(super) fn end(judgement: &Judgement, model: &JudgedModel) -> Result<End> {
                 (true, false) => End::Done,
             })
         }
-        Judgement::Invalid { at, reason } => {
-            bail!("{other} is no valid model, at `{at}`: {reason}")
-        }
-        Judgement::Undecided { reason } => {
-            out::complain(
-                "error",
-                &format!("{other}: it could not be decided: {reason}"),
-            );
+        Judgement::Invalid { .. } => bail!("{other} {}", failure(judgement)),
+        Judgement::Undecided { .. } => {
+            out::complain("error", &format!("{other}: {}", failure(judgement)));
             Ok(End::Unverified)
         }
         Judgement::Different(witness) => {
-            let Witness {
-                output,
-                relative,
-                rounding,
-                ..
-            } = witness;
             let shown = match model.witness {
                 Some(file) => {
                     save(witness, file).with_context(|| file.display().to_string())?;
@@ -153,18 +142,32 @@ pub(super) fn end(judgement: &Judgement, model: &JudgedModel) -> Result<End> {
                 }
                 None => "--witness FILE.npz saves the inputs that show it".to_owned(),
             };
-            let line = format!(
-                "{other} computes something else: a run differs by {relative:.1e} in `{output}`, where one rounding of \
-                 each weight makes {rounding:.1e}; {shown}"
-            );
-            out::complain("error", &line);
+            out::complain("error", &format!("{other} {}; {shown}", failure(judgement)));
             Ok(End::Differs)
         }
     }
 }
 
+/// The sentence about a verdict without a proof; empty if there is a proof. The second model is its subject.
+pub(crate) fn failure(judgement: &Judgement) -> String {
+    match judgement {
+        Judgement::Undecided { reason } => format!("it could not be decided: {reason}"),
+        Judgement::Invalid { at, reason } => format!("is no valid model, at `{at}`: {reason}"),
+        Judgement::Different(Witness {
+            output,
+            relative,
+            rounding,
+            ..
+        }) => format!(
+            "computes something else: a run differs by {relative:.1e} in `{output}`, where one rounding of each weight \
+             makes {rounding:.1e}"
+        ),
+        _ => String::new(),
+    }
+}
+
 /// Writes the inputs of a witness to a .npz file, under their names.
-fn save(witness: &Witness, file: &Path) -> Result<()> {
+pub(crate) fn save(witness: &Witness, file: &Path) -> Result<()> {
     let mut archive = NpzWriter::new(File::create(file)?);
     for (name, tensor) in &witness.inputs {
         match tensor.datum_type() {

@@ -34,8 +34,10 @@ use crate::cli::prove::Claim;
 use crate::cli::rounds::RoundArgs;
 use crate::cli::storage::{External, StorageArgs};
 use crate::cli::unused_options::Idle;
+use crate::cli::verdicts;
 use crate::cli::verification::When;
 use crate::error::Error;
+use crate::judge::Judgement;
 use crate::onnx::{MessagePart, Model};
 use crate::passes::slice::Slicing;
 use crate::prove::{Proof, ProveOptions};
@@ -473,6 +475,35 @@ pub(super) fn prove(
         Ok(told.to_string())
     });
     fused.settled(py, original.settled(py, ended))
+}
+
+/// Judges two models, whatever tools wrote them. Returns the verdict as JSON and as text, and writes the inputs that show
+/// a difference to the file `witness`.
+#[pyfunction]
+pub(super) fn judge(
+    py: Python<'_>,
+    first: &ModelSource,
+    second: &ModelSource,
+    dim: SizesByName,
+    points: usize,
+    seed: u64,
+    witness: Option<PathBuf>,
+) -> PyResult<[String; 2]> {
+    let [read_first, read_second] = [first.reader(), second.reader()];
+    let ended = attend(py, None, move |attended| {
+        let (first, second) = (read_first()?, read_second()?);
+        let dims = dims(&dim, &first)?;
+        attended.pass_on();
+        let options = ProveOptions { dims, points, seed };
+        let judgement = crate::judge::judge(&first, &second, &options);
+        if let (Judgement::Different(found), Some(file)) = (&judgement, witness) {
+            verdicts::save(found, &file)?;
+        }
+        let proved = verdicts::success(&judgement, Paint::none());
+        let text = proved.unwrap_or_else(|| verdicts::failure(&judgement));
+        Ok([serde_json::to_string(&judgement)?, text])
+    });
+    second.settled(py, first.settled(py, ended))
 }
 
 /// Measures variants of one model, or several models, and returns the report as JSON, text,

@@ -37,7 +37,7 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::calls::{Chosen, Folded, Parts, bench, fuse, inspect, plan, prove, verify};
+    use super::calls::{Chosen, Folded, Parts, bench, fuse, inspect, judge, plan, prove, verify};
     #[pymodule_export]
     use super::errors::{
         CertificateError, DiffersError, ExternalDataError, InternalError, InvalidModelError,

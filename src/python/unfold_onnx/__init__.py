@@ -13,7 +13,11 @@ inspect(model, html=None)
 verify(original, fused)
     runs two models on the same inputs, and compares their outputs
 prove(original, fused)
-    proves that two models are the same function, without an engine
+    proves that a folded model is the same function as its original, without an engine
+judge(first, second)
+    judges whether two models of any tools are the same function
+assert_same(first, second, accept=())
+    fails unless they are: for tests
 bench(model)
     measures the gain, in tract
 
@@ -31,6 +35,7 @@ pass of onnx_ir, and ``unfold_onnx.optimum`` as a step after the exporter of Opt
 
 from unfold_onnx._api import bench, fuse, fuse_with_report, inspect, plan, prove, verify
 from unfold_onnx._bench import BenchReport, Latency, Measured, Setting
+from unfold_onnx._judge import Judgement, NarrowingCast, RoundedTensor, assert_same, judge
 from unfold_onnx._models import AnyModel, Resolver
 from unfold_onnx._native import (
     CertificateError,
@@ -57,8 +62,10 @@ __all__ = [
     "Inspection",
     "InternalError",
     "InvalidModelError",
+    "Judgement",
     "Latency",
     "Measured",
+    "NarrowingCast",
     "Outcome",
     "OutputError",
     "Plan",
@@ -66,6 +73,7 @@ __all__ = [
     "Provenance",
     "Refusal",
     "Resolver",
+    "RoundedTensor",
     "Setting",
     "Site",
     "Tensor",
@@ -77,10 +85,12 @@ __all__ = [
     "UnverifiedError",
     "Verification",
     "__version__",
+    "assert_same",
     "bench",
     "fuse",
     "fuse_with_report",
     "inspect",
+    "judge",
     "plan",
     "prove",
     "tune",

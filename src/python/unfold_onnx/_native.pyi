@@ -106,6 +106,14 @@ def prove(
     points: int,
     seed: int,
 ) -> str: ...
+def judge(
+    first: Source,
+    second: Source,
+    dim: Mapping[str, int],
+    points: int,
+    seed: int,
+    witness: str | PathLike[str] | None,
+) -> tuple[str, str]: ...
 def bench(
     models: Sequence[tuple[str, Source]],
     batch: Sequence[int],
