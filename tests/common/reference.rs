@@ -298,6 +298,7 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
             )
         }
         "InstanceNormalization" => instance_norm(&call)?,
+        "Add" | "Mul" if call.floats(0).is_err() => places::of_integers(&call)?,
         "Add" => two(|a, b| a + b)?,
         "Sum" => {
             let first = call.floats(0)?.clone();
@@ -1180,11 +1181,14 @@ fn concat(call: &Call) -> Result<Value> {
         .map(|slot| call.value(slot))
         .collect::<Result<Vec<_>>>()?;
     if let Value::Ints(_) = parts[0] {
-        let lists = parts
+        let arrays = parts
             .iter()
-            .map(|part| part.ints())
+            .map(|part| match part {
+                Value::Ints(array) => Ok(array.view()),
+                Value::Floats(_) => bail!("floats beside integers"),
+            })
             .collect::<Result<Vec<_>>>()?;
-        return Ok(Value::Ints(ndarray::arr1(&lists.concat()).into_dyn()));
+        return Ok(Value::Ints(ndarray::concatenate(Axis(axis), &arrays)?));
     }
     let views = parts
         .iter()

@@ -4,10 +4,11 @@ use super::Evaluation;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::NodeProto;
 use crate::prove::operators::resize_interpolated;
+use crate::prove::operators::uninterpreted::MOST_LANES;
 
 impl Evaluation<'_> {
     /// The degree of a node's result. An uninterpreted function adds the degree of its inputs to
-    /// the doubt, and its result has degree 1.
+    /// the doubt, and its result has degree 1. An index represents several random elements.
     pub(super) fn degree(&self, node: &NodeProto, inputs: &[f64], guessed: bool) -> f64 {
         if guessed {
             let reads = match node.op_type() {
@@ -15,7 +16,12 @@ impl Evaluation<'_> {
                 _ => inputs.iter().copied().fold(1.0, f64::max),
             };
             self.add_doubt(reads);
-            return 1.0;
+            return match node.op_type() {
+                "ArgMax" | "ArgMin" => MOST_LANES as f64,
+                // Of unknown integers.
+                "Add" | "Mul" => inputs.iter().sum::<f64>().max(1.0),
+                _ => 1.0,
+            };
         }
         interpreted_degree(node, inputs)
     }

@@ -11,12 +11,13 @@ use crate::onnx::proto::{FunctionProto, NodeProto};
 use crate::passes::inline::functions::callee;
 use crate::prove::field;
 use crate::prove::field_value::{FieldValue, lowest};
+use crate::prove::operators::integers::of_unknown_integers;
 use crate::prove::operators::lane_functions::{deformed, of_lanes};
 use crate::prove::operators::masked::{as_fields, carried, reads_mask};
 use crate::prove::operators::recurrent::{of_projection, of_sums};
 use crate::prove::operators::resize_interpolated::interpolated;
 use crate::prove::operators::uninterpreted::{
-    activated, biased, element_wise, ramp, softmax, softsign,
+    activated, biased, element_wise, in_range, ramp, softmax, softsign,
 };
 use crate::prove::operators::windows::without_border;
 use crate::prove::operators::{Call, NotEvaluated, OpResult, interpret};
@@ -242,6 +243,13 @@ impl Evaluation<'_> {
             }
             (("", "DeformConv"), _) => deformed(call, digest),
             (("", "NonZero"), _) => self.places(call, digest),
+            (("", "Add" | "Mul"), _) if is_integer => match of_unknown_integers(call) {
+                Err(NotEvaluated::Uncovered) => element_wise(call, digest, is_integer),
+                made => made,
+            },
+            (("", "ArgMax" | "ArgMin"), _) => {
+                in_range(call, self.of_all_inputs(call, digest, expected)?)
+            }
             (_, true) => element_wise(call, digest, is_integer),
             (("", "GRU" | "LSTM" | "RNN"), _) => {
                 let inputs = of_sums(call)?;

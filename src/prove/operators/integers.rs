@@ -5,6 +5,7 @@ use ndarray::{ArrayD, Dimension, IxDyn, arr0, arr1};
 use super::arithmetic::{exact, zip};
 use super::{Call, NotEvaluated, OpResult};
 use crate::onnx::tensor::DataType;
+use crate::prove::field;
 use crate::prove::field_value::{FieldValue, slice};
 use crate::recipe::broadcast;
 
@@ -55,6 +56,26 @@ pub(crate) fn wrapped(made: FieldValue, data_type: DataType) -> FieldValue {
         }
         made => made,
     }
+}
+
+/// A sum or a product of int64 numbers, of which some are unknown. The elements that represent them
+/// are added or multiplied.
+pub(crate) fn of_unknown_integers(call: &Call) -> OpResult {
+    let mut images = vec![];
+    for slot in 0..2 {
+        let value = call.value(slot)?;
+        if matches!(value, FieldValue::Field(_)) {
+            return Err(NotEvaluated::Uncovered);
+        }
+        images.push(value.images().ok_or(NotEvaluated::Uncovered)?);
+    }
+    let operation = match call.op() {
+        "Add" => field::add,
+        _ => field::mul,
+    };
+    let made = zip(&images[0], &images[1], operation).ok_or(NotEvaluated::Misfit)?;
+    call.allowance.room(made.shape())?;
+    Ok(vec![FieldValue::varying(made)])
 }
 
 fn range_of(to: DataType) -> Option<(i64, i64)> {

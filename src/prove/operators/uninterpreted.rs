@@ -64,6 +64,32 @@ pub(crate) fn element_wise(call: &Call, function: Digest, is_integer: bool) -> O
     }])
 }
 
+/// The largest number of lanes for which the results of an ArgMax are indices in range.
+pub(crate) const MOST_LANES: usize = 64;
+
+/// The results of ArgMax and ArgMin: the residue of each element modulo the number of elements of
+/// the input is an index along the axis. So a sum with the number of the first row of a lane is a
+/// row of this lane. Each result represents as many random elements as there are lanes.
+pub(crate) fn in_range(call: &Call, made: Vec<FieldValue>) -> OpResult {
+    let shape = call.shape(0)?;
+    let extent = shape[call.axis(0, shape.len())?];
+    let all: usize = shape.iter().product();
+    if extent == 0 || all / extent > MOST_LANES {
+        return Ok(made);
+    }
+    let mut limited = vec![];
+    for value in made {
+        limited.push(match value {
+            FieldValue::Varying(elements) => {
+                let [extent, all] = [extent as u32, all as u32];
+                FieldValue::varying(elements.mapv(|e| e - e % all + e % extent))
+            }
+            other => other,
+        });
+    }
+    Ok(limited)
+}
+
 /// BiasGelu and FastGelu: a function of the sum with the bias, or of the input without one.
 pub(crate) fn biased(call: &Call, function: Digest) -> OpResult {
     let mut sum = call.field(0)?.clone();

@@ -16,6 +16,14 @@ pub fn make(call: &Call) -> Result<Option<Value>> {
         "DepthToSpace" | "SpaceToDepth" => blocks(call)?,
         "Einsum" => einsum(call)?,
         "ReduceMax" | "ReduceMin" | "ReduceL1" => reduced(call)?,
+        "ArgMax" => largest_place(call)?,
+        "Range" => {
+            let bound = |slot: usize| Ok::<_, anyhow::Error>(call.value(slot)?.ints()?[0]);
+            let (start, end, step) = (bound(0)?, bound(1)?, bound(2)?);
+            ensure!(step > 0, "a step backward");
+            let numbers: Vec<i64> = (start..end).step_by(step as usize).collect();
+            Value::Ints(ndarray::arr1(&numbers).into_dyn())
+        }
         "GlobalMaxPool" => {
             let x = call.floats(0)?;
             let axes: Vec<usize> = (2..x.ndim()).collect();
@@ -23,6 +31,40 @@ pub fn make(call: &Call) -> Result<Option<Value>> {
         }
         _ => return Ok(None),
     }))
+}
+
+/// A sum or a product of integers.
+pub fn of_integers(call: &Call) -> Result<Value> {
+    let (Value::Ints(one), Value::Ints(other)) = (call.value(0)?, call.value(1)?) else {
+        anyhow::bail!("integers beside floats")
+    };
+    let shape = common(&[one.shape(), other.shape()])?;
+    let (one, other) = (widened(one, &shape)?, widened(other, &shape)?);
+    let is_sum = call.proto.op_type() == "Add";
+    Ok(Value::Ints(if is_sum { one + other } else { one * other }))
+}
+
+/// The first place of the largest element of each lane.
+fn largest_place(call: &Call) -> Result<Value> {
+    let numbers = match call.value(0)? {
+        Value::Ints(array) => array.mapv(|v| v as f64),
+        Value::Floats(array) => array.clone(),
+    };
+    ensure!(call.int("select_last_index", 0)? == 0, "the last place");
+    let axis = ndarray::Axis(call.axis(0, numbers.ndim())?);
+    let mut places = numbers.map_axis(axis, |lane| {
+        let mut first = 0;
+        for (place, element) in lane.iter().enumerate() {
+            if *element > lane[first] {
+                first = place;
+            }
+        }
+        first as i64
+    });
+    if call.int("keepdims", 1)? != 0 {
+        places = places.insert_axis(axis);
+    }
+    Ok(Value::Ints(places))
 }
 
 fn choose(call: &Call) -> Result<Value> {
