@@ -16,6 +16,8 @@
 //! queries are needed at fewer places.
 
 mod fused;
+mod per_sample;
+mod places;
 mod region;
 mod selection;
 mod write;

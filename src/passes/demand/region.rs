@@ -6,7 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-use super::selection::{Group, PlaceSet};
+use super::per_sample::SAMPLES;
+use super::places::PlaceSet;
+use super::selection::Group;
 use crate::analysis::Analysis;
 use crate::ir::regions::region_path;
 use crate::ir::{NodeId, Reader, ValueId};
@@ -27,6 +29,9 @@ pub(super) struct NarrowRegion {
     pub narrow: BTreeMap<ValueId, usize>,
     /// Values that stay whole while nodes of the region read only their places along an axis.
     pub cuts: BTreeSet<(ValueId, usize)>,
+    /// The cuts that all samples share, in a selection of one place of each sample. Each with the
+    /// rank that it gets where the places of the samples differ.
+    pub shared: BTreeMap<ValueId, usize>,
     /// Nodes that read only the shape of a value of the region, each with a value of equal shape
     /// that stays.
     pub shapes: Vec<(NodeId, ValueId)>,
@@ -64,6 +69,7 @@ fn empty(group: &Group) -> NarrowRegion {
         slots: BTreeMap::new(),
         narrow: BTreeMap::from([(group.value, group.axis)]),
         cuts: BTreeSet::new(),
+        shared: BTreeMap::new(),
         shapes: vec![],
         count: group.count,
     }
@@ -151,7 +157,12 @@ impl UpwardSearch<'_> {
             self.found.nodes.push(node);
             for (slot, axis) in read {
                 self.found.slots.insert((node, slot), axis);
-                if let Some(value) = graph.input(node, slot) {
+                let Some(value) = graph.input(node, slot) else {
+                    continue;
+                };
+                if self.found.shared.contains_key(&value) {
+                    self.found.cuts.insert((value, axis));
+                } else {
                     self.want(value, axis, &mut open, &mut wanted);
                 }
             }
@@ -218,7 +229,35 @@ impl UpwardSearch<'_> {
                 return None;
             }
         }
-        all.filter(|read| !read.is_empty())
+        let read = all.filter(|read| !read.is_empty())?;
+        self.keeps_samples(node, &read)?;
+        Some(read)
+    }
+
+    /// With one place of each sample, a node must read each of these inputs at the same sample. An
+    /// element-wise operator may also read an input that all samples share, which is recorded.
+    fn keeps_samples(&mut self, node: NodeId, inputs: &[(usize, usize)]) -> Option<()> {
+        if !matches!(self.group.places, PlaceSet::OfSample(_)) {
+            return Some(());
+        }
+        let (graph, at) = (&self.analysis.graph, self.analysis.at(node));
+        let is_elementwise = graph.category(node).is_some_and(Category::is_elementwise);
+        let read = reads(&at, 0, SAMPLES);
+        let mut shared = vec![];
+        for &(slot, _) in inputs {
+            match read.get(slot)? {
+                AxisRead::Same(SAMPLES) => {}
+                AxisRead::Absent if is_elementwise => shared.push(graph.input(node, slot)?),
+                _ => return None,
+            }
+        }
+        let rank = at.output_rank(0).ok()?;
+        for value in shared {
+            let is_new = !self.found.narrow.contains_key(&value);
+            let known = *self.found.shared.entry(value).or_insert(rank);
+            (is_new && known == rank).then_some(())?;
+        }
+        Some(())
     }
 
     /// The inputs that vary along an axis of an output, each with that axis in the input.
@@ -249,7 +288,10 @@ impl UpwardSearch<'_> {
             return true;
         }
         let is_small = constants.len(value).is_some_and(|count| count <= SMALL);
-        let is_computed = matches!(self.group.places, PlaceSet::Computed(_));
+        let is_computed = matches!(
+            self.group.places,
+            PlaceSet::Computed(_) | PlaceSet::OfSample(_)
+        );
         is_small || (!is_computed && self.analysis.graph.only_reader(value).is_some())
     }
 
@@ -257,9 +299,6 @@ impl UpwardSearch<'_> {
     /// value of the group is read by its selections.
     fn is_only_narrow(&mut self, value: ValueId) -> bool {
         let graph = &self.analysis.graph;
-        if value == self.group.value {
-            return true;
-        }
         let mut shape_readers = vec![];
         for reader in graph.readers(value) {
             let &Reader::Node { node, input } = reader else {
@@ -267,7 +306,9 @@ impl UpwardSearch<'_> {
             };
             if graph.is(node, "Shape") {
                 shape_readers.push(node);
-            } else if self.found.slots.get(&(node, input)) != self.found.narrow.get(&value) {
+            } else if value != self.group.value
+                && self.found.slots.get(&(node, input)) != self.found.narrow.get(&value)
+            {
                 return false;
             }
         }

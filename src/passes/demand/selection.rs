@@ -1,7 +1,9 @@
-//! Selections of places along one axis of a value: Gather, Slice, Split.
+//! Selections of places along one axis of a value: Gather, Slice, Split, GatherND.
 
 use std::collections::BTreeSet;
 
+use super::per_sample;
+use super::places::{PlaceSet, Selection};
 use crate::analysis::Analysis;
 use crate::ir::axes::axis as counted;
 use crate::ir::builder::{Maker, int};
@@ -11,30 +13,6 @@ use crate::ops::axes::{AxisRead, reads};
 
 /// The largest number of places that are listed.
 const LISTED: usize = 1 << 12;
-
-/// The selected places, in the form of the operator.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum PlaceSet {
-    /// Places of a known extent.
-    Listed(Vec<usize>),
-    /// One place of an unknown extent. A negative index counts from the end.
-    Gathered(i64),
-    /// One place of an unknown extent, from the start to the end of a Slice.
-    Sliced(i64, i64),
-    /// One place, whose index the model computes.
-    Computed(ValueId),
-}
-
-/// A node that only selects places along an axis.
-#[derive(Debug, Clone)]
-pub(super) struct Selection {
-    pub node: NodeId,
-    /// The output of the node.
-    pub output: ValueId,
-    pub places: PlaceSet,
-    /// Whether the result lacks the axis.
-    pub drops_axis: bool,
-}
 
 /// All readers of a value. Each of them selects along the same axis.
 #[derive(Debug)]
@@ -50,7 +28,7 @@ pub(super) struct Group {
 
 impl Group {
     pub(super) fn first(&self) -> NodeId {
-        self.selections[0].node
+        self.selections[0].nodes[0]
     }
 }
 
@@ -78,6 +56,7 @@ fn is_selection(analysis: &Analysis, node: NodeId) -> bool {
     ["Gather", "Slice", "Split"]
         .iter()
         .any(|op| analysis.graph.is(node, op))
+        || per_sample::selection(analysis, node).is_some()
 }
 
 fn group(analysis: &Analysis, value: ValueId) -> Option<Group> {
@@ -87,6 +66,9 @@ fn group(analysis: &Analysis, value: ValueId) -> Option<Group> {
         let &Reader::Node { node, input: 0 } = reader else {
             return None;
         };
+        if graph.is(node, "Shape") {
+            continue;
+        }
         let (axis, selections) = selections(analysis, node)?;
         let (first, all) = found.get_or_insert((axis, vec![]));
         if *first != axis {
@@ -97,7 +79,8 @@ fn group(analysis: &Analysis, value: ValueId) -> Option<Group> {
     let (axis, selections) = found?;
     let mut ways = selections
         .iter()
-        .map(|other| region_path(graph.node(other.node)));
+        .flat_map(|other| &other.nodes)
+        .map(|&node| region_path(graph.node(node)));
     let first = ways.next()?;
     if ways.any(|other| other != first) {
         return None;
@@ -143,7 +126,7 @@ fn selections(analysis: &Analysis, node: NodeId) -> Option<(usize, Vec<Selection
     match graph.op(node)? {
         "Gather" => gathered(analysis, node),
         "Slice" | "Split" => cut(analysis, node),
-        _ => None,
+        _ => per_sample::selection(analysis, node).map(|(axis, found)| (axis, vec![found])),
     }
 }
 
@@ -172,7 +155,7 @@ fn gathered(analysis: &Analysis, node: NodeId) -> Option<(usize, Vec<Selection>)
     Some((
         axis,
         vec![Selection {
-            node,
+            nodes: vec![node],
             output,
             places,
             drops_axis: wide == 0,
@@ -198,7 +181,7 @@ fn cut(analysis: &Analysis, node: NodeId) -> Option<(usize, Vec<Selection>)> {
             None => sliced(analysis, node, output, axis)?,
         };
         all.push(Selection {
-            node,
+            nodes: vec![node],
             output,
             places,
             drops_axis: false,
@@ -263,11 +246,12 @@ fn sliced(analysis: &Analysis, node: NodeId, output: ValueId, axis: usize) -> Op
         .then_some(PlaceSet::Sliced(start, end))
 }
 
-/// Writes the selection of places along an axis, which is kept. Returns the name of the result.
+/// Writes the selection of places along an axis, which is kept, of a value of this rank. Returns
+/// the name of the result.
 pub(super) fn write(
     maker: &mut Maker,
     value: &str,
-    axis: usize,
+    (axis, rank): (usize, usize),
     places: &PlaceSet,
     index: &str,
 ) -> String {
@@ -287,6 +271,7 @@ pub(super) fn write(
             gather(maker, value, &list, along)
         }
         PlaceSet::Computed(_) => gather(maker, value, index, along),
+        PlaceSet::OfSample(_) => per_sample::gathered(maker, value, (axis, rank), index),
     }
 }
 

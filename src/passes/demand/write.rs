@@ -3,8 +3,10 @@
 
 use std::collections::HashMap;
 
+use super::per_sample::spread;
+use super::places::{PlaceSet, Selection};
 use super::region::NarrowRegion;
-use super::selection::{Group, PlaceSet, Selection, write};
+use super::selection::{Group, write};
 use crate::affine::recognize::Replacement;
 use crate::analysis::Analysis;
 use crate::ir::axes::axis as counted;
@@ -22,19 +24,19 @@ pub(super) fn moved(
 ) -> Option<Replacement> {
     let graph = &analysis.graph;
     let mut maker = Maker::new(graph, group.first());
-    let index = match group.places {
-        PlaceSet::Computed(index) if analysis.facts.rank(index)? == 0 => {
-            maker.unsqueeze(graph.value_name(index), &[0])
-        }
-        PlaceSet::Computed(index) => graph.value_name(index).to_owned(),
-        _ => String::new(),
-    };
+    let index = index(analysis, &group.places, &mut maker)?;
     let mut names: HashMap<(ValueId, usize), String> = HashMap::new();
     for &(value, axis) in &region.cuts {
         let whole = graph.value_name(value);
-        let name = match stored(analysis, &mut maker, value, axis, &group.places) {
-            Some(name) => name,
-            None => write(&mut maker, whole, axis, &group.places, &index),
+        let rank = analysis.facts.rank(value)?;
+        let stored = stored(analysis, &mut maker, value, axis, &group.places);
+        let name = match (stored, region.shared.get(&value)) {
+            (Some(name), _) => name,
+            (None, Some(&to)) => {
+                let aligned = aligned(analysis, &mut maker, value, to)?;
+                spread(&mut maker, &aligned, axis + to - rank, to, &index)
+            }
+            (None, None) => write(&mut maker, whole, (axis, rank), &group.places, &index),
         };
         names.insert((value, axis), name);
     }
@@ -59,13 +61,34 @@ pub(super) fn moved(
     }
     let mut replaced = region.nodes.clone();
     replaced.extend(region.shapes.iter().map(|&(node, _)| node));
-    replaced.extend(group.selections.iter().map(|selection| selection.node));
+    replaced.extend(
+        group
+            .selections
+            .iter()
+            .flat_map(|selection| &selection.nodes),
+    );
     replaced.sort_unstable();
     replaced.dedup();
     Some(Replacement {
         nodes: replaced,
         made: nodes,
         constants,
+    })
+}
+
+/// Writes the computed index as a list of one place, or as a column with a row for each sample.
+/// Empty for other places.
+fn index(analysis: &Analysis, places: &PlaceSet, maker: &mut Maker) -> Option<String> {
+    let (value, rank) = match *places {
+        PlaceSet::Computed(index) => (index, 1),
+        PlaceSet::OfSample(index) => (index, 2),
+        _ => return Some(String::new()),
+    };
+    let name = analysis.graph.value_name(value);
+    let own = analysis.facts.rank(value)?;
+    Some(match own < rank {
+        true => maker.unsqueeze(name, &[own as i64]),
+        false => name.to_owned(),
     })
 }
 
@@ -82,22 +105,39 @@ fn stored(
     if !analysis.constants.is_constant(value) || analysis.constants.is_quantized(value) {
         return None;
     }
-    let shape = analysis
-        .facts
-        .shape(value)?
-        .iter()
-        .map(extent)
-        .collect::<Option<Vec<_>>>()?;
-    let whole = *shape.get(axis)?;
+    let recipe = constant(analysis, value)?;
+    let whole = *recipe.shape().get(axis)?;
     let places = match places {
         PlaceSet::Listed(places) => places.clone(),
         &PlaceSet::Gathered(place) | &PlaceSet::Sliced(place, _) => {
             vec![counted(place, whole).ok()?]
         }
-        PlaceSet::Computed(_) => return None,
+        PlaceSet::Computed(_) | PlaceSet::OfSample(_) => return None,
     };
-    let recipe = Recipe::constant(analysis.graph.value_name(value), &shape);
     let recipe = recipe.pick(axis, places.into_iter().map(Some))?;
+    Some(maker.floats(data_type, &recipe))
+}
+
+/// The formula of a constant, which is the constant.
+fn constant(analysis: &Analysis, value: ValueId) -> Option<Recipe> {
+    let shape = analysis.facts.shape(value)?;
+    let extents: Vec<usize> = shape.iter().map(extent).collect::<Option<_>>()?;
+    Some(Recipe::constant(analysis.graph.value_name(value), &extents))
+}
+
+/// Writes a value with `rank` axes; the new ones come first. A float constant is stored so.
+fn aligned(analysis: &Analysis, maker: &mut Maker, value: ValueId, rank: usize) -> Option<String> {
+    let name = analysis.graph.value_name(value);
+    let missing = rank.checked_sub(analysis.facts.rank(value)?)?;
+    if missing == 0 {
+        return Some(name.to_owned());
+    }
+    if !analysis.constants.is_constant(value) {
+        let axes: Vec<i64> = (0..missing as i64).collect();
+        return Some(maker.unsqueeze(name, &axes));
+    }
+    let data_type = analysis.facts.data_type(value).filter(|it| it.is_float())?;
+    let recipe = constant(analysis, value)?.align(rank)?;
     Some(maker.floats(data_type, &recipe))
 }
 
@@ -180,7 +220,8 @@ fn selected(
             .iter()
             .map(|own| all.iter().position(|place| place == own))
             .collect::<Option<_>>()?;
-        name = write(maker, narrow, group.axis, &PlaceSet::Listed(places), "");
+        let places = PlaceSet::Listed(places);
+        name = write(maker, narrow, (group.axis, group.axis + 1), &places, "");
     }
     Some(if selection.drops_axis {
         maker.squeeze(&name, along)

@@ -322,3 +322,93 @@ fn skip_placement_keeps_selections_in_place() {
     assert_eq!(fused.plan.tidy.selected, 0);
     assert_eq!(operators(&fused.model), ["MatMul", "Gather"]);
 }
+
+/// Tokens after a product, of which one of each sample is read, at an index that lines compute.
+fn of_sample(lines: &str, selection: &str) -> Model {
+    let declared = format!(
+        "input x batch 5 4\nindices ids batch 5\n{WEIGHT}\nints one = 1\nints last 1 = 1\nints five 1 = 5
+         counts = Shape(x)\ncount = Gather(counts, first)\nsamples = Range(first, count, one)
+         index = ArgMax(ids) axis=1 keepdims=0"
+    );
+    selected(&declared, lines, selection)
+}
+
+/// The numbers of samples and the indices, side by side.
+const COLUMNS: &str = "left = Unsqueeze(samples, last)\nright = Unsqueeze(index, last)
+    pairs = Concat(left, right) axis=1";
+/// The number of a row among those of all samples.
+const ROWS: &str = "begin = Mul(samples, five)\nrows = Add(index, begin)\nflat = Reshape(y, shape)
+    ints shape 2 = -1 6";
+
+#[test]
+fn one_place_of_each_sample_moves_before_matmul() {
+    let by_columns = of_sample(
+        &format!("y = MatMul(x, w)\n{COLUMNS}"),
+        "GatherND(y, pairs)",
+    );
+    let by_rows = of_sample(&format!("y = MatMul(x, w)\n{ROWS}"), "Gather(flat, rows)");
+    for before in [by_columns, by_rows] {
+        let fused = fuse_stable(&before);
+        assert_eq!(extents(&fused.model, "MatMul", 1), [1]);
+        let proof = prove(
+            &before,
+            &fused.model,
+            &fused.plan.tensors,
+            &Default::default(),
+        );
+        assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+    }
+}
+
+#[test]
+fn operand_that_samples_share_is_selected_for_each_sample() {
+    for operand in [
+        "weight z 5 6",
+        "weight z 1 5 6",
+        "input z 5 6",
+        "input z batch 5 6",
+    ] {
+        let lines = format!("{operand}\nh = MatMul(x, w)\ny = Add(h, z)\n{COLUMNS}");
+        let fused = fuse_stable(&of_sample(&lines, "GatherND(y, pairs)"));
+        assert_eq!(extents(&fused.model, "MatMul", 1), [1], "{operand}");
+    }
+    // One sample for all, or one for each: only a run decides.
+    let lines = format!("input z other 5 6\nh = MatMul(x, w)\ny = Add(h, z)\n{COLUMNS}");
+    let fused = unfold::fuse(&of_sample(&lines, "GatherND(y, pairs)"), &options()).unwrap();
+    assert_eq!(extents(&fused.model, "MatMul", 1), [5]);
+}
+
+#[test]
+fn rows_and_columns_that_select_another_sample_stay() {
+    let by_columns = format!("y = MatMul(x, w)\n{COLUMNS}");
+    let by_rows = format!("y = MatMul(x, w)\n{ROWS}");
+    let twins = [
+        // An index that may be out of range, and then is a row of the next sample.
+        (
+            by_rows.replace("Add(index,", "Add(given,"),
+            "Gather(flat, rows)",
+        ),
+        (
+            by_rows.replace("Mul(samples, five)", "Mul(samples, last)"),
+            "Gather(flat, rows)",
+        ),
+        (
+            by_rows.replace("Mul(samples", "Mul(given"),
+            "Gather(flat, rows)",
+        ),
+        // Samples in an order that the model computes, and columns in the other order.
+        (
+            by_columns.replace("Unsqueeze(samples", "Unsqueeze(given"),
+            "GatherND(y, pairs)",
+        ),
+        (
+            by_columns.replace("Concat(left, right)", "Concat(right, left)"),
+            "GatherND(y, pairs)",
+        ),
+    ];
+    for (lines, selection) in twins {
+        let lines = format!("indices given batch\n{lines}");
+        let fused = unfold::fuse(&of_sample(&lines, selection), &options()).unwrap();
+        assert_eq!(extents(&fused.model, "MatMul", 1), [5], "{lines}");
+    }
+}
