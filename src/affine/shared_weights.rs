@@ -126,12 +126,46 @@ impl<'l> Left<'l> {
                 | Change::FromInput { .. } => {}
             }
         }
-        Self {
+        let mut left = Self {
             analysis,
             gone,
             replaced,
             read,
             free: HashMap::new(),
+        };
+        left.drop_unread();
+        left
+    }
+
+    /// Adds the nodes whose results only removed nodes read, since they are removed too.
+    fn drop_unread(&mut self) {
+        let graph = &self.analysis.graph;
+        for &node in graph.order().iter().rev() {
+            let mut outputs = graph.outputs(node).iter().flatten();
+            let is_unread = outputs
+                .clone()
+                .any(|&value| !graph.readers(value).is_empty())
+                && outputs.all(|&value| self.is_unread(value));
+            if is_unread {
+                self.gone.insert(node);
+            }
+        }
+    }
+
+    /// Whether no remaining node reads a value.
+    fn is_unread(&self, value: ValueId) -> bool {
+        let graph = &self.analysis.graph;
+        let mut readers = graph.readers(value).iter();
+        !self.read.contains(graph.value_name(value)) && readers.all(|reader| self.is_gone(reader))
+    }
+
+    /// Whether a reader is removed, or reads another value.
+    fn is_gone(&self, reader: &Reader) -> bool {
+        match *reader {
+            Reader::Node { node, input } => {
+                self.gone.contains(&node) || self.replaced.contains(&(node, input))
+            }
+            _ => false,
         }
     }
 
@@ -196,12 +230,12 @@ impl<'l> Left<'l> {
                 return true;
             }
             for reader in readers {
-                let Reader::Node { node, input } = *reader else {
-                    return true;
-                };
-                if self.gone.contains(&node) || self.replaced.contains(&(node, input)) {
+                if self.is_gone(reader) {
                     continue;
                 }
+                let Reader::Node { node, .. } = *reader else {
+                    return true;
+                };
                 let made = graph.outputs(node).iter().flatten().copied();
                 if !made
                     .clone()

@@ -284,8 +284,13 @@ impl<'m> Maker<'m> {
 
     /// Adds a node that computes the mean over axes.
     pub(crate) fn mean(&mut self, value: &str, axes: &[i64], keep: bool) -> String {
+        self.reduce("ReduceMean", value, axes, keep)
+    }
+
+    /// Adds a node that reduces axes.
+    pub(crate) fn reduce(&mut self, op: &str, value: &str, axes: &[i64], keep: bool) -> String {
         self.listed(
-            "ReduceMean",
+            op,
             value,
             vec![int("keepdims", i64::from(keep))],
             ("axes", axes),

@@ -10,8 +10,9 @@
 use crate::analysis::Analysis;
 use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId};
+use crate::passes::placement::factor::ResizeFactor;
 use crate::passes::placement::layer::{ChannelOperator, again};
-use crate::passes::placement::resize::{Enlarged, ResizeFactor};
+use crate::passes::placement::resize::Enlarged;
 use crate::passes::placement::{PlacementMove, WorkTerm, are_in_one_body, places};
 use crate::shape::facts::{extent, same_shape};
 

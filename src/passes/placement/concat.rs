@@ -17,7 +17,8 @@ use crate::ir::builder::{Maker, int};
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::passes::placement::before_resize::pays;
-use crate::passes::placement::resize::{Enlarged, ResizeFactor};
+use crate::passes::placement::factor::ResizeFactor;
+use crate::passes::placement::resize::Enlarged;
 
 /// The least number of channels whose product is worth an additional sum.
 const LEAST: usize = 8;

@@ -6,10 +6,14 @@
 //! nothing itself. A move is made only if the number of products falls for all possible extents.
 //! `docs/placement.md` has the algebra.
 
+mod association;
 mod before_resize;
 mod concat;
+mod copies;
+mod factor;
 mod grouped_heads;
 mod layer;
+mod padding;
 mod phases;
 mod pooling;
 mod resize;
@@ -52,6 +56,8 @@ const RULES: &[PlacementRule] = &[
     phases::find,
     concat::find,
     grouped_heads::find,
+    association::find,
+    padding::find,
     before_resize::find,
 ];
 

@@ -18,7 +18,8 @@ use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::CONV;
 use crate::onnx::proto::{AttributeProto, AttributeType};
 use crate::onnx::tensor::DataType;
-use crate::passes::placement::resize::{Enlarged, ResizeFactor};
+use crate::passes::placement::factor::ResizeFactor;
+use crate::passes::placement::resize::Enlarged;
 use crate::recipe::Recipe;
 
 /// The rank of an image. DepthToSpace allows no other rank.

@@ -1,12 +1,13 @@
-//! Moves a mean over places before the linear operators whose results it averages.
+//! Moves a mean or a sum over places before the linear operators whose results it adds up.
 //!
 //! Before: `mean(W·x + b)`. After: `W·mean(x) + b`. The mean is an AveragePool with strides, a
-//! GlobalAveragePool or a ReduceMean. On the way to a linear operator it also passes sums, term by
-//! term, and products with an operand that is constant over all averaged places.
+//! GlobalAveragePool, a ReduceMean or a ReduceSum. On the way to a linear operator it also passes
+//! sums, term by term, and products with an operand that is constant over all averaged places.
 //!
-//! This is exact, because both are linear, one over channels and one over places. A bias, or an
-//! operand that is constant over the places, passes if the weights of each mean add up to 1. It
-//! does not pass if the mean counts the zeros around the image.
+//! This is exact, because both are linear, one over channels and one over places. An operand that
+//! is constant over the places is multiplied by the sum of the weights, which is 1 for a mean, and
+//! the number of places for a ReduceSum. If this sum is unknown, or differs between places, as
+//! where zeros around the image count, no bias passes.
 
 use super::layer::{ChannelOperator, again, are_all, is_wide};
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};
@@ -16,6 +17,7 @@ use crate::analysis::node_view::At;
 use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::AVERAGE_POOL;
+use crate::recipe::Recipe;
 use crate::shape::facts::{Shape, extent, same};
 
 /// The largest number of operators in a row that the mean passes.
@@ -35,8 +37,8 @@ struct Mean {
     axes: Vec<usize>,
     /// Whether these axes stay, with fewer places.
     keeps_axes: bool,
-    /// Whether the weights of each mean add up to 1.
-    adds_up_to_one: bool,
+    /// The sum of the weights of each mean, if it is equal for all.
+    sum_of_weights: Option<usize>,
     /// The number of places that each mean averages. `None` if it averages all places.
     taps: Option<usize>,
     /// The least factor between the numbers of places before and after the mean. `None` if one
@@ -109,7 +111,7 @@ impl Mean {
         let mean = match analysis.graph.domain_op(node) {
             ("", "AveragePool") => average_pool(&at),
             ("", "GlobalAveragePool") => global_average_pool(&at),
-            ("", "ReduceMean") => reduce_mean(&at),
+            ("", "ReduceMean" | "ReduceSum") => reduction(&at),
             _ => None,
         };
         let output = analysis.graph.only_output(node)?;
@@ -146,7 +148,7 @@ impl Mean {
         if let Some(layer) = ChannelOperator::read(analysis, node) {
             let pays =
                 layer.rank == shape.len() && !self.axes.contains(&layer.axis) && self.pays(&layer);
-            let stays = !layer.has_bias || self.adds_up_to_one;
+            let stays = !layer.has_bias || self.sum_of_weights == Some(1);
             let below = analysis
                 .facts
                 .shape(layer.value)
@@ -165,7 +167,7 @@ impl Mean {
                 [(one, is_same[0]), (other, is_same[1])]
             }
             ("Mul", [true, false]) => [(one, true), (other, false)],
-            ("Add" | "Sub", [true, false] | [false, true]) if self.adds_up_to_one => {
+            ("Add" | "Sub", [true, false] | [false, true]) if self.sum_of_weights.is_some() => {
                 [(one, is_same[0]), (other, is_same[1])]
             }
             _ => return None,
@@ -242,9 +244,9 @@ impl Mean {
             PassedNode::Same(value) => graph.value_name(*value).to_owned(),
             PassedNode::Mean(value) => {
                 let name = graph.value_name(*value);
-                if graph.is(self.node, "ReduceMean") {
+                if let Some(op @ ("ReduceMean" | "ReduceSum")) = graph.op(self.node) {
                     let axes: Vec<i64> = self.axes.iter().map(|&axis| axis as i64).collect();
-                    return maker.mean(name, &axes, true);
+                    return maker.reduce(op, name, &axes, true);
                 }
                 again(analysis, (self.node, 0), name, maker)
             }
@@ -253,11 +255,26 @@ impl Mean {
                 layer.on(analysis, &value, maker)
             }
             PassedNode::Pair(node, terms) => {
-                let [one, other] = terms
-                    .each_ref()
-                    .map(|term| self.write(analysis, term, maker));
-                maker.op(graph.node(*node).op_type(), &[&one, &other], vec![])
+                let op = graph.node(*node).op_type();
+                let is_sum = matches!(op, "Add" | "Sub");
+                let [one, other] = terms.each_ref().map(|term| match term {
+                    PassedNode::Same(value) if is_sum => self.added_up(analysis, *value, maker),
+                    term => self.write(analysis, term, maker),
+                });
+                maker.op(op, &[&one, &other], vec![])
             }
+        }
+    }
+
+    /// Writes the sum of a value that is constant over the places, with the weights of a mean.
+    fn added_up(&self, analysis: &Analysis, value: ValueId, maker: &mut Maker) -> String {
+        let name = analysis.graph.value_name(value);
+        match (self.sum_of_weights, analysis.facts.data_type(value)) {
+            (Some(count), Some(data_type)) if count != 1 => {
+                let count = maker.floats(data_type, &Recipe::number(count as f64, 0));
+                maker.op("Mul", &[name, &count], vec![])
+            }
+            _ => name.to_owned(),
         }
     }
 
@@ -335,12 +352,13 @@ fn average_pool(at: &At) -> Option<Mean> {
     let is_narrow = (0..kernel.len())
         .all(|axis| pads[axis].saturating_add(pads[kernel.len() + axis]) < kernel[axis]);
     let fewer = product(&strides).filter(|&fewer| fewer > 1 && is_narrow)?;
+    let is_mean = !counts_border && !rounds_up && meet_the_image(at).ok()?;
     Some(Mean {
         node: at.node,
         value: at.input(0).ok()?,
         axes: (SPACE..rank).collect(),
         keeps_axes: true,
-        adds_up_to_one: !counts_border && !rounds_up && meet_the_image(at).ok()?,
+        sum_of_weights: is_mean.then_some(1),
         taps: Some(product(&kernel)?),
         fewer: Some(fewer),
     })
@@ -363,23 +381,30 @@ fn global_average_pool(at: &At) -> Option<Mean> {
         value: at.input(0).ok()?,
         axes: (SPACE..rank).collect(),
         keeps_axes: true,
-        adds_up_to_one: true,
+        sum_of_weights: Some(1),
         taps: None,
         fewer: None,
     })
 }
 
-/// Reads a ReduceMean.
-fn reduce_mean(at: &At) -> Option<Mean> {
+/// Reads a ReduceMean or a ReduceSum.
+fn reduction(at: &At) -> Option<Mean> {
     at.only_attributes(&["axes", "keepdims", "noop_with_empty_axes"])
         .ok()?;
-    let (axes, keeps_axes) = at.reduction(at.rank(0).ok()?).ok()?;
+    let shape = at.shape(0).ok()?;
+    let (axes, keeps_axes) = at.reduction(shape.len()).ok()?;
+    let sum_of_weights = match at.graph.is(at.node, "ReduceMean") {
+        true => Some(1),
+        false => axes.iter().try_fold(1_usize, |count, &axis| {
+            count.checked_mul(extent(&shape[axis])?)
+        }),
+    };
     (!axes.is_empty()).then_some(Mean {
         node: at.node,
         value: at.input(0).ok()?,
         axes,
         keeps_axes,
-        adds_up_to_one: true,
+        sum_of_weights,
         taps: None,
         fewer: None,
     })

@@ -14,6 +14,8 @@ use crate::ir::axes::axes;
 use crate::ir::builder::{Maker, int};
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::{attributes, factors_at};
+use crate::passes::placement::copies;
+use crate::passes::placement::factor::ResizeFactor;
 use crate::passes::placement::layer::again;
 use crate::shape::facts::{Shape, extent, same};
 
@@ -23,28 +25,6 @@ const HAS_COORDINATES: i64 = 11;
 /// The largest multiple with which an unknown extent is compared.
 const MOST_TIMES: usize = 16;
 
-/// The factor by which an axis becomes longer.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum ResizeFactor {
-    /// The extent stays.
-    Same,
-    /// An integer factor above 1, at every extent.
-    Times(usize),
-    /// Another factor above 1, at the only extent.
-    Larger(f64),
-}
-
-impl ResizeFactor {
-    /// The ratio of the number of places after the Resize to that before.
-    fn ratio(self) -> f64 {
-        match self {
-            ResizeFactor::Same => 1.0,
-            ResizeFactor::Times(times) => times as f64,
-            ResizeFactor::Larger(ratio) => ratio,
-        }
-    }
-}
-
 /// The way in which places are computed from those before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResizeMode {
@@ -53,7 +33,7 @@ enum ResizeMode {
     Cubic,
 }
 
-/// A Resize or an Upsample that makes at least one axis longer and none shorter.
+/// A Resize, Upsample, Tile or Expand that makes at least one axis longer and none shorter.
 pub(super) struct Enlarged {
     /// The node.
     pub node: NodeId,
@@ -75,6 +55,9 @@ impl Enlarged {
         let graph = &analysis.graph;
         let (node, _) = graph.producer(value)?;
         let at = analysis.at(node);
+        if let Some(factors) = copies::factors(&at) {
+            return Self::copying(&at, factors);
+        }
         let is_upsample = match graph.domain_op(node) {
             ("", "Upsample") => true,
             ("", "Resize") if at.opset() >= HAS_COORDINATES => false,
@@ -108,7 +91,7 @@ impl Enlarged {
         let has_plain_weights = !at.flag("antialias", false).ok()? && !excludes_outside;
         let factors = factors(&at)?;
         let enlarges = factors.iter().any(|&factor| factor != ResizeFactor::Same);
-        enlarges.then(|| Enlarged {
+        let enlarged = Enlarged {
             node,
             value: graph.input(node, 0).unwrap_or(value),
             factors,
@@ -116,7 +99,32 @@ impl Enlarged {
             mode,
             coordinates: coordinates.to_owned(),
             nearest: nearest.to_owned(),
+        };
+        (enlarges && enlarged.keeps_other_axes()).then_some(enlarged)
+    }
+
+    /// A Tile or an Expand with these factors.
+    fn copying(at: &At, factors: Vec<ResizeFactor>) -> Option<Self> {
+        let enlarges = factors.iter().any(|&factor| factor != ResizeFactor::Same);
+        enlarges.then_some(Enlarged {
+            node: at.node,
+            value: at.input(0).ok()?,
+            factors,
+            adds_up_to_one: true,
+            mode: ResizeMode::Nearest,
+            coordinates: String::new(),
+            nearest: String::new(),
         })
+    }
+
+    /// Whether axes with a factor of 1 stay. With half a place added to each coordinate, they are
+    /// interpolated, or shifted by a place.
+    fn keeps_other_axes(&self) -> bool {
+        match self.mode {
+            _ if self.coordinates != "tf_half_pixel_for_nn" => true,
+            ResizeMode::Nearest => self.index_is_quotient(1),
+            _ => false,
+        }
     }
 
     /// Whether each place is a copy of a place before.
@@ -199,6 +207,9 @@ impl Enlarged {
         maker: &mut Maker,
     ) -> Option<String> {
         let at = analysis.at(self.node);
+        if analysis.graph.is(self.node, "Expand") {
+            return copies::expand(&at, value, (axis, count), self.factors.len(), maker);
+        }
         let Some(sizes) = at.input(3).ok() else {
             return Some(again(analysis, (self.node, 0), value, maker));
         };

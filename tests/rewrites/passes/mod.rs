@@ -1,5 +1,6 @@
 //! Passes other than the folding of affines.
 
+pub mod association;
 pub mod attention;
 pub mod canonicalize;
 pub mod demand;

@@ -154,6 +154,51 @@ fn conv_moves_after_global_average_pool_and_reduce_mean() {
     assert_moves(&large.replace("batch 6", "batch 64"), "pooling", &squeezed);
 }
 
+#[test]
+fn conv_moves_after_reduce_sum_of_known_extents() {
+    let sum = "ints all 2 = 2 3\n y = ReduceSum(c, all)";
+    let moved = ["Relu", "ReduceSum", "Conv"];
+    assert_moves(&pooled("", sum), "pooling", &moved);
+    assert_moves(
+        &pooled("", sum).replace("6 4 4", "6 h 4"),
+        "pooling",
+        &moved,
+    );
+    // The bias of the operator itself would have to be multiplied by the number of places.
+    assert_stays(&pooled(", b", sum));
+}
+
+#[test]
+fn reduce_sum_multiplies_a_bias_by_the_number_of_tokens() {
+    let sum = |tokens: &str| {
+        format!(
+            "input x batch {tokens} 128
+             weight w 128 256
+             shift b 256
+             ints second 1 = 1
+             s = Sigmoid(x)
+             h = MatMul(s, w)
+             a = Add(h, b)
+             y = ReduceSum(a, second)
+             output y"
+        )
+    };
+    let before = model(&sum("5"));
+    let after = fused(&before);
+    let moved = after.plan.placed.iter().any(Placed::is_moved);
+    assert!(moved, "{}", print(&after.model));
+    same(&before, &after.model, 1e-6);
+    let proof = prove(
+        &before,
+        &after.model,
+        &after.plan.tensors,
+        &Default::default(),
+    );
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+    // An unknown number of biases.
+    assert_stays(&sum("tokens"));
+}
+
 /// The last layer of a network of tokens, and the mean of all.
 fn tokens(layer: &str, mean: &str) -> String {
     format!(
@@ -408,6 +453,17 @@ fn pointwise_conv_moves_before_resize() {
 }
 
 #[test]
+fn pointwise_conv_stays_after_resize_that_shifts_channels() {
+    // By the definition, half a place is added along axes with a factor of 1 too, and rounded.
+    let shifted =
+        "f) mode=nearest coordinate_transformation_mode=tf_half_pixel_for_nn nearest_mode=";
+    assert_moves(&resized("", &format!("{shifted}floor")), "resize", RESIZED);
+    assert_stays(&resized("", &format!("{shifted}ceil")));
+    let between = "f) mode=linear coordinate_transformation_mode=tf_half_pixel_for_nn";
+    assert_stays(&resized("", between));
+}
+
+#[test]
 fn pointwise_conv_moves_before_resize_with_computed_sizes() {
     let text = "input x batch 16 3 4
          ints first 2 = 0 1
@@ -520,4 +576,88 @@ fn portable_target_moves_pooling_only() {
             .len(),
         1
     );
+}
+
+/// A product of tokens that are copied.
+fn copied(copy: &str, layer: &str) -> String {
+    format!(
+        "input x batch 1 8
+         ints n 3 = 1 5 1
+         weight w 8 6
+         shift t 5 1
+         r = Relu(x)
+         c = {copy}
+         {layer}
+         output y"
+    )
+}
+
+#[test]
+fn matmul_moves_before_tile_and_expand() {
+    let layer = "y = MatMul(c, w)";
+    for copy in ["Expand(r, n)", "Tile(r, n)"] {
+        let op = copy.split('(').next().unwrap();
+        let placed = assert_moves(&copied(copy, layer), "resize", &["Relu", "MatMul", op]);
+        let products = |places: usize| format!("{}·batch", 8 * 6 * places);
+        assert_eq!([placed.before, placed.after], [products(5), products(1)]);
+        // Each copy has a summand of its own.
+        let own = "m = MatMul(c, w)\n y = Add(m, t)";
+        assert_moves(&copied(copy, own), "resize", &["Relu", "MatMul", op, "Add"]);
+    }
+    // Channels are copied.
+    let channels = copied("Tile(r, n)", "y = MatMul(c, w)").replace("1 5 1", "1 1 2");
+    assert_stays(&channels.replace("w 8 6", "w 16 6"));
+    // Another reader needs the copies.
+    let also = copied("Tile(r, n)", "y = MatMul(c, w)\n z = Relu(c)");
+    assert_stays(&also.replace("output y", "output y z"));
+}
+
+/// A product of windows of an image whose extents a Pad changes.
+fn windows(pad: &str, layer: &str) -> String {
+    format!(
+        "input x batch 5 5 32
+         ints p 8 = 0 0 0 0 0 1 1 0
+         const one = 1
+         ints parts 6 = -1 3 2 3 2 32
+         ints rows 3 = -1 4 32
+         weight w 32 32
+         shift b 32
+         r = Relu(x)
+         q = Pad(r, p{pad}
+         a = Reshape(q, parts)
+         t = Transpose(a) perm=[0,1,3,2,4,5]
+         u = Reshape(t, rows)
+         {layer}
+         output y"
+    )
+}
+
+#[test]
+fn matmul_moves_before_pad_of_windows() {
+    let layer = "m = MatMul(u, w)\n y = Add(m, b)";
+    let expected = [
+        "Relu",
+        "MatMul",
+        "Pad",
+        "Reshape",
+        "Transpose",
+        "Reshape",
+        "Add",
+    ];
+    for pad in [")", ") mode=reflect", ") mode=edge"] {
+        let placed = assert_moves(&windows(pad, layer), "padding", &expected);
+        assert_eq!(placed.after, format!("{}·batch", 32 * 32 * 25), "{pad}");
+    }
+}
+
+#[test]
+fn matmul_stays_after_pad_of_other_numbers_or_of_channels() {
+    assert_stays(&windows(", one)", "y = MatMul(u, w)"));
+    let channels = "input x batch 5 31\n ints p 6 = 0 0 0 0 0 1\n weight w 32 32
+         r = Relu(x)\n q = Pad(r, p)\n y = MatMul(q, w)\n output y";
+    assert_stays(channels);
+    // Zeros around the image do not become the bias.
+    let biased = "input x 5 32\n ints p 4 = 0 0 1 0\n weight w 32 32\n shift b 32
+         r = Relu(x)\n q = Pad(r, p)\n y = Gemm(q, w, b)\n output y";
+    assert_stays(biased);
 }

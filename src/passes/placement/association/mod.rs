@@ -1,0 +1,260 @@
+//! Multiplies few rows with the weight of a projection, instead of projecting all tokens.
+//!
+//! Before: queries `q·(x·W + b)ᵀ`, or a mean `p·(x·W + b)` of values, with x in `[B, N, C]`, W in
+//! `[C, H·D]` and M rows of q and p for each of H heads. After: `(q·Wᵀ)·xᵀ + q·bᵀ`, and
+//! `(p·x)·W + b`. A class token, or the last token, is one row. Then it costs `H·C` products for
+//! each token, instead of `C·H·D` for the projection.
+//!
+//! This is exact, because products of matrices are associative, for each head with its columns of
+//! W. The bias of a mean passes if the weights of the mean add up to 1, such as those of a Softmax.
+//! Rows of all heads are rows of one matrix in the product with x, which all heads share.
+//!
+//! All readers of the projection must be such products, since the projection would stay otherwise.
+
+mod projection;
+
+use super::layer::ChannelOperator;
+use super::{PlacementMove, WorkTerm, are_in_one_body, places};
+use crate::affine::row_stochastic::add_up_to_one;
+use crate::analysis::Analysis;
+use crate::ir::NodeId;
+use crate::ir::builder::Maker;
+use crate::onnx::tensor::DataType;
+use crate::recipe::Recipe;
+use crate::shape::facts::{extent, same};
+use projection::Projection;
+
+/// The name of this rule.
+const RULE: &str = "association";
+
+/// The rank of both operands: samples, heads, rows, columns.
+const HEADS: usize = 4;
+
+/// The number of tokens for which an open extent counts where the products are compared.
+const MANY: usize = 1 << 12;
+
+/// The least number of products to save for each sample, since the new operators take time.
+const LEAST: usize = 1 << 18;
+
+/// The parts of an attention that read a projection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ProjectionRole {
+    /// The projection has tokens as columns: `q·kᵀ`.
+    Keys,
+    /// The projection has tokens as rows: `p·v`.
+    Values,
+}
+
+/// A product of few rows and a projection.
+struct FewRows<'a> {
+    analysis: &'a Analysis<'a>,
+    node: NodeId,
+    operator: &'a ChannelOperator,
+    projection: Projection,
+    role: ProjectionRole,
+    heads: usize,
+    /// The number of rows of each head.
+    rows: usize,
+    /// The number of channels of each head.
+    width: usize,
+}
+
+/// Finds a product of few rows and a projection.
+pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
+    let graph = &analysis.graph;
+    if graph.domain_op(node) != ("", "MatMul")
+        || analysis.facts.rank(graph.input(node, 1)?)? != HEADS
+    {
+        return None;
+    }
+    let operator = projection::operator_before(analysis, graph.input(node, 1)?)?;
+    let operands = projection::operands(analysis, &operator)?;
+    let products: Vec<FewRows> = operands
+        .into_iter()
+        .map(|(node, projection)| FewRows::read(analysis, &operator, node, projection))
+        .collect::<Option<_>>()?;
+    let nodes: Vec<NodeId> = products.iter().map(|product| product.node).collect();
+    if !pays(&operator, &products, analysis)
+        || !are_in_one_body(graph, &[&nodes[..], &[operator.node]].concat())
+    {
+        return None;
+    }
+    let own = products.iter().find(|product| product.node == node)?;
+    own.placed()
+}
+
+/// Whether the products without the projection cost less for two tokens, and at most half for the
+/// known number of tokens, or for many.
+fn pays(operator: &ChannelOperator, products: &[FewRows], analysis: &Analysis) -> bool {
+    let tokens = analysis.facts.extent(operator.value, 1);
+    let [few, many] = [2, MANY].map(|open| tokens.unwrap_or(open));
+    let [before, after] = work(operator, products, many);
+    let [least_before, least_after] = work(operator, products, few);
+    least_after < least_before
+        && after.saturating_mul(2) <= before
+        && before.saturating_sub(after) >= LEAST
+}
+
+/// The number of products for each sample before and after the move.
+fn work(operator: &ChannelOperator, products: &[FewRows], tokens: usize) -> [usize; 2] {
+    let mut before = operator.products.saturating_mul(tokens);
+    let mut after = 0_usize;
+    for product in products {
+        let rows = product.heads.saturating_mul(product.rows);
+        before = before.saturating_add(rows.saturating_mul(tokens).saturating_mul(product.width));
+        let row = operator.channels[0].saturating_mul(tokens.saturating_add(product.width));
+        after = after.saturating_add(rows.saturating_mul(row));
+    }
+    [before, after]
+}
+
+impl<'a> FewRows<'a> {
+    /// Reads a product. `None` if its extents are not known, or if the bias does not pass.
+    fn read(
+        analysis: &'a Analysis,
+        operator: &'a ChannelOperator,
+        node: NodeId,
+        projection: Projection,
+    ) -> Option<Self> {
+        let at = analysis.at(node);
+        let [left, right] = [at.shape(0).ok()?, at.shape(1).ok()?];
+        let source = analysis.facts.shape(operator.value)?;
+        let has_heads = left.len() == HEADS && right.len() == HEADS;
+        let has_samples = has_heads
+            && same(&left[0], &source[0])
+            && same(&right[0], &source[0])
+            && projection.samples.is_none_or(|samples| samples == 0);
+        let heads = extent(right.get(1)?)?;
+        if !has_samples || extent(&left[1]) != Some(heads) {
+            return None;
+        }
+        let role = match projection.tokens {
+            2 => ProjectionRole::Values,
+            3 => ProjectionRole::Keys,
+            _ => return None,
+        };
+        let passes = role == ProjectionRole::Keys
+            || projection.bias.is_none()
+            || add_up_to_one(&at, 0, HEADS - 1);
+        let width = if role == ProjectionRole::Keys { 2 } else { 3 };
+        let (rows, width) = (extent(&left[2])?, extent(&right[width])?);
+        passes.then_some(FewRows {
+            analysis,
+            node,
+            operator,
+            projection,
+            role,
+            heads,
+            rows,
+            width,
+        })
+    }
+
+    fn placed(&self) -> Option<PlacementMove> {
+        let (analysis, operator) = (self.analysis, self.operator);
+        let graph = &analysis.graph;
+        let mut maker = Maker::new(graph, self.node);
+        match self.role {
+            ProjectionRole::Keys => self.write_keys(&mut maker)?,
+            ProjectionRole::Values => self.write_values(&mut maker)?,
+        }
+        let inner = operator.channels[0];
+        let rows = self.heads * self.rows;
+        let tokens = places(analysis, operator.value, operator.axis)?;
+        let samples = tokens[..1].to_vec();
+        let before = [WorkTerm::new(
+            (inner * self.heads + rows) * self.width,
+            tokens.clone(),
+        )];
+        let after = [
+            WorkTerm::new(rows * inner, tokens),
+            WorkTerm::new(rows * inner * self.width, samples),
+        ];
+        Some(PlacementMove::new(
+            analysis,
+            (RULE, self.node),
+            vec![self.node],
+            maker,
+            graph.only_output(self.node)?,
+            [&before, &after],
+        ))
+    }
+
+    /// Writes `(q·Wᵀ)·xᵀ + q·bᵀ`.
+    fn write_keys(&self, maker: &mut Maker) -> Option<()> {
+        let queries = self.name(0)?;
+        let weight = self.weight(maker)?;
+        let wide = maker.op("MatMul", &[queries, &weight], vec![]);
+        let rows = self.merged(&wide, maker);
+        let columns = maker.transpose(self.tokens(), &[0, 2, 1]);
+        let product = maker.op("MatMul", &[&rows, &columns], vec![]);
+        let product = self.divided(&product, maker);
+        if let Some(bias) = self.bias(maker)? {
+            let shift = maker.op("MatMul", &[queries, &bias], vec![]);
+            maker.op("Add", &[&product, &shift], vec![]);
+        }
+        Some(())
+    }
+
+    /// Writes `(p·x)·W + b`.
+    fn write_values(&self, maker: &mut Maker) -> Option<()> {
+        let rows = self.merged(self.name(0)?, maker);
+        let means = maker.op("MatMul", &[&rows, self.tokens()], vec![]);
+        let means = self.divided(&means, maker);
+        let weight = self.weight(maker)?;
+        let product = maker.op("MatMul", &[&means, &weight], vec![]);
+        if let Some(bias) = self.bias(maker)? {
+            maker.op("Add", &[&product, &bias], vec![]);
+        }
+        Some(())
+    }
+
+    /// Writes the rows of all heads as rows of one matrix for each sample.
+    fn merged(&self, rows: &str, maker: &mut Maker) -> String {
+        maker.reshape(rows, &[0, (self.heads * self.rows) as i64, -1])
+    }
+
+    /// Writes the rows of one matrix as rows of each head.
+    fn divided(&self, rows: &str, maker: &mut Maker) -> String {
+        maker.reshape(rows, &[0, self.heads as i64, self.rows as i64, -1])
+    }
+
+    fn name(&self, slot: usize) -> Option<&'a str> {
+        let graph = &self.analysis.graph;
+        Some(graph.value_name(graph.input(self.node, slot)?))
+    }
+
+    /// The name of the value that is projected.
+    fn tokens(&self) -> &'a str {
+        self.analysis.graph.value_name(self.operator.value)
+    }
+
+    /// Stores the weight, with a matrix for each head.
+    fn weight(&self, maker: &mut Maker) -> Option<String> {
+        let weight = self.analysis.graph.input(self.operator.node, 1)?;
+        let matrices = without_sample(&self.projection.weight)?;
+        let name = self.analysis.graph.value_name(weight);
+        Some(maker.weight(self.data_type()?, &matrices, name, vec![1]))
+    }
+
+    /// Stores the bias, if there is one.
+    fn bias(&self, maker: &mut Maker) -> Option<Option<String>> {
+        let Some(bias) = &self.projection.bias else {
+            return Some(None);
+        };
+        let bias = without_sample(bias)?;
+        Some(Some(maker.floats(self.data_type()?, &bias)))
+    }
+
+    fn data_type(&self) -> Option<DataType> {
+        let graph = &self.analysis.graph;
+        self.analysis
+            .facts
+            .data_type(graph.input(self.operator.node, 1)?)
+    }
+}
+
+/// Removes the axis of the only sample.
+fn without_sample(constant: &Recipe) -> Option<Recipe> {
+    constant.reshape(constant.shape().get(1..)?)
+}

@@ -1,0 +1,194 @@
+//! Projections `x·W + b` of tokens x, in the layout that a product of matrices reads.
+//!
+//! Layout operators do not mix tokens. So the projection in another layout is the product of x and
+//! the weight in that layout, with the channels of x in place of the tokens.
+
+use crate::analysis::Analysis;
+use crate::analysis::node_view::At;
+use crate::ir::axes::axis as counted;
+use crate::ir::{NodeId, Reader, ValueId};
+use crate::ops::axes::{AxisRead, reads};
+use crate::passes::placement::layer::ChannelOperator;
+use crate::recipe::Recipe;
+use crate::shape::facts::extent;
+
+/// The rank of tokens: samples, tokens, channels.
+const TOKENS: usize = 3;
+
+/// The largest number of operators between a projection and the product that reads it.
+const DEPTH: usize = 16;
+
+/// A value that is a projection in some layout.
+#[derive(Clone)]
+pub(super) struct Projection {
+    value: ValueId,
+    /// The axis of the samples. `None` if there is only one sample.
+    pub samples: Option<usize>,
+    /// The axis of the tokens.
+    pub tokens: usize,
+    /// The weight in this layout, with one sample, and the channels of x in place of the tokens.
+    pub weight: Recipe,
+    /// The bias in this layout, with one sample and one token.
+    pub bias: Option<Recipe>,
+}
+
+/// The operator that projects the tokens of a value, whose layout is another one now.
+pub(super) fn operator_before(analysis: &Analysis, value: ValueId) -> Option<ChannelOperator> {
+    let graph = &analysis.graph;
+    let mut value = value;
+    for _ in 0..DEPTH {
+        let (node, _) = graph.producer(value)?;
+        if graph.is(node, "MatMul") {
+            let operator = ChannelOperator::read(analysis, node)?;
+            return (operator.rank == TOKENS).then_some(operator);
+        }
+        let at = analysis.at(node);
+        let slot = match graph.op(node)? {
+            "Add" => 1 - at.constant_operand()?,
+            _ => 0,
+        };
+        value = at.input(slot).ok()?;
+    }
+    None
+}
+
+/// The products of matrices that read a projection as their second operand, each with the
+/// projection in the layout of this operand. `None` if another node reads the projection.
+pub(super) fn operands(
+    analysis: &Analysis,
+    operator: &ChannelOperator,
+) -> Option<Vec<(NodeId, Projection)>> {
+    let graph = &analysis.graph;
+    let mut open = vec![Projection::of(analysis, operator)?];
+    let mut found = vec![];
+    while let Some(projection) = open.pop() {
+        for reader in graph.readers(projection.value) {
+            let &Reader::Node { node, input } = reader else {
+                return None;
+            };
+            if graph.domain_op(node) == ("", "MatMul") && input == 1 {
+                found.push((node, projection.clone()));
+            } else {
+                open.extend(projection.passed(analysis, node, input)?);
+            }
+        }
+    }
+    Some(found)
+}
+
+impl Projection {
+    /// The result of a linear operator on tokens.
+    fn of(analysis: &Analysis, operator: &ChannelOperator) -> Option<Self> {
+        let [inner, outer] = operator.channels;
+        let samples = analysis.facts.extent(operator.value, 0);
+        let weight = analysis.at(operator.node).constant(1).ok()?;
+        Some(Projection {
+            value: analysis.graph.only_output(operator.node)?,
+            samples: (samples != Some(1)).then_some(0),
+            tokens: 1,
+            weight: weight.reshape(&[1, inner, outer])?,
+            bias: None,
+        })
+    }
+
+    /// The outputs of a node that adds the bias or changes the layout. `None` for another node.
+    fn passed(&self, analysis: &Analysis, node: NodeId, input: usize) -> Option<Vec<Self>> {
+        let (graph, at) = (&analysis.graph, analysis.at(node));
+        if graph.domain_op(node) == ("", "Add") {
+            return Some(vec![self.shifted(&at, input)?]);
+        }
+        if input != 0 {
+            return None;
+        }
+        let mut outputs = vec![];
+        for (slot, output) in graph.outputs(node).iter().enumerate() {
+            if let Some(value) = output.filter(|&value| !graph.readers(value).is_empty()) {
+                outputs.push(self.laid_out(&at, slot, value)?);
+            }
+        }
+        Some(outputs)
+    }
+
+    /// The sum with a constant that has one number for each channel.
+    fn shifted(&self, at: &At, input: usize) -> Option<Self> {
+        let bias = at.constant(1 - input).ok()?;
+        let channels = *self.weight.shape().last()?;
+        let is_first = self.bias.is_none() && self.tokens == 1 && self.weight.rank() == TOKENS;
+        let fits = bias.len() == channels && bias.shape().last() == Some(&channels);
+        (is_first && fits).then_some(())?;
+        Some(Projection {
+            value: at.output(0).ok()?,
+            bias: Some(bias.reshape(&[1, 1, channels])?),
+            ..self.clone()
+        })
+    }
+
+    /// The output of a layout operator.
+    fn laid_out(&self, at: &At, slot: usize, value: ValueId) -> Option<Self> {
+        let shape = at.output_shape(slot).ok()?;
+        let read: Vec<AxisRead> = (0..shape.len())
+            .map(|axis| reads(at, slot, axis).first().copied())
+            .collect::<Option<_>>()?;
+        let tokens = place_of(&read, self.tokens)?;
+        let samples = match self.samples {
+            Some(samples) => Some(place_of(&read, samples)?),
+            None => None,
+        };
+        let mut extents = vec![];
+        for (axis, dim) in shape.iter().enumerate() {
+            let is_one = axis == tokens || Some(axis) == samples;
+            extents.push(if is_one { 1 } else { extent(dim)? });
+        }
+        let bias = match &self.bias {
+            Some(bias) => Some(moved(at, &read, bias, &extents)?),
+            None => None,
+        };
+        extents[tokens] = self.weight.shape()[self.tokens];
+        Some(Projection {
+            value,
+            samples,
+            tokens,
+            weight: moved(at, &read, &self.weight, &extents)?,
+            bias,
+        })
+    }
+}
+
+/// The axis of the output that reads this axis of the input, place by place.
+fn place_of(read: &[AxisRead], axis: usize) -> Option<usize> {
+    read.iter().position(|&read| read == AxisRead::Same(axis))
+}
+
+/// A constant after a layout operator. `extents` are those of the result.
+fn moved(at: &At, read: &[AxisRead], constant: &Recipe, extents: &[usize]) -> Option<Recipe> {
+    match at.graph.domain_op(at.node) {
+        ("", "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze") => constant.reshape(extents),
+        ("", "Transpose") => constant.transpose(&at.permutation(constant.rank()).ok()?),
+        ("", "Slice" | "Split") => cut(read, constant, extents),
+        ("", "Gather") => gathered(at, constant, extents),
+        _ => None,
+    }
+}
+
+/// A constant after a Slice or a Split.
+fn cut(read: &[AxisRead], constant: &Recipe, extents: &[usize]) -> Option<Recipe> {
+    let mut result = constant.clone();
+    for (axis, read) in read.iter().enumerate() {
+        if let &AxisRead::Strided { start, step, .. } = read {
+            let places = (0..extents[axis]).map(|place| Some(start + place * step));
+            result = result.pick(axis, places)?;
+        }
+    }
+    Some(result)
+}
+
+/// A constant after a Gather with constant indices.
+fn gathered(at: &At, constant: &Recipe, extents: &[usize]) -> Option<Recipe> {
+    let along = counted(at.attr("axis", 0).ok()?, constant.rank()).ok()?;
+    let whole = *constant.shape().get(along)?;
+    let mut places = vec![];
+    for place in at.ints(1).ok()?? {
+        places.push(Some(counted(place, whole).ok()?));
+    }
+    constant.pick(along, places)?.reshape(extents)
+}

@@ -1,0 +1,23 @@
+//! The factor by which an axis becomes longer.
+
+/// The factor by which an axis becomes longer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum ResizeFactor {
+    /// The extent stays.
+    Same,
+    /// An integer factor above 1, at every extent.
+    Times(usize),
+    /// Another factor above 1, at the only extent.
+    Larger(f64),
+}
+
+impl ResizeFactor {
+    /// The ratio of the number of places after the Resize to that before.
+    pub(super) fn ratio(self) -> f64 {
+        match self {
+            ResizeFactor::Same => 1.0,
+            ResizeFactor::Times(times) => times as f64,
+            ResizeFactor::Larger(ratio) => ratio,
+        }
+    }
+}
