@@ -7,6 +7,7 @@ mod common;
 mod enclose;
 mod generate;
 mod mutate;
+mod placements;
 mod powers;
 mod slices;
 mod streams;
@@ -128,6 +129,18 @@ fn random_streams_are_scaled_exactly() {
 fn random_sliced_graphs_compute_equal_results() {
     let counts = each(300, slices::check);
     assert!(3 * counts["cut"] > counts["model"], "{counts:?}");
+}
+
+#[test]
+fn random_placements_compute_equal_results() {
+    let counts = each(4000, placements::check);
+    for rule in [
+        "pooling", "phases", "concat", "resize", "nearest", "heads", "demand",
+    ] {
+        let moved = counts.get(&format!("moved by {rule}"));
+        assert!(moved.is_some(), "no work moves by {rule}: {counts:?}");
+    }
+    assert!(10 * counts["run"] > counts["model"], "{counts:?}");
 }
 
 #[test]

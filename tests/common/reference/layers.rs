@@ -54,6 +54,7 @@ fn resized(call: &Call) -> Result<ArrayD<f64>> {
                 "half_pixel" => (o as f64 + 0.5) / factor - 0.5,
                 "asymmetric" => o as f64 / factor,
                 "tf_half_pixel_for_nn" => (o as f64 + 0.5) / factor,
+                "align_corners" if to == 1 => 0.0,
                 "align_corners" => o as f64 * (from as f64 - 1.0) / (to as f64 - 1.0),
                 _ => anyhow::bail!("places by {place}"),
             };
