@@ -1,4 +1,6 @@
-"""Latencies of models in onnxruntime and in tract, as ratios to the first of them: interleaved rounds, one thread.
+"""Times of models in onnxruntime, OpenVINO and tract, as ratios to the first of them: interleaved rounds, one thread.
+
+Of onnxruntime and OpenVINO, it is the CPU time of the process, in which other work on the machine does not count.
 
 A ratio is of latencies within one round; its median over all rounds is given with the 95 % interval of a bootstrap.
 """
@@ -29,13 +31,14 @@ def write_between(document, mark, lines):
 
 
 def session(path, optimise=True):
-    """A model in onnxruntime, on one thread."""
+    """A model in onnxruntime, on one thread: a path, or the bytes of a model."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     if not optimise:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    model = path if isinstance(path, bytes) else str(path)
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def times(sessions, feed, rounds, seed=0):
@@ -44,9 +47,9 @@ def times(sessions, feed, rounds, seed=0):
     orders = np.random.default_rng(seed)
     for round in range(len(taken)):
         for which in orders.permutation(len(sessions)):
-            start = time.perf_counter()
+            start = time.process_time()
             sessions[which].run(None, feed)
-            taken[round, which] = time.perf_counter() - start
+            taken[round, which] = time.process_time() - start
     return taken[2:]
 
 
