@@ -14,8 +14,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use crate::affine::materialize::{Change, Edit, Failed};
 use crate::affine::plan::{Removal, Stored};
 use crate::analysis::Analysis;
-use crate::ir::{NodeId, Reader, ValueId};
+use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::refusal::{Reason, Refusal};
+use crate::shape::facts::extent;
 
 /// Computes by how many bytes each stored tensor makes the model larger.
 pub(crate) fn growth(
@@ -82,6 +83,19 @@ pub(crate) fn beyond(stored: &[Stored], growth: &[u64], allowed: f64, weights: u
 
 fn bytes_of(places: &[usize], growth: &[u64]) -> u64 {
     places.iter().map(|&place| growth[place]).sum()
+}
+
+/// Whether a tensor has at least two axes longer than 1.
+fn is_array(shape: &[usize]) -> bool {
+    shape.iter().filter(|&&extent| extent > 1).count() >= 2
+}
+
+/// Whether a reader is a sum.
+fn adds(graph: &Graph, reader: Reader) -> bool {
+    match reader {
+        Reader::Node { node, .. } => matches!(graph.domain_op(node), ("", "Add" | "Sub")),
+        _ => false,
+    }
 }
 
 /// The constants of a model that remain after edits.
@@ -174,7 +188,7 @@ impl<'l> Left<'l> {
     fn takes(&mut self, tensor: &Stored) -> Option<u64> {
         let shape = tensor.recipe.shape();
         let replaced = self.analysis.graph.value(tensor.replaces.as_deref()?)?;
-        if shape.iter().filter(|&&extent| extent > 1).count() < 2 {
+        if !is_array(shape) {
             return None;
         }
         let sources = self.sources(replaced);
@@ -182,8 +196,12 @@ impl<'l> Left<'l> {
             .iter()
             .map(|&source| self.analysis.constants.stored_bytes(source))
             .sum();
-        // A result of constant folding counts at most with the size of its operands.
-        let mut bytes = before.min(tensor.data_type.byte_size(shape.iter().product())? as u64);
+        let mut bytes = tensor.data_type.byte_size(shape.iter().product())? as u64;
+        // A table of a sum may become larger than its operands. A result of constant folding counts
+        // at most with the size of its operands.
+        if sources != [replaced] || !self.is_table_of_sums(replaced) {
+            bytes = bytes.min(before);
+        }
         for source in sources {
             if !self.free.contains_key(&source) {
                 let goes = !self.is_read(source);
@@ -201,6 +219,15 @@ impl<'l> Left<'l> {
             (bytes, *room) = (bytes - taken, *room - taken);
         }
         Some(bytes)
+    }
+
+    /// Whether a constant has several axes longer than 1, and only sums read it.
+    fn is_table_of_sums(&self, constant: ValueId) -> bool {
+        let Analysis { graph, facts, .. } = self.analysis;
+        let shape = facts.shape(constant).unwrap_or_default();
+        let extents: Vec<usize> = shape.iter().filter_map(extent).collect();
+        let mut readers = graph.readers(constant).iter();
+        is_array(&extents) && readers.all(|&reader| adds(graph, reader))
     }
 
     /// Finds the tensors of the model from which a constant is computed. If it is not computed,

@@ -242,8 +242,14 @@ impl Planner<'_> {
     /// The folds that need a new Add with one scalar for each place.
     pub(crate) fn adds_by_place<'w>(&self, propagation: &'w Propagation) -> Vec<&'w Fold> {
         let mut folds: Vec<&Fold> = propagation.folds.iter().collect();
-        folds.retain(|fold| self.is_by_place(fold) && self.overlay.bias_add(fold.node).is_none());
+        folds.retain(|fold| self.is_by_place(fold) && !self.has_add(fold));
         folds
+    }
+
+    /// Whether a fold is on an Add of a constant, or on an operator before one.
+    fn has_add(&self, fold: &Fold) -> bool {
+        let is_add = matches!(self.overlay.graph.domain_op(fold.node), ("", "Add" | "Sub"));
+        is_add || self.overlay.bias_add(fold.node).is_some()
     }
 
     /// The refusal of a fold that gains nothing.

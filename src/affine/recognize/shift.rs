@@ -1,8 +1,10 @@
-//! Shift: a constant that is added or subtracted before a linear operator, which absorbs it, or
-//! after a linear operator or a normalizer that has an input for it.
+//! Shift: a constant that is added or subtracted before a linear operator, which absorbs it, after a
+//! linear operator or a normalizer that has an input for it, or before a movement and another sum
+//! with a constant, as the bias of relative positions is added before the mask of windows.
 
+use crate::affine::Affine;
 use crate::affine::recognize::scalar::is_of_extents;
-use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
+use crate::affine::recognize::{Family, Kind, Normalizer, Part, Site, View};
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
@@ -10,24 +12,56 @@ use crate::onnx::tensor::DataType;
 /// The largest number of movements before a linear operator.
 const MOVES: usize = 8;
 
+const KIND: Kind = Kind::new("shift", Family::Scale);
+
 /// Any other chain that adds a constant: before linear operators, in several operators, or after an
 /// operator that can absorb the constant.
 pub(super) struct Shift;
 
 impl Normalizer for Shift {
     fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
-        let chain = view.chain(node)?;
-        let is_float = view
-            .facts
-            .data_type(chain.output)
-            .is_some_and(DataType::is_float);
-        let shifts = chain.affine.has_no_scale() && !chain.affine.has_no_shift();
-        let is_more = chain.nodes.len() > 1
-            || are_linear(view, chain.output, MOVES)
-            || has_place(view, chain.input, chain.nodes[0]);
-        (is_float && shifts && is_more && !is_of_extents(view, chain.input))
-            .then(|| chain.site(view, Kind::new("shift", Family::Scale)))
+        chain_of_shifts(view, node).or_else(|| table_before_sum(view, node))
     }
+}
+
+fn chain_of_shifts(view: &View, node: NodeId) -> Option<Site> {
+    let chain = view.chain(node)?;
+    let is_float = view
+        .facts
+        .data_type(chain.output)
+        .is_some_and(DataType::is_float);
+    let shifts = chain.affine.has_no_scale() && !chain.affine.has_no_shift();
+    let is_more = chain.nodes.len() > 1
+        || are_linear(view, chain.output, MOVES)
+        || has_place(view, chain.input, chain.nodes[0]);
+    (is_float && shifts && is_more && !is_of_extents(view, chain.input))
+        .then(|| chain.site(view, KIND))
+}
+
+/// A table that is added before a movement and another sum with a constant.
+fn table_before_sum(view: &View, node: NodeId) -> Option<Site> {
+    let graph = view.graph;
+    let at = view.at(node);
+    let (slot, output) = (at.constant_operand()?, graph.only_output(node)?);
+    let is_float = view.facts.data_type(output).is_some_and(DataType::is_float);
+    let is_added = graph.is(node, "Add") && at.only_attributes(&[]).is_ok();
+    let keeps_shape = at.shape(1 - slot).ok()? == at.output_shape(0).ok()?;
+    if !is_float || !is_added || !keeps_shape || !leads_to_sum(view, output) {
+        return None;
+    }
+    let table = at.numbers(slot).ok()?.align(at.output_rank(0).ok()?)?;
+    let name = graph.name(node).to_owned();
+    let part = Part {
+        affine: Affine::shift(table),
+        input: graph.input(node, 1 - slot)?,
+        output,
+        nodes: vec![node],
+        resets: vec![],
+    };
+    Some(Site {
+        post: Some(part),
+        ..Site::new(KIND, name, vec![node])
+    })
 }
 
 /// Whether all readers of a value are linear, possibly after movements.
@@ -58,6 +92,24 @@ fn leads_to_linear(view: &View, node: NodeId, moves: usize) -> bool {
             .graph
             .only_output(node)
             .is_some_and(|output| are_linear(view, output, moves - 1))
+}
+
+/// Whether a value is only read by an operator that adds a constant, after one or more movements.
+fn leads_to_sum(view: &View, mut value: ValueId) -> bool {
+    let graph = view.graph;
+    for moves in 0..=MOVES {
+        let Some((node, slot)) = graph.only_reader(value) else {
+            return false;
+        };
+        if matches!(graph.op(node), Some("Add" | "Sub")) {
+            return moves > 0 && view.at(node).is_constant(1 - slot);
+        }
+        match graph.only_output(node) {
+            Some(output) if slot == 0 && graph.is_movement(node) => value = output,
+            _ => return false,
+        }
+    }
+    false
 }
 
 /// Whether a value comes from an operator that can absorb a constant summand, possibly through

@@ -2,13 +2,14 @@
 //! drops some of them and zeros are concatenated before them.
 
 use ndarray::arr1;
+use unfold::FuseOptions;
 use unfold::onnx::{DataType, Model, tensor};
 use unfold::refusal::Reason;
 
 use crate::affine::linear_branches::becomes;
 use crate::common::text::model;
-use crate::common::{Attr, attribute};
-use crate::{fused, kept};
+use crate::common::{Attr, attribute, is_proved_or_listed, operators, portable};
+use crate::{fused, kept, same};
 
 /// The scores of one layer of attention: those of keys, and shifted ones of positions, with biases of their own.
 const SCORES: &str = "weight wq 8 8
@@ -151,4 +152,43 @@ fn scale_passes_slice_of_an_unknown_extent_backward() {
     becomes(&model(text), &["MatMul", "Slice", "Sigmoid"]);
     let seen = model(&format!("{text}\no = Sigmoid(l)\noutput o"));
     assert_eq!(kept(&seen).1, Some(Reason::OtherReader));
+}
+
+/// Scores of windows, with the bias of relative positions and the mask of the windows.
+fn masked_windows(mask: &str, windows: &str) -> Model {
+    model(&format!(
+        "input q N 2 3 4
+         input k N 2 4 3
+         weight bias 1 2 3 3
+         weight mask {mask}
+         ints apart 5 = {windows}
+         ints together 4 = -1 2 3 3
+         s = MatMul(q, k)
+         b = Add(s, bias)
+         w = Reshape(b, apart)
+         m = Add(mask, w)
+         r = Reshape(m, together)
+         y = Softmax(r) axis=-1
+         output y"
+    ))
+}
+
+#[test]
+fn relative_position_bias_and_window_mask_become_one_table() {
+    let before = masked_windows("1 4 1 3 3", "-1 4 2 3 3");
+    let grown = FuseOptions {
+        max_growth: f64::INFINITY,
+        ..portable()
+    };
+    let fused = unfold::fuse(&before, &grown).unwrap();
+    same(&before, &fused.model, 2e-6);
+    assert!(is_proved_or_listed(&before, &fused).is_ok());
+    let expected = ["MatMul", "Reshape", "Add", "Reshape", "Softmax"];
+    assert_eq!(operators(&fused.model), expected);
+    let none = FuseOptions {
+        max_growth: 0.0,
+        ..portable()
+    };
+    let kept = unfold::fuse(&before, &none).unwrap();
+    assert_eq!(operators(&kept.model), operators(&before));
 }
