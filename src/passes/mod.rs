@@ -8,6 +8,7 @@
 //! | [`simplify`] | identity elimination, CSE, DCE, constant and branch folding |
 //! | [`layout`] | merges and cancels Transposes, Reshapes, Slices and Concats |
 //! | [`demand`] | moves selections of places up, before the work that they leave out |
+//! | `packed_products` | finds and divides one product of queries, keys and values |
 //! | [`placement`] | moves linear work to where values have the fewest places |
 //! | [`mod@slice`] | splits independent regions into parts, which bounds the memory of activations |
 //! | [`legalize`] | writes the forms that engines fuse |
@@ -18,6 +19,7 @@ pub(crate) mod half;
 pub(crate) mod inline;
 pub(crate) mod legalize;
 pub(crate) mod movement;
+mod packed_products;
 pub(crate) mod placement;
 pub(crate) mod simplify;
 pub(crate) mod slice;

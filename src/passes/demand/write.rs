@@ -12,7 +12,7 @@ use crate::analysis::Analysis;
 use crate::ir::axes::axis as counted;
 use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId};
-use crate::onnx::proto::NodeProto;
+use crate::passes::packed_products::rename;
 use crate::recipe::Recipe;
 use crate::shape::facts::extent;
 
@@ -139,18 +139,6 @@ fn aligned(analysis: &Analysis, maker: &mut Maker, value: ValueId, rank: usize) 
     let data_type = analysis.facts.data_type(value).filter(|it| it.is_float())?;
     let recipe = constant(analysis, value)?.align(rank)?;
     Some(maker.floats(data_type, &recipe))
-}
-
-/// Renames a value in a node that outputs or reads it.
-pub(super) fn rename(node: &mut NodeProto, from: &str, to: &str) {
-    for name in node
-        .input
-        .iter_mut()
-        .chain(&mut node.output)
-        .filter(|name| *name == from)
-    {
-        to.clone_into(name);
-    }
 }
 
 /// Writes a node of the region on narrow operands.

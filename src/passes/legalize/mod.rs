@@ -11,6 +11,7 @@ pub(crate) mod rms_reciprocal_to_div;
 mod strip_value_info;
 mod target;
 mod unflatten_rows;
+mod unpack_products;
 
 pub use target::Target;
 

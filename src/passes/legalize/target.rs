@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     layer_before_windows, matmul_add_to_gemm, rms_norm_operator, strip_value_info, unflatten_rows,
+    unpack_products,
 };
 use crate::affine::materialize::Edit;
 use crate::analysis::Analysis;
@@ -65,12 +66,19 @@ impl Target {
     pub(crate) fn engine_form_edits(self, analysis: &Analysis) -> Vec<Edit> {
         match self {
             Target::Portable => vec![],
-            Target::Cpu | Target::Onnxruntime => rms_norm_operator::edits(analysis),
-            Target::Tract => [
-                layer_before_windows::edits(analysis),
+            Target::Cpu | Target::Onnxruntime => [
+                unpack_products::edits(analysis),
                 rms_norm_operator::edits(analysis),
             ]
             .concat(),
+            Target::Tract => {
+                // A layer moves before windows only if nothing else reads them.
+                let mut products = layer_before_windows::edits(analysis);
+                if products.is_empty() {
+                    products = unpack_products::edits(analysis);
+                }
+                [products, rms_norm_operator::edits(analysis)].concat()
+            }
         }
     }
 

@@ -146,8 +146,10 @@ fn split_parts(
     let (mut parts, mut nodes) = (vec![], vec![split]);
     for &part in analysis.graph.outputs(split) {
         let part = part.filter(|&part| analysis.facts.extent(part, along) == Some(1))?;
-        let (made, node) =
-            squeezed(analysis, part, along, rank).or_else(|| reshaped(analysis, part))?;
+        let (made, node) = match squeeze_after(analysis, part, along, rank) {
+            Some((made, node)) => (WithoutAxis::Squeezed(made), node),
+            None => reshaped(analysis, part)?,
+        };
         parts.push(made);
         nodes.push(node);
     }
@@ -174,12 +176,12 @@ fn gathered(
 }
 
 /// The result and the node of a Squeeze of one axis that is the only reader of a value.
-fn squeezed(
+pub(crate) fn squeeze_after(
     analysis: &Analysis,
     part: ValueId,
     along: usize,
     rank: usize,
-) -> Option<(WithoutAxis, NodeId)> {
+) -> Option<(ValueId, NodeId)> {
     let (node, 0) = analysis.graph.only_reader(part)? else {
         return None;
     };
@@ -188,10 +190,7 @@ fn squeezed(
         return None;
     };
     let is_one = analysis.graph.is(node, "Squeeze") && axis(named, rank) == Ok(along);
-    is_one.then_some((
-        WithoutAxis::Squeezed(analysis.graph.only_output(node)?),
-        node,
-    ))
+    is_one.then_some((analysis.graph.only_output(node)?, node))
 }
 
 /// The result and the node of a Reshape that is the only reader of a value and copies no extents.

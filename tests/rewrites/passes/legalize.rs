@@ -30,7 +30,7 @@ fn products(shape: &str, bias: &str) -> Model {
 }
 
 /// The result for an engine: equal, proved, and stable.
-fn for_engine(target: Target, model: &Model) -> Model {
+pub(super) fn for_engine(target: Target, model: &Model) -> Model {
     let options = FuseOptions {
         target,
         ..options()

@@ -15,4 +15,5 @@ pub mod masked_slices;
 pub mod placement;
 pub mod simplify;
 pub mod slice;
+pub mod unpack_products;
 pub mod upgrade_opset;
