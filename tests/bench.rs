@@ -13,7 +13,14 @@ use serde_json::Value;
 use tempfile::{TempDir, tempdir};
 use unfold::onnx::Model;
 
-const VARIANTS: [&str; 5] = ["LN twin", "as exported", "fused", "portable", "floor"];
+const VARIANTS: [&str; 6] = [
+    "LN twin",
+    "as exported",
+    "fused",
+    "portable",
+    "floor",
+    "sliced",
+];
 
 fn digits(kind: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("models/digits/{kind}-dynamo.onnx"))
@@ -182,7 +189,7 @@ fn unknown_network_or_variant_is_a_one_line_error() {
         "--reference",
         "nosuch",
     ]);
-    let there = "there are LN twin, as exported, fused, portable, floor\n";
+    let there = "there are LN twin, as exported, fused, portable, floor, sliced\n";
     assert_eq!(
         (code, line),
         (

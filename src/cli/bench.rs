@@ -171,7 +171,8 @@ fn print_overview(report: &Report) -> std::io::Result<()> {
 fn subject(models: &[String]) -> Result<(String, Vec<Variant>, Vec<ReportedSite>)> {
     if let [model] = models {
         let (name, model) = open(model)?;
-        let (variants, sites) = bench_variants::variants(&model)?;
+        let (mut variants, sites) = bench_variants::variants(&model)?;
+        variants.extend(bench_variants::sliced(&model)?);
         return Ok((name, variants, sites));
     }
     let mut variants = vec![];

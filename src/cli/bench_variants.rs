@@ -8,7 +8,7 @@ use unfold::baselines::{self, Baselines};
 use unfold::bench::Variant;
 use unfold::onnx::Model;
 use unfold::report::ReportedSite;
-use unfold::{FuseOptions, Fused};
+use unfold::{FuseOptions, Fused, MemoryGoal, Slicing};
 
 use super::sites::{self, AffineOutcome, Row};
 
@@ -17,8 +17,9 @@ const AS_EXPORTED: &str = "as exported";
 const FUSED: &str = "fused";
 const PORTABLE: &str = "portable";
 const FLOOR: &str = "floor";
+const SLICED: &str = "sliced";
 
-/// The names of the variants.
+/// The names of the variants of each network of `bench zoo`.
 pub(crate) const NAMES: [&str; 5] = [LN_TWIN, AS_EXPORTED, FUSED, PORTABLE, FLOOR];
 
 /// The definitions of the variants, for the help text.
@@ -28,7 +29,8 @@ Baselines of a model:
   as exported  the file
   fused        the result of `unfold fuse`, by default with `--target cpu`
   portable     the result with `--target portable`, where that is another model
-  floor        the file without its normalizers, to show their cost";
+  floor        the file without its normalizers, to show their cost
+  sliced       the result with `--memory min`, if that cuts anything; only for a single model";
 
 /// The definitions of the variants in a sentence of the report; `None` for models that a user
 /// named.
@@ -42,10 +44,15 @@ pub(crate) fn defined(variants: &[Variant]) -> Option<String> {
     } else {
         ""
     };
+    let sliced = if has(SLICED) {
+        "; sliced is that with --memory min"
+    } else {
+        ""
+    };
     let target = Target::default();
     Some(format!(
         "{LN_TWIN} has a LayerNorm in place of every other normalizer; {FUSED} is the result of `unfold \
-         fuse`, --target {target}{portable}; {FLOOR} is the file without its normalizers."
+         fuse`, --target {target}{portable}{sliced}; {FLOOR} is the file without its normalizers."
     ))
 }
 
@@ -81,6 +88,23 @@ pub(crate) fn variants(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>
     }
     all.push(variant(FLOOR, floor, &normalizers));
     Ok((all, sites))
+}
+
+/// The model folded with the lowest peak that slices reach; `None` if nothing is cut.
+pub(crate) fn sliced(model: &Model) -> Result<Option<Variant>> {
+    let options = FuseOptions {
+        slicing: Slicing {
+            memory: Some(MemoryGoal::Min),
+            ..Slicing::default()
+        },
+        ..FuseOptions::default()
+    };
+    let fused = unfold::fuse(model, &options)?;
+    let memory = fused.plan.memory.as_ref();
+    if memory.is_none_or(|memory| memory.cuts.is_empty()) {
+        return Ok(None);
+    }
+    named(SLICED, fused.model).map(Some)
 }
 
 /// The sites of a model with their outcomes.
