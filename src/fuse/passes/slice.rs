@@ -6,10 +6,11 @@ use crate::fuse::pass::{Context, Effect, Pass};
 use crate::fuse::plan_log::PlanLog;
 use crate::onnx::Model;
 use crate::passes::legalize::Target;
-use crate::passes::slice::{SLICING, sliced};
+use crate::passes::slice::{SLICING, sliced, sliced_by_default};
 use crate::provenance::Provenance;
 
-/// Runs independent regions part by part, with `--memory` or `--slice`.
+/// Runs independent regions part by part, with `--memory` or `--slice`. Attention of which a mask
+/// hides many scores is cut by default.
 pub(crate) struct SlicePass;
 
 impl Pass for SlicePass {
@@ -18,7 +19,7 @@ impl Pass for SlicePass {
     }
 
     fn description(&self) -> &'static str {
-        "cuts independent regions into parts, with --memory or --slice"
+        "cuts independent regions into parts: masked attention, and others with --memory or --slice"
     }
 
     fn aliases(&self) -> &'static [&'static str] {
@@ -27,13 +28,22 @@ impl Pass for SlicePass {
 
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
         let slicing = context.settings.slicing;
-        if log.plan.memory.is_some() || !slicing.is_wanted() {
+        if log.plan.memory.is_some() {
             return Ok(Effect::Nothing);
         }
-        (context.settings.tell)("slice", 0, 1);
-        let analysis = context.analysis()?;
         let obstacle = obstacle(context.settings.target, context.model());
-        let (mut change, edits) = sliced(analysis, slicing, obstacle);
+        let analysis = context.analysis()?;
+        let planned = match slicing.is_wanted() {
+            true => {
+                (context.settings.tell)("slice", 0, 1);
+                Some(sliced(analysis, slicing, obstacle))
+            }
+            false if obstacle.is_some() => None,
+            false => sliced_by_default(analysis),
+        };
+        let Some((mut change, edits)) = planned else {
+            return Ok(Effect::Nothing);
+        };
         let mut made = None;
         if !edits.is_empty() {
             match context

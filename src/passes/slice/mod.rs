@@ -25,11 +25,11 @@ mod search;
 mod sizes;
 mod write;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 pub use goal::{MemoryGoal, Slicing};
 use schedule::{PlannedCut, with_cuts};
-use search::CutSearch;
+use search::{CutSearch, has_masked_scores};
 
 use crate::affine::materialize::Edit;
 use crate::affine::plan::{CutRegion, HeldValue, MemoryChange};
@@ -72,8 +72,32 @@ pub(crate) fn sliced(
         change.keep_whole(&reason);
         return (change, vec![]);
     }
-    let cuts = chosen_cuts(&search, wanted);
-    let Some(after) = with_cuts(analysis, &plan, &cuts) else {
+    applied(&search, &chosen_cuts(&search, wanted), change)
+}
+
+/// Plans the slices that each engine on a CPU runs faster: those of attention with many scores of
+/// which a mask hides some. `None` if there is no such attention.
+pub(crate) fn sliced_by_default(analysis: &Analysis) -> Option<(MemoryChange, Vec<Edit>)> {
+    let has_masks = has_body(analysis).is_none() && has_masked_scores(analysis);
+    let sized = has_masks.then(|| sizes::sized(analysis.graph.model(), &BTreeMap::new()))?;
+    let at_sizes = Analysis::new(&sized).ok()?;
+    let plan = MemoryPlan::new(&at_sizes);
+    let search = CutSearch::new(analysis, &plan);
+    let mut change = unchanged_peak(&search, &plan);
+    change.before = change.after;
+    change.reason = unknown_size(analysis, &plan);
+    let cuts = search.masked();
+    (!cuts.is_empty()).then(|| applied(&search, &cuts, change))
+}
+
+/// The effect of cuts, and their edits.
+fn applied(
+    search: &CutSearch,
+    cuts: &[PlannedCut],
+    change: MemoryChange,
+) -> (MemoryChange, Vec<Edit>) {
+    let analysis = search.analysis;
+    let Some(after) = with_cuts(analysis, search.plan, cuts) else {
         return (change, vec![]);
     };
     let change = MemoryChange {
@@ -81,7 +105,7 @@ pub(crate) fn sliced(
         goal: change.goal,
         reason: change.reason,
         cuts: cuts.iter().map(|cut| reported_cut(analysis, cut)).collect(),
-        ..unchanged_peak(&search, &after)
+        ..unchanged_peak(search, &after)
     };
     let edits = cuts.iter().filter_map(|cut| edit(analysis, cut));
     (change, edits.collect())

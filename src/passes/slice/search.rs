@@ -7,6 +7,7 @@ use super::keys::{KeyAxis, VisibleByScores};
 use super::region::{SliceRegion, grow};
 use super::schedule::{PlannedCut, with_cuts};
 use crate::analysis::Analysis;
+use crate::analysis::masks::visible_keys;
 use crate::analysis::memory_plan::{MemoryPlan, Peak};
 use crate::ir::{NodeId, ValueId};
 use crate::shape::facts::extent;
@@ -34,6 +35,14 @@ const TRIED: usize = 4;
 /// The limits of regions, as fractions of the bytes of the value from which the region grows.
 /// Smaller values are on its border.
 const LIMITS: &[f64] = &[0.75, 0.5, 0.24, 0.12, 0.05];
+
+/// By default, an attention is cut if a mask hides some of its scores, and if it has at least this
+/// many bytes of scores. Fewer scores stay in the cache of a core.
+const MANY_SCORES: u64 = 4 << 20;
+
+/// The number of parts of such an attention, in which 7/16 of the scores of a causal attention are
+/// left out. More parts leave few more out, and have smaller products.
+const MASKED_PARTS: usize = 8;
 
 /// The state of a search for cuts.
 pub(super) struct CutSearch<'s> {
@@ -115,6 +124,33 @@ impl<'s> CutSearch<'s> {
             }
         }
         cuts
+    }
+
+    /// Cuts each attention with many scores of which a mask hides some.
+    pub(super) fn masked(&self) -> Vec<PlannedCut> {
+        let mut cuts: Vec<PlannedCut> = vec![];
+        for &node in self.analysis.graph.order() {
+            let Some(scores) = softmax_input(self.analysis, node) else {
+                continue;
+            };
+            if self.plan.buffers[scores.index()].bytes >= MANY_SCORES {
+                let best = self.best_masked_cut(&cuts, scores);
+                cuts = best.map_or(cuts, |choice| choice.cuts);
+            }
+        }
+        cuts
+    }
+
+    /// The cuts with one more cut around scores, which leaves out the most of them.
+    fn best_masked_cut(&self, cuts: &[PlannedCut], scores: ValueId) -> Option<CutChoice> {
+        let taken = taken(cuts);
+        let regions = self.regions(scores).into_iter();
+        let masked = regions.filter(|region| region.keys.is_some() && is_free(region, &taken));
+        let choices = masked.filter_map(|region| {
+            let parts = MASKED_PARTS.min(region.extent);
+            self.choice(cuts.to_vec(), cuts.len(), PlannedCut { parts, region })
+        });
+        choices.min_by_key(|choice| (choice.bytes, choice.added))
     }
 
     /// The cuts with one more cut around a value. Of all regions, it takes the one that holds the
@@ -287,6 +323,33 @@ impl<'s> CutSearch<'s> {
             Err(reason) => region.key_reason = Some(reason),
         }
     }
+}
+
+/// Whether a mask hides some of the scores that a softmax reads, of which there are many. Open
+/// extents count as 1.
+pub(super) fn has_masked_scores(analysis: &Analysis) -> bool {
+    let mut nodes = analysis.graph.order().iter();
+    nodes.any(|&node| hides_scores(analysis, node).is_some())
+}
+
+fn hides_scores(analysis: &Analysis, node: NodeId) -> Option<()> {
+    let scores = softmax_input(analysis, node)?;
+    let shape = analysis.facts.shape(scores)?;
+    let extents = shape.iter().map(|dim| extent(dim).unwrap_or(1));
+    let bytes = analysis
+        .facts
+        .data_type(scores)?
+        .byte_size(extents.product())?;
+    let axes = [shape.len().checked_sub(2)?, shape.len() - 1];
+    let is_masked =
+        bytes as u64 >= MANY_SCORES && matches!(visible_keys(analysis, scores, axes), Ok(Some(_)));
+    is_masked.then_some(())
+}
+
+/// The input of a softmax; `None` for another node.
+fn softmax_input(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
+    let input = analysis.graph.input(node, 0);
+    input.filter(|_| analysis.graph.is(node, "Softmax"))
 }
 
 /// The numbers of parts that are tried.

@@ -251,6 +251,65 @@ fn mask_of_each_head_leaves_out_what_all_heads_hide() {
     assert_eq!(keys_of_values(&after), [[0, 4], [0, 8]]);
 }
 
+/// Causal attention of two heads of 768 queries, with 4.7 MB of scores.
+fn large() -> Model {
+    let places: Vec<String> = (0..768).map(|place| place.to_string()).collect();
+    let places = places.join(" ");
+    model(&format!(
+        "input q 1 2 768 4
+        input k 1 2 4 768
+        input v 1 2 768 4
+        ints row 768 1 = {places}
+        ints column 768 = {places}
+        const far = -inf
+        s = MatMul(q, k)
+        c = Greater(column, row)
+        t = Where(c, far, s)
+        p = Softmax(t) axis=-1
+        y = MatMul(p, v)
+        output y"
+    ))
+}
+
+#[test]
+fn large_masked_attention_is_cut_by_default() {
+    let before = large();
+    let Fused {
+        model: after, plan, ..
+    } = unfold::fuse(&before, &FuseOptions::default()).unwrap();
+    let change = plan.memory.unwrap();
+    let [cut] = &change.cuts[..] else {
+        panic!("{change:?}");
+    };
+    // Of each pair of parts, the later one sees the earlier one, and not the other way around.
+    assert_eq!((cut.parts, cut.left_out), (8, 96 * 96 * 28));
+    assert!(change.after < change.before);
+    let proof = prove(&before, &after, &plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+    let again = unfold::fuse(&after, &FuseOptions::default()).unwrap();
+    assert_eq!(
+        (print(&again.model), again.plan.memory),
+        (print(&after), None)
+    );
+}
+
+#[test]
+fn large_masked_attention_stays_whole_for_any_engine_and_on_request() {
+    let portable = FuseOptions {
+        target: unfold::Target::Portable,
+        ..FuseOptions::default()
+    };
+    let skipping = FuseOptions {
+        skip: vec!["slicing".into()],
+        ..FuseOptions::default()
+    };
+    for options in [portable, skipping] {
+        let fused = unfold::fuse(&large(), &options).unwrap();
+        assert_eq!(fused.plan.memory, None);
+        assert!(!operators(&fused.model).contains(&"Split"));
+    }
+}
+
 /// The cut of an attention, without a comparison of results.
 fn cut_alone(before: &Model) -> CutRegion {
     let options = FuseOptions {
