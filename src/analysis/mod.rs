@@ -5,7 +5,6 @@ pub(crate) mod axis_factors;
 pub(crate) mod broadcast;
 mod constant_marks;
 pub(crate) mod constants;
-pub(crate) mod masks;
 pub(crate) mod memory_plan;
 pub(crate) mod node_view;
 pub(crate) mod repeats;

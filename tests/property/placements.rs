@@ -198,7 +198,11 @@ impl<'t> PlacedModel<'t> {
         let inner = self.width();
         let kernel = self.tape.pick(&[1, 1, 3, 2]);
         let groups = self.tape.pick(&[1, 1, 2, inner]);
-        let group = if inner % groups == 0 { groups } else { 1 };
+        let group = if inner.is_multiple_of(groups) {
+            groups
+        } else {
+            1
+        };
         let outer = group * (1 + self.tape.below(3));
         let weight = self.constant(&[outer, inner / group, kernel, kernel], Role::Weight);
         let mut others = vec![weight];
@@ -387,10 +391,7 @@ impl<'t> PlacedModel<'t> {
     fn pad(&mut self) {
         let rank = self.shape.len();
         let mut pads = vec![0; 2 * rank];
-        let axis = (0..rank)
-            .filter(|&axis| axis != self.channels)
-            .last()
-            .unwrap_or(0);
+        let axis = (0..rank).rfind(|&axis| axis != self.channels).unwrap_or(0);
         pads[axis] = self.tape.below(2) as i64;
         pads[rank + axis] = 1;
         let list = self.ints(&pads);

@@ -17,19 +17,21 @@
 //! around a large value is cut into that many parts.
 
 mod axes;
-mod goal;
-mod keys;
+mod choose_cuts;
+mod hidden_keys;
+mod key_axis;
+mod masks;
+mod memory_goal;
 mod region;
 mod schedule;
-mod search;
 mod sizes;
 mod write;
 
 use std::collections::{BTreeMap, HashSet};
 
-pub use goal::{MemoryGoal, Slicing};
+use choose_cuts::{CutSearch, has_masked_scores};
+pub use memory_goal::{MemoryGoal, Slicing};
 use schedule::{PlannedCut, with_cuts};
-use search::{CutSearch, has_masked_scores};
 
 use crate::affine::materialize::Edit;
 use crate::affine::plan::{CutRegion, HeldValue, MemoryChange};

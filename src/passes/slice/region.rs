@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::axes::{PartRead, carried, reads};
-use super::keys::KeyAxis;
+use super::key_axis::KeyAxis;
 use crate::analysis::Analysis;
 use crate::analysis::memory_plan::is_read_by_nodes_alone;
 use crate::ir::{NodeId, Reader, ValueId};

@@ -16,9 +16,10 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::axes::{PartRead, carried, reads};
+use super::key_axis::KeyAxis;
+use super::masks::visible_keys;
 use super::region::{RegionNode, SliceRegion};
 use crate::analysis::Analysis;
-use crate::analysis::masks::visible_keys;
 use crate::ir::{NodeId, Reader, ValueId};
 
 /// Operators behind a softmax that keep 0 as 0.
@@ -39,65 +40,32 @@ pub(super) type Visible = Result<Option<Rc<Vec<Range<usize>>>>, String>;
 /// The visible keys of scores, by the value and the axes of its queries and keys.
 pub(super) type VisibleByScores = HashMap<(ValueId, [usize; 2]), Visible>;
 
-/// The keys that the parts of a region read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct KeyAxis {
-    /// For each place along the axis of the region, the keys that it sees.
-    visible: Rc<Vec<Range<usize>>>,
-    /// The number of keys.
-    pub keys: usize,
-    /// The axis of keys of each operand that has one, by its reader and slot.
-    operands: HashMap<(NodeId, usize), usize>,
-    /// The axis of keys of each value that is computed in the region.
-    within: HashMap<ValueId, usize>,
-}
-
-impl KeyAxis {
-    /// The axis of keys of a region. `None` if its mask hides no keys from any query.
-    ///
-    /// # Errors
-    /// The reason why hidden keys are computed.
-    pub(super) fn find(
-        analysis: &Analysis,
-        region: &SliceRegion,
-        known: &mut VisibleByScores,
-    ) -> Result<Option<Self>, String> {
-        let softmaxes = region.members.iter();
-        for member in softmaxes.filter(|member| analysis.graph.is(member.node, "Softmax")) {
-            let Some((scores, keys)) = scores(analysis, member) else {
-                continue;
-            };
-            let axes = [member.axis, keys];
-            let visible = known.entry((scores, axes)).or_insert_with(|| {
-                let visible = visible_keys(analysis, scores, axes)?;
-                Ok(visible.map(Rc::new))
-            });
-            if let Some(visible) = visible.clone()? {
-                return KeyFollower::new(analysis, region)
-                    .follow(member, keys, visible)
-                    .map(Some);
-            }
+/// The axis of keys of a region. `None` if its mask hides no keys from any query.
+///
+/// # Errors
+/// The reason why hidden keys are computed.
+pub(super) fn find_hidden_keys(
+    analysis: &Analysis,
+    region: &SliceRegion,
+    known: &mut VisibleByScores,
+) -> Result<Option<KeyAxis>, String> {
+    let softmaxes = region.members.iter();
+    for member in softmaxes.filter(|member| analysis.graph.is(member.node, "Softmax")) {
+        let Some((scores, keys)) = scores(analysis, member) else {
+            continue;
+        };
+        let axes = [member.axis, keys];
+        let visible = known.entry((scores, axes)).or_insert_with(|| {
+            let visible = visible_keys(analysis, scores, axes)?;
+            Ok(visible.map(Rc::new))
+        });
+        if let Some(visible) = visible.clone()? {
+            return KeyFollower::new(analysis, region)
+                .follow(member, keys, visible)
+                .map(Some);
         }
-        Ok(None)
     }
-
-    /// The keys that some place of a part sees.
-    pub(super) fn of_part(&self, places: Range<usize>) -> Range<usize> {
-        let visible = &self.visible[places];
-        let first = visible.iter().map(|keys| keys.start).min();
-        let last = visible.iter().map(|keys| keys.end).max();
-        first.unwrap_or(0)..last.unwrap_or(self.keys)
-    }
-
-    /// The axis of keys of an operand; `None` if it has none.
-    pub(super) fn of_operand(&self, node: NodeId, slot: usize) -> Option<usize> {
-        self.operands.get(&(node, slot)).copied()
-    }
-
-    /// The axis of keys of a value that is computed in the region; `None` if it has none.
-    pub(super) fn of_value(&self, value: ValueId) -> Option<usize> {
-        self.within.get(&value).copied()
-    }
+    Ok(None)
 }
 
 /// The input of a softmax and the axis that it normalizes, if its region has another axis.

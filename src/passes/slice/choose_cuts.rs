@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
-use super::keys::{KeyAxis, VisibleByScores};
+use super::hidden_keys::{VisibleByScores, find_hidden_keys};
+use super::masks::visible_keys;
 use super::region::{SliceRegion, grow};
 use super::schedule::{PlannedCut, with_cuts};
 use crate::analysis::Analysis;
-use crate::analysis::masks::visible_keys;
 use crate::analysis::memory_plan::{MemoryPlan, Peak};
 use crate::ir::{NodeId, ValueId};
 use crate::shape::facts::extent;
@@ -318,7 +318,7 @@ impl<'s> CutSearch<'s> {
 
     /// Finds the axis of keys of a region, if a mask hides some of them.
     fn find_keys(&self, region: &mut SliceRegion) {
-        match KeyAxis::find(self.analysis, region, &mut self.visible.borrow_mut()) {
+        match find_hidden_keys(self.analysis, region, &mut self.visible.borrow_mut()) {
             Ok(keys) => region.keys = keys,
             Err(reason) => region.key_reason = Some(reason),
         }
