@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use ndarray::ArrayD;
 
 use super::rounded::{
-    Binary, ErrorBound, Rounded, Unary, of_binary, of_products, of_rounding, of_unary,
+    Binary, ErrorBound, Rounded, Unary, of_binary, of_products, of_rounding, of_sums, of_unary,
 };
 use crate::analysis::Analysis;
 use crate::ir::{NodeId, ValueId};
@@ -145,6 +145,7 @@ impl<'c> ComputedConstants<'c> {
                 is_whole.then_some(ErrorBound::EXACT)
             }
             ("ReduceSum" | "ReduceMean", _) => self.sum(node, value, data_type),
+            ("ReduceL2", _) => self.euclidean_norm(node, value, data_type),
             ("MatMul", _) => self.product(node, value, data_type),
             (op, _) => self.element_wise(op, node, value, data_type),
         }
@@ -211,7 +212,29 @@ impl<'c> ComputedConstants<'c> {
         if magnitudes.shape() != result.shape() {
             return None;
         }
-        of_products([a.error, b.error], terms, &result, &magnitudes, data_type)
+        let [large_a, large_b] = [&a, &b].map(largest_magnitudes);
+        let carried = computed(&product, &[&large_a, &large_b]) - &magnitudes;
+        of_sums(&carried, terms, &result, &magnitudes, data_type)
+    }
+
+    /// The error of the root of a sum of squares.
+    fn euclidean_norm(
+        &self,
+        node: NodeId,
+        value: ValueId,
+        data_type: DataType,
+    ) -> Option<ErrorBound> {
+        let operand = self.rounded(self.analysis.graph.input(node, 0)?)?;
+        let result = self.analysis.constants.read(value).ok()?;
+        let terms = operand.values.len() / result.len().max(1);
+        let squares = result.mapv(|norm| norm * norm);
+        let errors = [operand.error; 2];
+        let error = of_products(errors, terms + 1, &squares, &squares, data_type)?;
+        let squares = Rounded {
+            values: squares,
+            error,
+        };
+        of_unary(Unary::Sqrt, &squares, &result, data_type)
     }
 
     fn element_wise(
@@ -232,10 +255,16 @@ impl<'c> ComputedConstants<'c> {
     }
 }
 
+/// The largest magnitudes that the elements may have without their errors.
+fn largest_magnitudes(side: &Rounded) -> ArrayD<f64> {
+    side.values.mapv(|value| value.abs() + side.error.at(value))
+}
+
 fn unary(op: &str) -> Option<Unary> {
     Some(match op {
         "Neg" => Unary::Neg,
         "Abs" => Unary::Abs,
+        "Relu" => Unary::Relu,
         "Sqrt" => Unary::Sqrt,
         "Reciprocal" => Unary::Reciprocal,
         "Exp" => Unary::Exp,

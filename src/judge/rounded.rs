@@ -116,6 +116,7 @@ pub(super) enum Binary {
 pub(super) enum Unary {
     Neg,
     Abs,
+    Relu,
     Sqrt,
     Reciprocal,
     Exp,
@@ -188,7 +189,8 @@ impl Unary {
     /// The error of a result, given the error of its operand.
     fn error(self, a: f64, result: f64, of_a: f64, to: FloatRounding) -> f64 {
         let carried = match self {
-            Self::Neg | Self::Abs => of_a,
+            Self::Relu if a + of_a <= 0.0 => 0.0,
+            Self::Neg | Self::Abs | Self::Relu => of_a,
             Self::Gentle => FRAC_2_SQRT_PI * of_a,
             Self::Exp => result.abs() * of_a.exp_m1(),
             Self::Sqrt if of_a <= a => of_a / (a.sqrt() + (a - of_a).sqrt()).max(f64::MIN_POSITIVE),
@@ -207,7 +209,7 @@ impl Unary {
 
     fn roundings(self) -> f64 {
         match self {
-            Self::Neg | Self::Abs => 0.0,
+            Self::Neg | Self::Abs | Self::Relu => 0.0,
             Self::Sqrt | Self::Reciprocal => ROUNDINGS,
             Self::Exp | Self::Log | Self::Gentle => ROUNDINGS * FUNCTION,
         }
@@ -215,7 +217,7 @@ impl Unary {
 
     fn is_exact(self, a: f64, result: f64) -> bool {
         match self {
-            Self::Neg | Self::Abs => true,
+            Self::Neg | Self::Abs | Self::Relu => true,
             Self::Sqrt => result.mul_add(result, -a) == 0.0,
             Self::Reciprocal => result.mul_add(a, -1.0) == 0.0,
             Self::Exp | Self::Log | Self::Gentle => false,
@@ -277,10 +279,25 @@ pub(super) fn of_products(
     magnitudes: &ArrayD<f64>,
     data_type: DataType,
 ) -> Option<ErrorBound> {
+    let relative = a.relative + b.relative + a.relative * b.relative;
+    let carried = magnitudes.mapv(|magnitude| relative * magnitude);
+    of_sums(&carried, terms, result, magnitudes, data_type)
+}
+
+/// Bounds the error of sums of `terms` terms. `carried` holds the errors that the terms bring, and `magnitudes` the sums
+/// of the terms' magnitudes.
+pub(super) fn of_sums(
+    carried: &ArrayD<f64>,
+    terms: usize,
+    result: &ArrayD<f64>,
+    magnitudes: &ArrayD<f64>,
+    data_type: DataType,
+) -> Option<ErrorBound> {
     let to = FloatRounding::new(data_type)?;
-    let part =
-        a.relative + b.relative + a.relative * b.relative + terms as f64 * ROUNDINGS * to.unit;
-    let errors = magnitudes.mapv(|magnitude| part * magnitude);
+    let part = terms as f64 * ROUNDINGS * to.unit;
+    let errors = Zip::from(carried)
+        .and(magnitudes)
+        .map_collect(|&carried, &magnitude| carried + part * magnitude);
     Some(ErrorBound::covering(result.iter().zip(&errors)))
 }
 

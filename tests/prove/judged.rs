@@ -255,3 +255,81 @@ fn scale_of_a_fused_product_is_a_product_of_two_scales() {
     );
     assert!(matches!(found, Judgement::Rounded { .. }), "{found:?}");
 }
+
+/// The judgement on a graph with a constant that its nodes compute, and the graph with these numbers stored.
+fn judged_with_stored(nodes: &str, shape: &str, numbers: &[f32]) -> Judgement {
+    let product = "y = MatMul(x, w2)\n output y";
+    let first = text::model(&format!("input x b 2\n {nodes}\n {product}"));
+    let numbers: Vec<String> = numbers.iter().map(f32::to_string).collect();
+    let stored = format!("const w2 {shape} = {}", numbers.join(" "));
+    let second = text::model(&format!("input x b 2\n {stored}\n {product}"));
+    judged(&first, &second)
+}
+
+#[test]
+fn weight_divided_by_its_norm_is_a_rounded_tensor() {
+    let nodes = "const v 2 2 = 0.3 -0.4 1.2 0.5
+         const g 2 1 = 0.7 1.9
+         n = ReduceL2(v) axes=[1]
+         u = Div(v, n)
+         w2 = Mul(u, g)";
+    let (first, second) = (
+        (0.3f32 * 0.3 + 0.4 * 0.4).sqrt(),
+        (1.2f32 * 1.2 + 0.5 * 0.5).sqrt(),
+    );
+    let folded = [
+        0.3 / first * 0.7,
+        -0.4 / first * 0.7,
+        1.2 / second * 1.9,
+        0.5 / second * 1.9,
+    ];
+    let judgement = judged_with_stored(nodes, "2 2", &folded);
+    assert!(
+        matches!(
+            judgement,
+            Judgement::Rounded { .. } | Judgement::Same { .. }
+        ),
+        "{judgement:?}"
+    );
+    let wrong = folded.map(|number| number * 1.0001);
+    let judgement = judged_with_stored(nodes, "2 2", &wrong);
+    assert!(
+        matches!(
+            judgement,
+            Judgement::Different(_) | Judgement::Undecided { .. }
+        ),
+        "{judgement:?}"
+    );
+}
+
+#[test]
+fn table_that_a_layer_with_relu_computes_is_a_rounded_tensor() {
+    let nodes = "const t 2 2 = 0.3 -0.4 1.2 0.5
+         const a 2 2 = 0.6 -1.1 0.9 0.2
+         const c 2 2 = 1.3 0.4 -0.8 0.7
+         h = MatMul(t, a)
+         r = Relu(h)
+         w2 = MatMul(r, c)";
+    let layer = |t: [f32; 2]| {
+        let h = [t[0] * 0.6 + t[1] * 0.9, t[0] * -1.1 + t[1] * 0.2].map(|h| h.max(0.0));
+        [h[0] * 1.3 + h[1] * -0.8, h[0] * 0.4 + h[1] * 0.7]
+    };
+    let table = [layer([0.3, -0.4]), layer([1.2, 0.5])].concat();
+    let judgement = judged_with_stored(nodes, "2 2", &table);
+    assert!(
+        matches!(
+            judgement,
+            Judgement::Rounded { .. } | Judgement::Same { .. }
+        ),
+        "{judgement:?}"
+    );
+    let wrong: Vec<f32> = table.iter().map(|number| number * 1.0001).collect();
+    let judgement = judged_with_stored(nodes, "2 2", &wrong);
+    assert!(
+        matches!(
+            judgement,
+            Judgement::Different(_) | Judgement::Undecided { .. }
+        ),
+        "{judgement:?}"
+    );
+}
