@@ -104,7 +104,7 @@ struct Left<'l> {
     gone: HashSet<NodeId>,
     /// Inputs that no longer read the value that they read before.
     replaced: HashSet<(NodeId, usize)>,
-    /// The names of values that new nodes read.
+    /// The names of values that new nodes read, or that are read in the place of removed ones.
     read: HashSet<&'l str>,
     /// The bytes of each removed tensor that no new tensor has taken so far.
     free: HashMap<ValueId, u64>,
@@ -117,13 +117,21 @@ impl<'l> Left<'l> {
             .flat_map(|removal| &removal.nodes)
             .copied()
             .collect();
-        let (mut replaced, mut read) = (HashSet::new(), HashSet::new());
+        let mut replaced = HashSet::new();
+        // The readers of a removed node read another value instead.
+        let mut read: HashSet<&str> = removals
+            .iter()
+            .map(|removal| removal.source.as_str())
+            .collect();
         for edit in edits {
             match &edit.change {
                 Change::Input(node, slot, _) | Change::NoInput(node, slot) => {
                     replaced.insert((*node, *slot));
                 }
-                Change::Chain { nodes, .. } => gone.extend(nodes),
+                Change::Chain { nodes, input, .. } => {
+                    gone.extend(nodes);
+                    read.insert(analysis.graph.value_name(*input));
+                }
                 Change::Replace(replacement) => {
                     gone.extend(&replacement.nodes);
                     read.extend(

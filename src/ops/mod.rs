@@ -1,5 +1,5 @@
 //! Properties of operators, each defined in one place.
 
 pub(crate) mod axes;
-#[cfg(feature = "tract")]
+#[cfg(any(feature = "prove", feature = "tract"))]
 pub(crate) mod definitions;
