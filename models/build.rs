@@ -1,4 +1,4 @@
-//! Csr the topologies of the zoo: a file more is a network more.
+//! Lists the topologies of the zoo. A new file in the folder is a new network.
 
 use std::path::Path;
 use std::{env, fs};

@@ -94,8 +94,6 @@ mod inspect;
 mod ir;
 #[cfg(all(feature = "prove", feature = "tract"))]
 pub mod judge;
-#[cfg(feature = "tract")]
-mod magnitude;
 pub mod onnx;
 mod ops;
 mod passes;
@@ -115,6 +113,8 @@ pub mod run;
 #[cfg(all(feature = "prove", feature = "tract"))]
 mod sensitivity;
 mod shape;
+#[cfg(feature = "tract")]
+mod stream_magnitude;
 #[cfg(feature = "tract")]
 mod variance_margin;
 #[cfg(feature = "tract")]
@@ -142,12 +142,12 @@ pub(crate) use fuse::{Planned, dry_run};
 pub use half_error::HalfError;
 #[cfg(feature = "tract")]
 pub use inspect::model_page;
-#[cfg(feature = "tract")]
-pub use magnitude::StreamMagnitude;
 pub use passes::half::{EndType, HalfType};
 pub use passes::legalize::Target;
 pub use passes::slice::{MemoryGoal, Slicing};
 pub use shape::{InferredValue, infer_shapes};
+#[cfg(feature = "tract")]
+pub use stream_magnitude::StreamMagnitude;
 #[cfg(feature = "tract")]
 pub use variance_margin::VarianceMargin;
 

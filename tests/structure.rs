@@ -57,7 +57,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("bench", &["onnx", "report", "run"]),
     (
-        "magnitude",
+        "stream_magnitude",
         &[
             "affine", "analysis", "error", "ir", "onnx", "passes", "residual", "run",
         ],
@@ -100,7 +100,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
             "hash",
             "ir",
-            "magnitude",
+            "stream_magnitude",
             "onnx",
             "passes",
             "run",
@@ -523,7 +523,7 @@ const FEATURES: &[(&str, &[&str])] = &[
         "tract",
         &[
             "bench",
-            "magnitude",
+            "stream_magnitude",
             "run",
             "sensitivity",
             "epsilon_error",

@@ -6,7 +6,7 @@
 
 pub(crate) mod centring;
 pub(crate) mod constant_norms;
-pub(crate) mod exponents;
+pub(crate) mod exponent_laws;
 mod input_mean;
 mod layer_norm_to_rms;
 pub(crate) mod norm_merging;

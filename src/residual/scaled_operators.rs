@@ -1,6 +1,6 @@
 //! The edits that scale streams by a power of two.
 //!
-//! The [exponent](super::exponents) of each value is decided node by node, starting at the inputs.
+//! The [exponent](super::exponent_laws) of each value is decided node by node, starting at the inputs.
 //! A Mul is inserted after a writer that cannot absorb its power, and before a reader that cannot.
 
 use std::collections::{BTreeSet, HashMap as Map};
@@ -19,7 +19,7 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::tensor::{DataType, rounded, underflow};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::{Reason, Refusal};
-use crate::residual::exponents::{Attribute, EPSILON, Law, USUAL_EPSILON};
+use crate::residual::exponent_laws::{Attribute, EPSILON, Law, USUAL_EPSILON};
 use crate::residual::streams::Stream;
 
 /// The outcome of scaling streams.

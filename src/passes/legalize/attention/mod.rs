@@ -8,8 +8,8 @@
 //! factors of their axes, so that the notation of the exporter does not matter.
 
 mod core;
+mod operand_rows;
 mod refusal;
-mod rows;
 mod write;
 
 use std::collections::BTreeMap;

@@ -4,8 +4,8 @@ use tract_onnx::tract_hir::internal::TDim;
 
 use super::DOMAIN;
 use super::core::AttentionCore;
+use super::operand_rows::{OperandRows, RowOrder, joined, rows};
 use super::refusal::{AttentionRefusal, FEWEST_KEYS, FEWEST_KEYS_TO_TRANSPOSE};
-use super::rows::{OperandRows, RowOrder, joined, rows};
 use crate::affine::recognize::Replacement;
 use crate::analysis::Analysis;
 use crate::ir::builder::{Maker, float, int};
