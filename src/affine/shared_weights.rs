@@ -104,7 +104,7 @@ struct Left<'l> {
     gone: HashSet<NodeId>,
     /// Inputs that no longer read the value that they read before.
     replaced: HashSet<(NodeId, usize)>,
-    /// The names of values that new nodes read, or that are read in the place of removed ones.
+    /// The names of values that new nodes read, or that replace the results of removed nodes.
     read: HashSet<&'l str>,
     /// The bytes of each removed tensor that no new tensor has taken so far.
     free: HashMap<ValueId, u64>,

@@ -89,7 +89,7 @@ pub(crate) fn visible_keys(
     Ok(hides.then_some(visible))
 }
 
-/// What is known about each place along two axes of a value, for all places along its other axes.
+/// Which places along two axes of a value are hidden, for all places along its other axes.
 struct Grid {
     /// The extents of the two axes; 1 if the value does not vary along an axis.
     extents: [usize; 2],

@@ -1,4 +1,4 @@
-//! Reasons to leave an attention as it is.
+//! Reasons why an attention stays in plain operators.
 
 /// The fewest keys for which the kernel gains. With fewer, it is as fast, or 3 % slower in windows.
 pub(super) const FEWEST_KEYS: usize = 128;
@@ -6,7 +6,7 @@ pub(super) const FEWEST_KEYS: usize = 128;
 /// The fewest keys for which it gains although operands or the result must be transposed.
 pub(super) const FEWEST_KEYS_TO_TRANSPOSE: usize = 512;
 
-/// A reason to leave an attention as it is.
+/// A reason why an attention stays in plain operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum AttentionRefusal {
     /// The node is not the Softmax of an attention.
