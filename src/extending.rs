@@ -69,8 +69,10 @@ fn extending_guide_shows_these_files() {
 /// Finds the sites of the new kind.
 fn sites(known: &Analysis) -> Vec<Site> {
     let view = View::new(known);
-    let of = |&node: &usize| KINDS.iter().find_map(|kind| kind.recognize(&view, node));
-    known.graph.order().iter().filter_map(of).collect()
+    let nodes = known.graph.order().iter();
+    nodes
+        .filter_map(|&node| KINDS.iter().find_map(|kind| kind.recognize(&view, node)))
+        .collect()
 }
 
 fn act_norm(module: &str) -> Model {

@@ -84,7 +84,7 @@ fn minimal(name: &str) -> Model {
     Model::from_text(&text).unwrap()
 }
 
-/// The error of tract for a model as it is written.
+/// Prepares a model in tract without changes, and returns the error.
 fn error_of_tract(model: &Model) -> String {
     let proto = ModelProto::decode(model.proto.encode_to_vec().as_slice()).unwrap();
     let onnx = tract_onnx::onnx()

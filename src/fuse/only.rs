@@ -56,7 +56,7 @@ impl Pipeline {
     /// Runs the selected passes on a model. [`fuse`](crate::fuse()) runs all passes.
     ///
     /// # Errors
-    /// The same errors as [`plan`](crate::plan()).
+    /// If the model is invalid, as in [`plan`](crate::plan()).
     pub fn run(&self, model: &Model, options: &FuseOptions) -> Result<Fused> {
         let mut fused = fuse_with(model, options, self.only)?;
         fused.model.settle()?;

@@ -13,8 +13,8 @@ use crate::onnx::tensor::{self, DataType, rounded};
 use crate::ops::definitions::{FUSED, counts, written_out};
 use crate::prove::{read_past, stored_outside};
 
-/// Normalizes both models: removes attributes with default values, and writes fused operators out if the models have
-/// different numbers of them.
+/// Normalizes both models. Removes attributes with default values. If the numbers of fused operators differ, expands the
+/// fused operators of both.
 pub(super) fn normalised(models: [Model; 2]) -> [Model; 2] {
     let [a, b] = [&models[0], &models[1]].map(|model| counts(model, FUSED));
     let are_fused_alike = a == b;

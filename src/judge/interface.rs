@@ -48,7 +48,7 @@ fn constant_inputs(graph: &GraphProto) -> HashSet<String> {
         .collect()
 }
 
-/// The counterparts of the `wanted` values in `own`: by name if every name is there, else by order.
+/// Finds the counterparts of the `wanted` values in `own`, by name or, if a name is missing, by order.
 ///
 /// # Errors
 /// If the number of values differs.

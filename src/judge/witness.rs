@@ -34,7 +34,7 @@ pub struct Witness {
     pub inputs: Vec<(String, Tensor)>,
 }
 
-/// Finds the first witness among random inputs. `None` if there is none, or one of the models does not run in tract.
+/// Finds the first witness among random inputs. `None` if no input shows a difference, or tract cannot run a model.
 pub(super) fn search(first: &Model, second: &Model, dims: &Dims) -> Option<Witness> {
     if doubt(first, second, dims).is_some() {
         return None;

@@ -225,7 +225,8 @@ pub(crate) const MAX_POOL: &[&str] = &[
     "strides",
 ];
 
-const RESIZE: &[&str] = &[
+/// The attributes of Resize.
+pub(crate) const RESIZE: &[&str] = &[
     "antialias",
     "axes",
     "coordinate_transformation_mode",

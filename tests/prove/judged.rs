@@ -302,6 +302,15 @@ fn weight_divided_by_its_norm_is_a_rounded_tensor() {
     );
 }
 
+/// The row of `w2` of the next test, from a row of `t`.
+fn relu_layer(row: [f32; 2]) -> [f32; 2] {
+    let hidden = [row[0] * 0.6 + row[1] * 0.9, row[0] * -1.1 + row[1] * 0.2].map(|h| h.max(0.0));
+    [
+        hidden[0] * 1.3 + hidden[1] * -0.8,
+        hidden[0] * 0.4 + hidden[1] * 0.7,
+    ]
+}
+
 #[test]
 fn table_that_a_layer_with_relu_computes_is_a_rounded_tensor() {
     let nodes = "const t 2 2 = 0.3 -0.4 1.2 0.5
@@ -310,11 +319,7 @@ fn table_that_a_layer_with_relu_computes_is_a_rounded_tensor() {
          h = MatMul(t, a)
          r = Relu(h)
          w2 = MatMul(r, c)";
-    let layer = |t: [f32; 2]| {
-        let h = [t[0] * 0.6 + t[1] * 0.9, t[0] * -1.1 + t[1] * 0.2].map(|h| h.max(0.0));
-        [h[0] * 1.3 + h[1] * -0.8, h[0] * 0.4 + h[1] * 0.7]
-    };
-    let table = [layer([0.3, -0.4]), layer([1.2, 0.5])].concat();
+    let table = [relu_layer([0.3, -0.4]), relu_layer([1.2, 0.5])].concat();
     let judgement = judged_with_stored(nodes, "2 2", &table);
     assert!(
         matches!(

@@ -117,7 +117,7 @@ pub(crate) trait Linear: Rule {
     fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe>;
 }
 
-/// Finds the linear operator with this domain and name.
+/// Finds a linear operator by its domain and name.
 pub(crate) fn linear(operator: (&str, &str)) -> Option<&'static dyn Linear> {
     static BY_OPERATOR: LazyLock<HashMap<(&str, &str), &dyn Linear>> =
         LazyLock::new(|| by_operator(LINEAR.iter().copied()));

@@ -30,7 +30,7 @@ const UNIFORM: &[&str] = &[
 /// The maximum number of elements of a constant in integer arithmetic. A larger constant is a weight.
 const SMALL: usize = 4096;
 
-/// The types in which a node reads and writes its float32 values.
+/// The types of the float32 inputs and outputs of a node after the conversion.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeTypes {
     /// The type in which each input is read. `None` if the input is not float32, or the node is a Cast.

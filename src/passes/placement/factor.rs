@@ -1,6 +1,6 @@
-//! The factor by which an axis becomes longer.
+//! The growth of an axis by a Resize, a Tile or an Expand.
 
-/// The factor by which an axis becomes longer.
+/// The ratio between the extents of an axis after and before an operator.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum ResizeFactor {
     /// The extent stays.

@@ -32,7 +32,7 @@ pub(super) use reductions::sum;
 use super::field;
 use super::roots::RootContext;
 use crate::ir::axes;
-use crate::onnx::operator::{AVERAGE_POOL, input_at};
+use crate::onnx::operator::{AVERAGE_POOL, RESIZE, input_at};
 use crate::onnx::proto::NodeProto;
 use crate::prove::field_value::{Elements, FieldValue, Integers, slice};
 
@@ -345,12 +345,7 @@ const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
     ),
     ("", &["Expand"], &[], movement::expand),
     ("", &["Tile"], &[], movement::tile),
-    (
-        "",
-        &["Resize", "Upsample"],
-        resize_nearest::RESIZE,
-        resize_nearest::resize,
-    ),
+    ("", &["Resize", "Upsample"], RESIZE, resize_nearest::resize),
     ("", &["Pad"], &["mode", "pads", "value"], padded::pad),
     (
         "",

@@ -5,19 +5,6 @@ use super::{Call, NotEvaluated, OpResult, axes};
 use crate::onnx::operator::factors_at;
 use crate::prove::field_value::slice;
 
-/// The attributes of Resize that are read, or that do not affect the nearest place.
-pub(super) const RESIZE: &[&str] = &[
-    "antialias",
-    "axes",
-    "coordinate_transformation_mode",
-    "cubic_coeff_a",
-    "exclude_outside",
-    "extrapolation_value",
-    "keep_aspect_ratio_policy",
-    "mode",
-    "nearest_mode",
-];
-
 /// The largest factor. Larger elements of the field are not the images of factors.
 const MOST_TIMES: u32 = 1 << 16;
 
