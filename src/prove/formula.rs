@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use ndarray::{ArrayD, IxDyn};
 
+use super::convolution::{ConvolutionExtents, convolution};
 use super::field;
 use super::operators::movement::{concatenated, expanded, pick, reshaped, transposed};
 use super::operators::products::product;
-use super::operators::windows::convolution;
 use super::operators::{Allowance, NotEvaluated, inverses, sum, zip};
 use super::sources::{Sources, is_number};
-use crate::prove::field_value::{Elements, FieldValue, row_major};
+use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 use crate::recipe::{Op, Recipe};
 
 /// Computes a recipe.
@@ -120,7 +120,19 @@ fn compute(
         (Op::Sum(axis), [a]) => row_major(sum(a, &[*axis], true)),
         (Op::Product, [a, b]) => row_major(product(a, b, allowance)?),
         (Op::Conv(windows), [weight, values]) => {
-            row_major(convolution(weight, values, windows, allowance)?)
+            let (&[group, outer, inner, _], &[_, _, _]) = (weight.shape(), values.shape()) else {
+                return Err(NotEvaluated::Uncovered);
+            };
+            let extents = ConvolutionExtents {
+                samples: 1,
+                group,
+                outer,
+                inner,
+            };
+            let sums = convolution(slice(weight), slice(values), extents, windows, allowance)?;
+            let places = windows.output.iter().product();
+            let sums = ArrayD::from_shape_vec(vec![group, outer, places], sums);
+            row_major(sums.map_err(|_| NotEvaluated::Uncovered)?)
         }
         _ => return Err(NotEvaluated::Uncovered),
     };

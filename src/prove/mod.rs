@@ -8,6 +8,7 @@
 mod activations;
 mod blame;
 mod claims;
+mod convolution;
 mod ended;
 mod evaluate;
 mod field;

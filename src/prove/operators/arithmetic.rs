@@ -1,7 +1,8 @@
 //! Element-wise sums, products, quotients, roots and powers.
 
-use ndarray::{ArcArray, ArrayD, IxDyn, Zip};
+use ndarray::ArrayD;
 
+use super::broadcast::zip;
 use super::{Call, NotEvaluated, OpResult};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, slice};
@@ -9,49 +10,6 @@ use crate::recipe::broadcast;
 
 /// The exponents for which a power is computed by multiplication.
 const POWERS: std::ops::RangeInclusive<i64> = -8..=8;
-
-/// Applies `f` element by element, with broadcasting, in row-major order; `None` if the shapes do
-/// not broadcast.
-pub(crate) fn zip<A: Copy, B: Copy, C>(
-    a: &ArcArray<A, IxDyn>,
-    b: &ArcArray<B, IxDyn>,
-    f: impl Fn(A, B) -> C,
-) -> Option<ArrayD<C>> {
-    let shape = broadcast(a.shape(), b.shape())?;
-    let (count, one, other) = (shape.iter().product::<usize>(), slice(a), slice(b));
-    // If one operand repeats, its elements are visited in order.
-    let elements: Vec<C> = if one.len() == count && repeats(&shape, b.shape()) {
-        one.chunks(other.len().max(1))
-            .flat_map(|part| part.iter().zip(other))
-            .map(|(&a, &b)| f(a, b))
-            .collect()
-    } else if other.len() == count && repeats(&shape, a.shape()) {
-        other
-            .chunks(one.len().max(1))
-            .flat_map(|part| one.iter().zip(part))
-            .map(|(&a, &b)| f(a, b))
-            .collect()
-    } else {
-        let (a, b) = (a.broadcast(&shape[..])?, b.broadcast(&shape[..])?);
-        // `Zip` alone may choose another order of the axes.
-        Zip::from(&a)
-            .and(&b)
-            .map_collect(|&a, &b| f(a, b))
-            .into_iter()
-            .collect()
-    };
-    ArrayD::from_shape_vec(shape, elements).ok()
-}
-
-/// Whether the axes of an operand are the last ones of the result, apart from leading axes of
-/// extent 1.
-fn repeats(shape: &[usize], operand: &[usize]) -> bool {
-    let last = operand
-        .iter()
-        .position(|&extent| extent != 1)
-        .map_or(&[][..], |first| &operand[first..]);
-    shape.ends_with(last)
-}
 
 /// Reserves room for the result of two operands.
 pub(super) fn room(call: &Call) -> Result<(), NotEvaluated> {

@@ -2,7 +2,8 @@
 
 use ndarray::{ArrayD, Dimension, IxDyn, arr0, arr1};
 
-use super::arithmetic::{exact, zip};
+use super::arithmetic::exact;
+use super::broadcast::zip;
 use super::{Call, NotEvaluated, OpResult};
 use crate::onnx::tensor::DataType;
 use crate::prove::field;

@@ -6,7 +6,7 @@
 
 use ndarray::ArrayD;
 
-use super::arithmetic::zip;
+use super::broadcast::zip;
 use super::{Call, NotEvaluated, OpResult, interpret};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, HIDDEN};

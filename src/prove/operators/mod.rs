@@ -4,6 +4,7 @@
 //! uninterpreted functions (`unknown.rs`).
 
 mod arithmetic;
+mod broadcast;
 mod einsum;
 mod gathers;
 pub(super) mod integers;
@@ -26,7 +27,8 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-pub(super) use arithmetic::{inverses, zip};
+pub(super) use arithmetic::inverses;
+pub(super) use broadcast::zip;
 pub(super) use reductions::sum;
 
 use super::field;

@@ -2,7 +2,7 @@
 
 use ndarray::{ArcArray, ArrayD, IxDyn, Zip};
 
-use super::arithmetic::zip;
+use super::broadcast::zip;
 use super::{Call, NotEvaluated, OpResult};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, Integers, slice};

@@ -3,12 +3,12 @@
 use ndarray::{ArrayD, Axis, Slice};
 
 use super::movement::transposed;
-use super::{Allowance, Call, NotEvaluated, OpResult};
+use super::{Call, NotEvaluated, OpResult};
 use crate::ir::builder::ints;
 use crate::onnx::proto::NodeProto;
+use crate::prove::convolution::{ConvolutionExtents, convolution};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
-use crate::prove::matrices::{Extents, multiply};
 use crate::recipe::Windows;
 
 /// The attributes of Conv.
@@ -35,57 +35,6 @@ pub(super) const CONV_TRANSPOSE: &[&str] = &[
 
 /// The largest number in an attribute.
 const LARGEST: i64 = 1 << 31;
-
-/// The maximum number of elements of windows that are laid out at once.
-const LAID_OUT: usize = 1 << 24;
-
-/// The product of a weight `[group, outer, inner, taps]` with values `[group, inner, places]`, as
-/// in a recipe.
-///
-/// # Errors
-/// If they have other axes, or if the products exceed the limits.
-pub(crate) fn convolution(
-    weight: &Elements,
-    values: &Elements,
-    windows: &Windows,
-    allowance: &Allowance,
-) -> Result<ArrayD<u32>, NotEvaluated> {
-    let (&[group, outer, inner, taps], &[_, _, places]) = (weight.shape(), values.shape()) else {
-        return Err(NotEvaluated::Uncovered);
-    };
-    let count: usize = windows.output.iter().product();
-    allowance.room(&[group, outer, count])?;
-    allowance.room(&[taps, count])?;
-    allowance.products(&[group, outer, inner, taps, count])?;
-    let meets: Vec<Vec<Option<usize>>> = windows.meets().collect();
-    let mut sums = vec![0; group * outer * count];
-    let together = (LAID_OUT / (inner * taps).max(1)).max(1);
-    for g in 0..group {
-        let weight = &slice(weight)[g * outer * inner * taps..][..outer * inner * taps];
-        let values = &slice(values)[g * inner * places..][..inner * places];
-        for first in (0..count).step_by(together) {
-            let columns = together.min(count - first);
-            let mut laid = Vec::with_capacity(inner * taps * columns);
-            for values in values.chunks(places.max(1)) {
-                for meets in &meets {
-                    let places = meets[first..first + columns].iter();
-                    laid.extend(places.map(|place| place.map_or(0, |place| values[place])));
-                }
-            }
-            laid.resize(inner * taps * columns, 0);
-            let extents = Extents {
-                rows: outer,
-                inner: inner * taps,
-                columns,
-            };
-            let products = multiply(weight, &laid, &[(0, 0)], extents);
-            for (row, products) in products.chunks(columns).enumerate() {
-                sums[(g * outer + row) * count + first..][..columns].copy_from_slice(products);
-            }
-        }
-    }
-    ArrayD::from_shape_vec(vec![group, outer, count], sums).map_err(|_| NotEvaluated::Uncovered)
-}
 
 /// The windows of a kernel over the places of its input, and the number of zeros after the last
 /// place.
@@ -268,12 +217,13 @@ pub(super) fn conv(call: &Call) -> OpResult {
         return Err(NotEvaluated::Misfit);
     }
     let (windows, _) = windows(call, kernel, input)?;
-    let shaped =
-        weight
-            .clone()
-            .into_shape_with_order(vec![group, outputs / group, inner, count(kernel)]);
-    let weight = shaped.map_err(|_| NotEvaluated::Uncovered)?;
-    convolved(call, values, (samples, group, inner), &weight, &windows)
+    let extents = ConvolutionExtents {
+        samples,
+        group,
+        outer: outputs / group,
+        inner,
+    };
+    convolved(call, values, weight, extents, &windows)
 }
 
 pub(super) fn conv_transpose(call: &Call) -> OpResult {
@@ -296,29 +246,28 @@ pub(super) fn conv_transpose(call: &Call) -> OpResult {
         &shaped.map_err(|_| NotEvaluated::Uncovered)?,
         &[0, 2, 1, 3],
     ));
-    convolved(call, values, (samples, group, inner), &weight, &windows)
+    let extents = ConvolutionExtents {
+        samples,
+        group,
+        outer,
+        inner,
+    };
+    convolved(call, values, &weight, extents, &windows)
 }
 
-/// Convolves sample by sample, and adds the bias.
+/// Convolves, and adds the bias.
 fn convolved(
     call: &Call,
     values: &Elements,
-    (samples, group, inner): (usize, usize, usize),
     weight: &Elements,
+    extents: ConvolutionExtents,
     windows: &Windows,
 ) -> OpResult {
-    let outputs = weight.shape()[0] * weight.shape()[1];
-    let shape = [&[samples, outputs][..], &windows.output].concat();
-    call.allowance.room(&shape)?;
-    let size = group * inner * count(&windows.input);
-    let mut made = Vec::with_capacity(count(&shape));
-    for sample in 0..samples {
-        let values = slice(values)[sample * size..][..size].to_vec();
-        let values = ArrayD::from_shape_vec(vec![group, inner, count(&windows.input)], values);
-        let values = row_major(values.map_err(|_| NotEvaluated::Uncovered)?);
-        made.extend(convolution(weight, &values, windows, call.allowance)?);
-    }
-    with_bias(call, 2, made, &shape)
+    let (values, weight) = (slice(values), slice(weight));
+    let sums = convolution(weight, values, extents, windows, call.allowance)?;
+    let outputs = extents.group * extents.outer;
+    let shape = [&[extents.samples, outputs][..], &windows.output].concat();
+    with_bias(call, 2, sums, &shape)
 }
 
 /// Adds the bias of each channel to sums of this shape.
