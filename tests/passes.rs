@@ -84,7 +84,7 @@ fn documented(stage: &StageInfo) -> String {
     words.extend(stage.after.map(|pass| format!("only after `{pass}`")));
     if let Some(bound) = stage.bound {
         words.push("to a fixpoint".into());
-        words.push(format!("at most {bound} changes"));
+        words.push(format!("at most {bound} times"));
     }
     let names = stage.passes.iter().map(|pass| format!("`{}`", pass.name));
     let names: Vec<String> = names.collect();

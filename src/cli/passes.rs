@@ -16,8 +16,8 @@ Examples:
 
 /// Lists the passes of `unfold fuse`, in the order in which they run.
 ///
-/// A stage with a bound begins again after each change, until none of its passes changes anything
-/// or the number of changes reaches the bound. `--skip` takes the names of passes, and their older
+/// A stage with a bound begins again after a change, until none of its passes changes anything, or
+/// until it has begun as often as the bound allows. `--skip` takes the names of passes, and their older
 /// names, which are listed as aliases.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]

@@ -16,7 +16,6 @@ use crate::fuse::stop_after::StopAfter;
 use crate::onnx::Model;
 use crate::passes::half::{EndType, HalfType};
 use crate::passes::legalize::Target;
-use crate::passes::simplify;
 use crate::passes::slice::Slicing;
 use crate::provenance::FoldOptions;
 use crate::residual;
@@ -230,7 +229,7 @@ fn is_idle(pattern: &str, model: &Model, plan: &Plan) -> bool {
         return true;
     };
     let mut passes = PIPELINE.iter().flat_map(PipelineStage::passes);
-    let mut kinds = KINDS.iter().chain(&simplify::KINDS);
+    let mut kinds = KINDS.iter();
     let mut functions = model.proto.functions.iter();
     let mut sites = plan.sites.iter();
     !passes.any(|pass| !pass.is_required() && skip.skips(pass.name(), pass.aliases()))

@@ -53,6 +53,11 @@ pub(crate) trait Pass: Sync {
         false
     }
 
+    /// Whether the next pass runs after a change, before the stage begins again.
+    fn continues_stage(&self) -> bool {
+        false
+    }
+
     /// Whether the result equals the model in exact arithmetic.
     fn is_exact(&self) -> bool {
         true

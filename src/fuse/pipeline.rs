@@ -1,10 +1,9 @@
 //! The pipeline: the passes in their order.
 //!
-//! A stage runs its passes once, or begins again with the first pass after each change until none
+//! A stage runs its passes once, or begins again with the first pass after a change until none
 //! finds anything to do.
 
 use crate::fuse::pass::Pass;
-use crate::fuse::passes::clean_up::{CleanUp, IdentityElimination};
 use crate::fuse::passes::constant_norms::ConstantNorms;
 use crate::fuse::passes::finish::{KeepInput, RestoreRegions, StripShapes};
 use crate::fuse::passes::fold_affines::{FoldAffines, ReconsiderGrowth};
@@ -17,17 +16,20 @@ use crate::fuse::passes::rewrite_passes::{
     LEGALIZE_GELU, LEGALIZE_RMS_NORM, LegalizeProducts, MERGE_CONCATS, MERGE_RESHAPES,
     MERGE_SLICES, SPLIT_BEFORE_TRANSPOSE, UNFLATTEN_ROWS,
 };
+use crate::fuse::passes::simplify::{
+    CommonSubexpressions, FoldBranches, FoldConstants, IdentityElimination, NeutralOperators,
+};
 use crate::fuse::passes::slice::SlicePass;
 use crate::fuse::passes::streams::{CentreStreams, ScaleStreams};
 use crate::fuse::passes::to_half::ToHalf;
 use crate::fuse::passes::upgrade_opset::UpgradeOpset;
 use crate::fuse::stage::PipelineStage;
 
-/// The largest number of changes in the stage that folds.
-const MAX_FOLD_CHANGES: usize = 16;
+/// The largest number of repetitions of the stage that folds.
+const MAX_FOLD_REPETITIONS: usize = 16;
 
-/// The largest number of changes in a stage that only rewrites forms.
-const MAX_FORM_CHANGES: usize = 64;
+/// The largest number of repetitions of a stage that only rewrites forms.
+const MAX_FORM_REPETITIONS: usize = 64;
 
 /// The stages, in order.
 pub(crate) static PIPELINE: &[PipelineStage] = &[
@@ -46,9 +48,10 @@ pub(crate) static PIPELINE: &[PipelineStage] = &[
     PipelineStage::once("constant", &[&[&ConstantNorms]]),
     PipelineStage::fixpoint(
         "fold",
-        MAX_FOLD_CHANGES,
+        MAX_FOLD_REPETITIONS,
         &[
             FOLDING,
+            SIMPLIFYING,
             PLACING,
             FORMS,
             ENGINE_FORMS,
@@ -61,12 +64,12 @@ pub(crate) static PIPELINE: &[PipelineStage] = &[
             ],
         ],
     ),
-    PipelineStage::fixpoint("forms", MAX_FORM_CHANGES, &[FORMS, ENGINE_FORMS]),
+    PipelineStage::fixpoint("forms", MAX_FORM_REPETITIONS, &[FORMS, ENGINE_FORMS]),
     // Another run of `fold` would fold the power of two away.
     PipelineStage::once("streams", &[&[&ScaleStreams]]),
     // Other passes do not recognize a product and its bias as a layer once it works on rows.
     PipelineStage::once("legalize", &[&[&LegalizeProducts]]),
-    PipelineStage::fixpoint("layout", MAX_FORM_CHANGES, &[FORMS, &[&CleanUp]])
+    PipelineStage::fixpoint("layout", MAX_FORM_REPETITIONS, &[FORMS, SIMPLIFYING])
         .after("legalize-products"),
     PipelineStage::once("finish", &[&[&KeepInput, &RestoreRegions, &StripShapes]]),
     // Last, so that no other pass sees two types, and each weight is rounded once.
@@ -82,7 +85,14 @@ const FOLDING: &[&dyn Pass] = &[
     &FoldAffines,
     &CentreStreams,
     &MergeNorms,
-    &CleanUp,
+];
+
+/// Simplifies what folds leave.
+const SIMPLIFYING: &[&dyn Pass] = &[
+    &FoldBranches,
+    &NeutralOperators,
+    &CommonSubexpressions,
+    &FoldConstants,
 ];
 
 /// Moves work to fewer places.

@@ -12,7 +12,7 @@ use crate::ir::{Graph, ValueId};
 use crate::onnx::Model;
 use crate::onnx::node::constant_tensor;
 use crate::onnx::tensor::{DataType, data_type};
-use crate::passes::simplify::{NamedFloats, Tidied};
+use crate::passes::simplify::{NamedFloats, Simplified};
 use crate::recipe::{Read, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
 
@@ -263,14 +263,13 @@ impl PlanLog {
     }
 
     /// Records changes other than folds of sites.
-    pub(crate) fn tidied(&mut self, tidied: &Tidied) {
-        self.plan.tidy.constants += tidied.constants;
-        self.plan.tidy.duplicates += tidied.duplicates;
-        self.plan.tidy.kept.clone_from(&tidied.kept);
-        self.plan.is_tidied |= tidied.graph.is_some();
-        self.plan.growth += tidied.growth;
-        self.has_other_weights |= tidied.graph.is_some();
-        let stored = tidied.computed.iter().map(computed_constant).collect();
+    pub(crate) fn simplified(&mut self, simplified: &Simplified) {
+        self.plan.tidy.constants += simplified.constants;
+        self.plan.tidy.duplicates += simplified.duplicates;
+        self.plan.is_tidied = true;
+        self.plan.growth += simplified.growth;
+        self.has_other_weights = true;
+        let stored = simplified.computed.iter().map(computed_constant).collect();
         self.keep(stored, &HashMap::default());
     }
 

@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 
 use crate::error::Result;
 use crate::fuse::pass::{Context, Effect, Pass};
-use crate::fuse::passes::clean_up::{CleanUp, IdentityElimination};
+use crate::fuse::passes::simplify::{CommonSubexpressions, IdentityElimination};
 use crate::fuse::plan_log::PlanLog;
 use crate::fuse::stage::PipelineStage;
 use crate::fuse::{FuseOptions, PassResult};
@@ -120,7 +120,7 @@ fn proofs(fault: &'static Fault) -> Vec<PassProof> {
     let sound = IdentityElimination {
         removes_activations: false,
     };
-    let passes: [&'static dyn Pass; 3] = [Box::leak(Box::new(sound)), fault, &CleanUp];
+    let passes: [&'static dyn Pass; 3] = [Box::leak(Box::new(sound)), fault, &CommonSubexpressions];
     let groups: &'static [&'static [&'static dyn Pass]] =
         Box::leak(Box::new([&*Box::leak(Box::new(passes)) as &[_]]));
     let model = Model::from_text(NETWORK).unwrap();
@@ -146,7 +146,7 @@ fn proof_of_each_pass_blames_only_the_planted_fault() {
         let expected = [
             ("identity-elimination", true, false),
             ("fault", false, true),
-            ("clean-up", true, false),
+            ("cse", true, false),
         ];
         assert_eq!(verdicts, expected, "fault {index}: {}", fault.operator);
     }

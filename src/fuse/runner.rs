@@ -97,8 +97,10 @@ struct Progress<'p> {
     pipeline: &'p PipelineRun<'p>,
     /// The index of the stage, and the index of the next pass in it.
     place: (usize, usize),
-    /// The number of changes of the model in the stage.
-    changes_in_stage: usize,
+    /// How often the stage has begun again.
+    repetitions: usize,
+    /// Whether the model has changed since the stage began.
+    has_changed: bool,
     /// The number of changes of the model.
     changes: usize,
     /// The passes that changed the model.
@@ -118,7 +120,8 @@ impl<'p> Progress<'p> {
         Progress {
             pipeline,
             place: (0, 0),
-            changes_in_stage: 0,
+            repetitions: 0,
+            has_changed: false,
             changes: 0,
             changed_by: HashSet::new(),
             last_change: None,
@@ -138,15 +141,18 @@ impl<'p> Progress<'p> {
                 continue;
             };
             if !self.may_run(pass, context) {
+                self.begin_again(stage, pass);
                 continue;
             }
             let effect = self.run(pass, context)?;
             if let Effect::Nothing = effect {
                 self.idle.insert(pass.name());
+                self.begin_again(stage, pass);
                 self.stop_if_asked(pass);
                 continue;
             }
-            self.note_change(stage, pass, context, &effect);
+            self.note_change(pass, context, &effect);
+            self.begin_again(stage, pass);
             self.stop_if_asked(pass);
             return Ok(Some((pass, effect)));
         }
@@ -168,7 +174,8 @@ impl<'p> Progress<'p> {
 
     fn begin_stage(&mut self, stage: usize) {
         self.place = (stage, 0);
-        self.changes_in_stage = 0;
+        self.repetitions = 0;
+        self.has_changed = false;
     }
 
     fn may_run(&self, pass: &'static dyn Pass, context: &Context) -> bool {
@@ -191,31 +198,35 @@ impl<'p> Progress<'p> {
         Ok(effect)
     }
 
-    /// Records an effect. A stage with a fixpoint begins again.
-    fn note_change(
-        &mut self,
-        stage: &PipelineStage,
-        pass: &'static dyn Pass,
-        context: &Context,
-        effect: &Effect,
-    ) {
+    /// Records an effect.
+    fn note_change(&mut self, pass: &'static dyn Pass, context: &Context, effect: &Effect) {
         self.idle.clear();
+        self.has_changed = true;
         self.stats.changed(pass, context, effect);
         if let Effect::Model(_) | Effect::Input = effect {
             self.changes += 1;
             self.changed_by.insert(pass.name());
             self.last_change = Some(pass.name());
         }
-        if let Repeats::Fixpoint { bound } = stage.repeats {
-            self.place.1 = 0;
-            self.changes_in_stage += 1;
-            if self.changes_in_stage == bound {
-                self.stopped = StopReason::Bound {
-                    at: stage.name,
-                    pass: pass.name(),
-                };
-                self.begin_stage(self.place.0 + 1);
-            }
+    }
+
+    /// Begins a stage with a fixpoint again after a change, unless the next pass runs first.
+    fn begin_again(&mut self, stage: &PipelineStage, pass: &'static dyn Pass) {
+        let Repeats::Fixpoint { bound } = stage.repeats else {
+            return;
+        };
+        if !self.has_changed || pass.continues_stage() {
+            return;
+        }
+        self.has_changed = false;
+        self.place.1 = 0;
+        self.repetitions += 1;
+        if self.repetitions == bound {
+            self.stopped = StopReason::Bound {
+                at: stage.name,
+                pass: pass.name(),
+            };
+            self.begin_stage(self.place.0 + 1);
         }
     }
 
@@ -280,6 +291,33 @@ mod tests {
     #[cfg(feature = "prove")]
     static FAULT: RewritePass = RewritePass::new("fault", "makes an Add a Sub", subtracts);
     static REST: RewritePass = RewritePass::new("rest", "finds nothing", nothing);
+
+    /// Like `swap`, but the next pass runs before the stage begins again.
+    struct SwapAndContinue;
+
+    impl Pass for SwapAndContinue {
+        fn name(&self) -> &'static str {
+            "swap-and-continue"
+        }
+
+        fn description(&self) -> &'static str {
+            SWAP.description
+        }
+
+        fn continues_stage(&self) -> bool {
+            true
+        }
+
+        fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
+            SWAP.run(context, log)
+        }
+    }
+
+    static CONTINUING: &[PipelineStage] = &[PipelineStage::fixpoint(
+        "forms",
+        5,
+        &[&[&SwapAndContinue, &REST, &SWAP]],
+    )];
     static ALTERNATING: &[PipelineStage] =
         &[PipelineStage::fixpoint("forms", 5, &[&[&REST, &SWAP]])];
     static RESTING: &[PipelineStage] = &[
@@ -321,6 +359,21 @@ mod tests {
         );
         // An odd number of swaps leaves the operands swapped.
         assert_eq!(result.unwrap().graph().node[0].input, ["y", "x"]);
+    }
+
+    #[test]
+    fn stage_begins_again_behind_the_pass_after_a_continuing_pass() {
+        let (_, plan) = run(CONTINUING, None);
+        let (at, pass) = ("forms", "rest");
+        assert_eq!(plan.stopped, StopReason::Bound { at, pass });
+        assert_eq!(
+            counts(&plan),
+            [
+                ("analysis", 6, 0),
+                ("swap-and-continue", 5, 5),
+                ("rest", 5, 0)
+            ]
+        );
     }
 
     #[test]

@@ -17,10 +17,10 @@ pub(crate) struct PipelineStage {
 pub(crate) enum Repeats {
     /// Each pass runs once.
     Once,
-    /// After each change the stage begins again with the first pass, until no pass finds anything
-    /// to do, or until the bound is reached.
+    /// After a change the stage begins again with the first pass, until no pass finds anything to
+    /// do, or until the bound is reached.
     Fixpoint {
-        /// The largest number of changes.
+        /// The largest number of repetitions.
         bound: usize,
     },
 }
@@ -39,8 +39,7 @@ impl PipelineStage {
         }
     }
 
-    /// A stage that runs its passes until none of them finds anything to do, or until they have
-    /// changed the model `bound` times.
+    /// A stage that runs its passes until none of them finds anything to do, at most `bound` times.
     pub(super) const fn fixpoint(
         name: &'static str,
         bound: usize,

@@ -12,12 +12,13 @@ use super::input::{Input, fix_shapes};
 use crate::analysis::Analysis;
 use crate::ir::regions::Flat;
 use crate::onnx::Model;
+use crate::onnx::proto::GraphProto;
 use crate::onnx::shadowed_names::hidden;
 use crate::ops::definitions::{FAILING, LACKING, has_some, written_out};
-use crate::passes::simplify::{self, DUPLICATE, Limits, tidy};
+use crate::passes::simplify::{self, ConstantOrigins, fold_constants};
 
 /// The maximum number of folding passes: a stored extent may determine the shape of a later value.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 8;
 
 /// The operator sets that constant folding supports.
 const OPSETS: std::ops::RangeInclusive<i64> = 7..=28;
@@ -59,21 +60,21 @@ fn folded(model: &Model) -> Option<Model> {
     let mut result: Option<Model> = None;
     for _ in 0..ROUNDS {
         let before = result.as_ref().unwrap_or(model);
-        let analysis = Analysis::new(before).ok()?;
-        let limits = Limits {
-            sites: vec![],
-            normalizers: Default::default(),
-            recipe: &|_| None,
-            stored: &|_| None,
-            is_skipped: &|kind| kind == DUPLICATE,
-            growth: f64::INFINITY,
-        };
-        let Some(graph) = tidy(&analysis, &limits).graph else {
+        let Some(graph) = folded_graph(before) else {
             break;
         };
         result = Some(before.with_graph(graph));
     }
     result
+}
+
+/// The graph after branch folding, or else after constant folding; `None` if nothing folds.
+fn folded_graph(model: &Model) -> Option<GraphProto> {
+    let analysis = Analysis::new(model).ok()?;
+    let simplified = simplify::fold_branches(&analysis).or_else(|| {
+        fold_constants(&analysis, &[], &ConstantOrigins::ORIGINAL, f64::INFINITY).simplified
+    });
+    Some(simplified?.graph)
 }
 
 #[cfg(all(test, feature = "tract"))]

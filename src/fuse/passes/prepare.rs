@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::fuse::pass::{Context, Effect, Pass};
+use crate::fuse::passes::simplify::{DUPLICATE, effect};
 use crate::fuse::plan_log::PlanLog;
 use crate::ir::Graph;
 use crate::ir::regions::Flat;
@@ -84,15 +85,11 @@ impl Pass for DeduplicateInitializers {
     }
 
     fn aliases(&self) -> &'static [&'static str] {
-        &[simplify::DUPLICATE]
+        DUPLICATE
     }
 
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
-        let Some(tidied) = simplify::shared(context.model(), &|_| false)? else {
-            return Ok(Effect::Nothing);
-        };
-        log.tidied(&tidied);
-        let made = tidied.graph.map(|graph| context.model().with_graph(graph));
-        Ok(Effect::from_model(made))
+        let simplified = simplify::share_weights(context.model())?;
+        Ok(effect(simplified, context, log))
     }
 }

@@ -5,21 +5,19 @@ use crate::analysis::Analysis;
 use crate::error::Result;
 use crate::fuse::edits::Neighbours;
 use crate::fuse::pass::{Context, Effect, Pass};
+use crate::fuse::passes::simplify::DUPLICATE;
 use crate::fuse::plan_log::PlanLog;
 use crate::onnx::Model;
+use crate::passes::canonicalize;
 use crate::passes::half::without_gemm;
 use crate::passes::legalize::{self, Target, gelu, rms_reciprocal_to_div};
 use crate::passes::movement::{
     arithmetic_before_concat, cancel_inverse, gather_nd_to_reshape, merge_concats, merge_reshapes,
     merge_slices, split_before_transpose,
 };
-use crate::passes::{canonicalize, simplify};
 
 /// The alias of the forms of products and RMS normalizations.
 const BIASED: &[&str] = &[legalize::KIND];
-
-/// The alias of passes that remove redundant operators.
-const DUPLICATE: &[&str] = &[simplify::DUPLICATE];
 
 /// A pass that applies the edits of one function.
 pub(crate) struct RewritePass {

@@ -17,9 +17,6 @@ use crate::passes::simplify::identity_elimination::{identity_operand, is_capture
 use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::extent;
 
-/// The name for `--skip`.
-pub(super) const KIND: &str = "constant";
-
 /// The number of bytes up to which a result is stored even if it adds to the size. Such results are
 /// shapes, small masks and biases.
 const SMALL: u64 = 1 << 14;

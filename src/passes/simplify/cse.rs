@@ -15,9 +15,6 @@ use crate::onnx::operator::{Category, is_quantized};
 use crate::onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor;
 
-/// The name for `--skip`.
-pub(super) const KIND: &str = "duplicate";
-
 /// The domain of trees, scalers and encoders, which are functions of their inputs.
 const LEARNED: &str = "ai.onnx.ml";
 

@@ -1,11 +1,11 @@
-//! Simplification: removes dead code and movements around folded sites after folds. At the end,
-//! [`tidy()`] folds constants and eliminates common subexpressions.
+//! Simplification: removes dead code and movements around folded sites after folds, folds constants
+//! and branches, and eliminates common subexpressions.
 //!
 //! Values that no node read in the original model stay.
 
 mod branch_folding;
-mod cleanup;
 mod constant_folding;
+mod constant_origins;
 mod cse;
 mod cse_layouts;
 mod dce;
@@ -16,6 +16,7 @@ mod neutral_constants;
 mod reserved_names;
 mod reshape_extents;
 mod topological_order;
+mod whole_model;
 mod zero_states;
 
 use std::collections::HashMap;
@@ -28,15 +29,13 @@ use crate::onnx::Model;
 use crate::onnx::proto::GraphProto;
 use crate::shape::facts::Shape;
 
-pub(crate) use cleanup::{Limits, Tidied, read_directly, shared, tidy};
 pub(crate) use constant_folding::NamedFloats;
+pub(crate) use constant_origins::ConstantOrigins;
 pub(crate) use movements::is_movement;
-
-/// The names of the parts of [`tidy()`] for `--skip`.
-pub(crate) const KINDS: [&str; 2] = [constant_folding::KIND, cse::KIND];
-
-/// The name of CSE and identity elimination for `--skip`.
-pub(crate) const DUPLICATE: &str = cse::KIND;
+pub(crate) use whole_model::{
+    FoldedConstants, Simplified, fold_branches, fold_constants, merge_equal, remove_identities,
+    remove_neutral, share_weights,
+};
 
 /// The shapes of values of the original graph, by name.
 pub(crate) struct KnownShapes<'k> {
