@@ -91,8 +91,10 @@ const FOLDING: &[&dyn Pass] = &[
 const SIMPLIFYING: &[&dyn Pass] = &[
     &FoldBranches,
     &NeutralOperators,
-    &CommonSubexpressions,
+    // Before constants are computed, because rounding may make different constants equal.
+    &CommonSubexpressions { is_last: false },
     &FoldConstants,
+    &CommonSubexpressions { is_last: true },
 ];
 
 /// Moves work to fewer places.

@@ -120,7 +120,11 @@ fn proofs(fault: &'static Fault) -> Vec<PassProof> {
     let sound = IdentityElimination {
         removes_activations: false,
     };
-    let passes: [&'static dyn Pass; 3] = [Box::leak(Box::new(sound)), fault, &CommonSubexpressions];
+    let passes: [&'static dyn Pass; 3] = [
+        Box::leak(Box::new(sound)),
+        fault,
+        &CommonSubexpressions { is_last: true },
+    ];
     let groups: &'static [&'static [&'static dyn Pass]] =
         Box::leak(Box::new([&*Box::leak(Box::new(passes)) as &[_]]));
     let model = Model::from_text(NETWORK).unwrap();

@@ -107,7 +107,10 @@ impl Pass for NeutralOperators {
 }
 
 /// Computes each value only once.
-pub(crate) struct CommonSubexpressions;
+pub(crate) struct CommonSubexpressions {
+    /// Whether the stage begins again after a change.
+    pub is_last: bool,
+}
 
 impl Pass for CommonSubexpressions {
     fn name(&self) -> &'static str {
@@ -123,7 +126,7 @@ impl Pass for CommonSubexpressions {
     }
 
     fn continues_stage(&self) -> bool {
-        true
+        !self.is_last
     }
 
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
@@ -157,8 +160,14 @@ impl Pass for FoldConstants {
         CONSTANT_OF_CLEAN_UP
     }
 
+    fn continues_stage(&self) -> bool {
+        true
+    }
+
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
-        let identifying = identifying_nodes(&context.take_sites()?);
+        let sites = context.take_sites()?;
+        let identifying = identifying_nodes(&sites);
+        context.keep_sites(sites);
         let recipes = log.recipes();
         let stored = StoredTensors::new(context.first());
         let origins = ConstantOrigins {
