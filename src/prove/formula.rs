@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use ndarray::{ArrayD, IxDyn};
 
-use super::convolution::{ConvolutionExtents, convolution};
 use super::field;
+use super::operators::convolution::{ConvolutionExtents, convolution};
 use super::operators::movement::{concatenated, expanded, pick, reshaped, transposed};
 use super::operators::products::product;
 use super::operators::{Allowance, NotEvaluated, inverses, sum, zip};

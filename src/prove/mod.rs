@@ -8,7 +8,6 @@
 mod activations;
 mod blame;
 mod claims;
-mod convolution;
 mod ended;
 mod evaluate;
 mod field;

@@ -12,7 +12,7 @@ use crate::hash::HashSet;
 use crate::ir::NodeId;
 use crate::onnx::Model;
 use crate::onnx::proto::{NodeProto, TensorProto};
-use crate::passes::simplify::{self, ConstantOrigins, FoldedConstants, Simplified};
+use crate::passes::simplify::{self, ConstantOrigins, ConstantResults, Simplified};
 
 /// The alias of passes that remove redundant operators.
 pub(super) const DUPLICATE: &[&str] = &["duplicate"];
@@ -175,7 +175,7 @@ impl Pass for FoldConstants {
             stored: &|name| stored.get(name),
         };
         let growth = context.settings.growth.bytes;
-        let FoldedConstants { simplified, kept } =
+        let ConstantResults { simplified, kept } =
             simplify::fold_constants(context.analysis()?, &identifying, &origins, growth);
         log.plan.tidy.kept = kept;
         Ok(effect(simplified, context, log))

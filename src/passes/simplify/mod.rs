@@ -33,7 +33,7 @@ pub(crate) use constant_folding::NamedFloats;
 pub(crate) use constant_origins::ConstantOrigins;
 pub(crate) use movements::is_movement;
 pub(crate) use whole_model::{
-    FoldedConstants, Simplified, fold_branches, fold_constants, merge_equal, remove_identities,
+    ConstantResults, Simplified, fold_branches, fold_constants, merge_equal, remove_identities,
     remove_neutral, share_weights,
 };
 

@@ -33,7 +33,7 @@ pub(crate) struct Simplified {
 
 /// The result of constant folding.
 #[derive(Default)]
-pub(crate) struct FoldedConstants {
+pub(crate) struct ConstantResults {
     /// `None` if nothing folds.
     pub simplified: Option<Simplified>,
     /// The reasons why constants are still computed in each run.
@@ -179,9 +179,9 @@ pub(crate) fn fold_constants(
     sites: &[NodeId],
     origins: &ConstantOrigins,
     growth: f64,
-) -> FoldedConstants {
+) -> ConstantResults {
     if has_training_info(analysis.graph.model()) {
-        return FoldedConstants::default();
+        return ConstantResults::default();
     }
     let sites = cone(analysis, sites);
     let results = StoredResults::find(analysis, &sites, &|name| origins.is_new(name), growth);
@@ -189,7 +189,7 @@ pub(crate) fn fold_constants(
     let states = zero_states::find(analysis, &sites);
     let kept = results.kept.clone();
     if results.is_empty() && targets.is_empty() && states.is_empty() {
-        return FoldedConstants {
+        return ConstantResults {
             simplified: None,
             kept,
         };
@@ -207,7 +207,7 @@ pub(crate) fn fold_constants(
         growth,
         ..Simplified::default()
     };
-    FoldedConstants {
+    ConstantResults {
         simplified: Some(simplified),
         kept,
     }

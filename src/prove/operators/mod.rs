@@ -5,6 +5,7 @@
 
 mod arithmetic;
 mod broadcast;
+pub(super) mod convolution;
 mod einsum;
 mod gathers;
 pub(super) mod integers;

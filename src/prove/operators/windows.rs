@@ -2,11 +2,11 @@
 
 use ndarray::{ArrayD, Axis, Slice};
 
+use super::convolution::{ConvolutionExtents, convolution};
 use super::movement::transposed;
 use super::{Call, NotEvaluated, OpResult};
 use crate::ir::builder::ints;
 use crate::onnx::proto::NodeProto;
-use crate::prove::convolution::{ConvolutionExtents, convolution};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 use crate::recipe::Windows;

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::matrices::{Extents, multiply};
-use super::operators::{Allowance, NotEvaluated};
+use super::{Allowance, NotEvaluated};
+use crate::prove::matrices::{Extents, multiply};
 use crate::recipe::Windows;
 
 /// The maximum number of elements of windows that are laid out at once. They fit into a cache.
@@ -13,7 +13,7 @@ const LAID_OUT: usize = 1 << 20;
 
 /// The extents of a convolution.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ConvolutionExtents {
+pub(crate) struct ConvolutionExtents {
     pub samples: usize,
     pub group: usize,
     /// The output channels of a group.
@@ -27,7 +27,7 @@ pub(super) struct ConvolutionExtents {
 ///
 /// # Errors
 /// If the lists have other lengths, or if the sums or products exceed the limits.
-pub(super) fn convolution(
+pub(crate) fn convolution(
     weight: &[u32],
     values: &[u32],
     extents: ConvolutionExtents,
@@ -54,7 +54,7 @@ pub(super) fn convolution(
     if sums.is_empty() {
         return Ok(sums);
     }
-    let lanes = Lanes::new(values, extents, windows);
+    let lanes = PaddedLanes::new(values, extents, windows);
     let rows = inner * taps;
     let places_at_once = (LAID_OUT / (samples * rows).max(1)).clamp(1, places);
     let groups_at_once = (LAID_OUT / (samples * rows * places_at_once).max(1)).clamp(1, group);
@@ -74,7 +74,7 @@ pub(super) fn convolution(
 }
 
 /// The values of a convolution, and the places that its windows read.
-struct Lanes {
+struct PaddedLanes {
     extents: ConvolutionExtents,
     /// The length of a lane, with the zero at its end.
     length: usize,
@@ -84,7 +84,7 @@ struct Lanes {
     sources: Vec<Vec<usize>>,
 }
 
-impl Lanes {
+impl PaddedLanes {
     fn new(values: &[u32], extents: ConvolutionExtents, windows: &Windows) -> Self {
         let input: usize = windows.input.iter().product();
         let channels = extents.group * extents.inner;
