@@ -24,6 +24,8 @@ use crate::ir::editor::Editor;
 use crate::ir::names::Names;
 use crate::onnx::tensor::read_f64;
 use crate::onnx::{Externals, Model};
+use crate::passes::movement::transpose_before_expand;
+use crate::passes::simplify::simplify_known;
 use crate::recipe::{Numbers, Recipe, evaluate};
 use crate::refusal::Reason;
 use crate::report::bench::{tabs::tabs, testing};
@@ -47,6 +49,10 @@ fn extending_guide_shows_these_files() {
         (
             "affine/linear/transpose_matmul.rs",
             "&transpose_matmul::TransposeMatMul,",
+        ),
+        (
+            "passes/movement/transpose_before_expand.rs",
+            "&TRANSPOSE_BEFORE_EXPAND,",
         ),
         ("report/bench/tabs.rs", "pub(crate) use tabs::tabs;"),
     ] {
@@ -244,6 +250,45 @@ fn affine_along_the_dropped_axis_stops_at_the_new_rule() {
             Compress.forward(&at, &[Some(affine), None]).unwrap_err(),
             reason
         );
+    }
+}
+
+/// A model that expands an input, and then transposes it.
+fn expanded(lines: &str) -> Model {
+    model(&format!(
+        "input x 3 1 6
+         {lines}
+         t = Transpose(e) perm=[2,0,1]
+         y = Abs(t)
+         output y"
+    ))
+}
+
+#[test]
+fn new_rewrite_transposes_before_the_expand() {
+    let before = expanded("ints s 3 = 1 4 6\n e = Expand(x, s)");
+    let known = Analysis::new(&before).unwrap();
+    let edits = transpose_before_expand::edits(&known);
+    let mut editor = Editor::new(&known.graph);
+    apply((&edits, &[]), &known, &mut editor, &|_, _| ()).unwrap();
+    let mut after = before.clone();
+    *after.graph_mut() = simplify_known(editor, vec![], &known, &HashMap::new());
+    let operators: Vec<&str> = after
+        .graph()
+        .node
+        .iter()
+        .map(|node| node.op_type())
+        .collect();
+    assert_eq!(operators, ["Transpose", "Expand", "Abs"]);
+    assert!(compare(&before, &after, &VerifyOptions::default()).passed());
+    for twin in [
+        "ints s 4 = 2 3 4 6\n e = Expand(x, s)",
+        "indices s 3\n e = Expand(x, s)",
+        "ints s 3 = 1 4 6\n e = Expand(x, s)\n output e",
+    ] {
+        let twin = expanded(twin);
+        let known = Analysis::new(&twin).unwrap();
+        assert!(transpose_before_expand::edits(&known).is_empty());
     }
 }
 

@@ -6,7 +6,7 @@
 //! | [`upgrade_opset`] | upgrades a model to the operator set of an operator that it writes out |
 //! | [`canonicalize`] | writes operators in one form before affines are planned |
 //! | [`simplify`] | identity elimination, CSE, DCE, constant and branch folding |
-//! | [`layout`] | merges and cancels Transposes, Reshapes, Slices and Concats |
+//! | [`movement`] | merges and cancels Transposes, Reshapes, Slices and Concats |
 //! | [`demand`] | moves selections of places up, before the work that they leave out |
 //! | `packed_products` | finds and divides one product of queries, keys and values |
 //! | [`placement`] | moves linear work to where values have the fewest places |

@@ -69,6 +69,26 @@ fn folded(model: &Model) -> Model {
     after
 }
 
+/// Asserts that a model folds exactly to these operators and that this is proved.
+fn becomes(model: &Model, expected: &[&str]) -> Model {
+    let after = folded(model);
+    assert_eq!(
+        operators(&after),
+        expected,
+        "{}",
+        common::text::print(&after)
+    );
+    let fused = unfold::fuse(model, &portable()).unwrap();
+    let proof = prove(
+        model,
+        &fused.model,
+        &fused.plan.tensors,
+        &Default::default(),
+    );
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+    after
+}
+
 /// The result of a model with operators that only the proof knows.
 fn proved(model: &Model) -> Model {
     let Fused {

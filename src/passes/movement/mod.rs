@@ -7,3 +7,6 @@ pub(crate) mod merge_concats;
 pub(crate) mod merge_reshapes;
 pub(crate) mod merge_slices;
 pub(crate) mod split_before_transpose;
+#[cfg(all(test, feature = "cli"))]
+#[path = "../../../docs/examples/extending/passes/movement/transpose_before_expand.rs"]
+pub(crate) mod transpose_before_expand;

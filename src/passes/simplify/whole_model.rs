@@ -1,5 +1,5 @@
-//! The passes over the whole model: each finds what it simplifies, and returns the graph without
-//! it.
+//! The transformations of simplifying passes. Each returns the simplified graph, or `None` if it finds
+//! nothing to simplify.
 
 use crate::analysis::Analysis;
 use crate::error::Result;
@@ -99,7 +99,7 @@ pub(crate) fn remove_neutral(
     without(analysis, passed)
 }
 
-/// The graph without these identities. `None` if there are none.
+/// Removes identities from the graph. `None` if the list is empty.
 fn without(analysis: &Analysis, passed: Vec<IdentityNode>) -> Option<Simplified> {
     if passed.is_empty() {
         return None;
@@ -114,8 +114,8 @@ fn without(analysis: &Analysis, passed: Vec<IdentityNode>) -> Option<Simplified>
     })
 }
 
-/// Replaces each If whose condition is constant by the branch that it takes. `None` if there are
-/// none.
+/// Replaces each If whose condition is constant by the branch that it takes. `None` if no condition
+/// is constant.
 pub(crate) fn fold_branches(analysis: &Analysis) -> Option<Simplified> {
     if has_training_info(analysis.graph.model()) {
         return None;
@@ -244,7 +244,7 @@ fn size(graph: &GraphProto) -> (usize, usize) {
     (graph.node.len(), graph.initializer.len())
 }
 
-/// The number of operators by which the second graph has fewer.
+/// Counts how many operators fewer the second graph has.
 fn fewer_operators(before: &GraphProto, after: &GraphProto) -> usize {
     operators(&before.node).saturating_sub(operators(&after.node))
 }

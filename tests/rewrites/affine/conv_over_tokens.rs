@@ -4,7 +4,7 @@
 use unfold::onnx::{DataType, Model};
 use unfold::refusal::Reason;
 
-use crate::affine::linear_branches::becomes;
+use crate::becomes;
 use crate::common::text::model;
 use crate::common::{declared, fuse, operators, retype};
 use crate::{fused, kept};

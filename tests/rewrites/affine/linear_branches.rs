@@ -5,29 +5,13 @@ use crate::common::portable;
 use unfold::onnx::Model;
 use unfold::onnx::proto::NodeProto;
 use unfold::plan::{Direction, Outcome};
-use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 use unfold::{FuseOptions, fuse};
 
 use crate::common::numbers::Numbers;
 use crate::common::operators;
-use crate::common::text::{model, print};
-use crate::{folded, fused, kept, reasons_of, same};
-
-/// Asserts that a model folds exactly to these operators and that this is proved.
-pub fn becomes(model: &Model, expected: &[&str]) -> Model {
-    let after = folded(model);
-    assert_eq!(operators(&after), expected, "{}", print(&after));
-    let fused = fuse(model, &portable()).unwrap();
-    let proof = prove(
-        model,
-        &fused.model,
-        &fused.plan.tensors,
-        &Default::default(),
-    );
-    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
-    after
-}
+use crate::common::text::model;
+use crate::{becomes, fused, kept, reasons_of, same};
 
 /// The reason why branches stay.
 fn refused(text: &str) -> Reason {

@@ -5,7 +5,7 @@ use unfold::onnx::Model;
 use unfold::plan::{Direction, Outcome};
 use unfold::refusal::Reason;
 
-use crate::affine::linear_branches::becomes;
+use crate::becomes;
 use crate::common::operators;
 use crate::common::text::model;
 use crate::{folded, fused, kept, untidied};

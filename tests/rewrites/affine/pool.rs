@@ -4,7 +4,7 @@ use unfold::onnx::Model;
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 
-use crate::affine::linear_branches::becomes;
+use crate::becomes;
 use crate::common::text::{model, print};
 use crate::common::{fuse, operators};
 use crate::kept;

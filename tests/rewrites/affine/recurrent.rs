@@ -3,7 +3,7 @@
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
 
-use crate::affine::linear_branches::becomes;
+use crate::becomes;
 use crate::common::text::model;
 use crate::{initializer, kept};
 

@@ -6,7 +6,7 @@ use unfold::FuseOptions;
 use unfold::onnx::{DataType, Model, tensor};
 use unfold::refusal::Reason;
 
-use crate::affine::linear_branches::becomes;
+use crate::becomes;
 use crate::common::text::model;
 use crate::common::{Attr, attribute, is_proved_or_listed, operators, portable};
 use crate::{fused, kept, same};

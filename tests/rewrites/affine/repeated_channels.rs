@@ -4,7 +4,7 @@ use unfold::Fused;
 use unfold::onnx::Model;
 use unfold::plan::Family;
 
-use crate::affine::linear_branches::becomes;
+use crate::becomes;
 use crate::common::text::model;
 use crate::common::{fuse, operators};
 use crate::same;

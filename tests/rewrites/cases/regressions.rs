@@ -12,7 +12,7 @@ use unfold::prove::{Proof, prove};
 use unfold::refusal::{Reason, Refusal};
 use unfold::run::{Dims, Engine};
 
-use crate::affine::linear_branches::becomes;
+use crate::becomes;
 use crate::common::text::model;
 use crate::common::{declared, is_proved_or_listed, retype};
 use crate::{folded, fuse, fused, initializer, kept, operators, reasons_of, same};

@@ -3,7 +3,7 @@
 use crate::common::portable;
 use unfold::onnx::Model;
 
-use crate::affine::linear_branches::becomes;
+use crate::becomes;
 use crate::common::is_proved_or_listed;
 use crate::common::text::model;
 use crate::{folded, fuse, operators, proved, same};
