@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use assert_cmd::cargo::cargo_bin_cmd;
+use ndarray::Array4;
+use ndarray_npy::write_npy;
 use serde_json::Value;
 use tempfile::tempdir;
+use unfold::onnx::{Model, PrintedElements};
 
 fn digits(kind: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("models/digits/{kind}-dynamo.onnx"))
@@ -45,21 +48,51 @@ fn reported_command_reproduces_the_file() {
             (&report["rounds"], &report["engine"]),
             (&12.into(), &"tract".into())
         );
-        let file = fs::read(folder.path().join("out.onnx")).unwrap();
+        assert_command_reproduces(folder.path(), &report);
+    }
+}
+
+/// Runs the command of a report, and compares its file with the one that `tune` has written.
+fn assert_command_reproduces(folder: &Path, report: &Value) {
+    let out = folder.join("out.onnx");
+    let file = fs::read(&out).unwrap();
+    let command = report["command"].as_str().unwrap();
+    let words: Vec<&str> = command
+        .split(' ')
+        .map(|word| word.trim_matches('\''))
+        .collect();
+    assert_eq!(words[0], "unfold");
+    fs::remove_file(&out).unwrap();
+    assert_eq!(unfold(folder, &words[1..]).status.code(), Some(0));
+    assert!(fs::read(&out).unwrap() == file, "{command}");
+}
+
+#[test]
+fn fixed_dimensions_are_fixed_in_each_candidate() {
+    for (fix, batch) in [("batch=3", 3), ("all", 1)] {
+        let folder = tempdir().unwrap();
+        let report = tuned(folder.path(), "un", &["--rounds", "6", "--fix", fix]);
         let command = report["command"].as_str().unwrap();
-        let words: Vec<String> = command
-            .split(' ')
-            .map(|word| word.trim_matches('\'').to_owned())
-            .collect();
-        assert_eq!(words[0], "unfold");
-        let words: Vec<&str> = words[1..].iter().map(String::as_str).collect();
-        fs::remove_file(folder.path().join("out.onnx")).unwrap();
-        assert_eq!(unfold(folder.path(), &words).status.code(), Some(0));
         assert!(
-            fs::read(folder.path().join("out.onnx")).unwrap() == file,
+            command.contains(&format!("--fix batch={batch}")),
             "{command}"
         );
+        let written = Model::open(folder.path().join("out.onnx")).unwrap();
+        let text = written.to_text(PrintedElements::All).unwrap();
+        assert!(text.contains(&format!("(float[{batch},1,8,8] x)")));
+        assert_command_reproduces(folder.path(), &report);
     }
+}
+
+#[test]
+fn candidates_run_on_given_inputs() {
+    let folder = tempdir().unwrap();
+    let images = Array4::<f32>::zeros((5, 1, 8, 8));
+    let file = folder.path().join("images.npy");
+    write_npy(&file, &images).unwrap();
+    let input = file.to_str().unwrap();
+    let report = tuned(folder.path(), "un", &["--rounds", "6", "--input", input]);
+    assert_eq!(report["sizes"], "batch=5");
 }
 
 #[test]
@@ -169,11 +202,18 @@ fn usage_errors_are_found_before_measuring() {
     let folder = tempdir().unwrap();
     let model = digits("un");
     let model = model.to_str().unwrap();
-    let cases: [(&[&str], i32, &str); 4] = [
+    let cases: [(&[&str], i32, &str); 7] = [
         (&["-o", "no/out.onnx"], 1, "there is no folder no"),
         (&["-o", model], 2, "--in-place"),
         (&["-o", "out.onnx", "--dim", "bach=2"], 2, "`bach`"),
         (&["-o", "out.onnx", "--for", "speed"], 2, "speed"),
+        (&["-o", "out.onnx", "--fix", "bach=2"], 2, "--fix"),
+        (
+            &["-o", "out.onnx", "--fix", "batch=2", "--dim", "batch=3"],
+            2,
+            "measured with batch=3",
+        ),
+        (&["-o", "out.onnx", "--input", "no.npy"], 1, "no.npy"),
     ];
     for (more, code, expected) in cases {
         let output = unfold(folder.path(), &[&["tune", model], more].concat());

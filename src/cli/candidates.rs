@@ -134,13 +134,15 @@ impl Candidate {
     }
 }
 
-/// The candidates for a model. Equal models are listed once. Slicing is planned for these sizes.
+/// The candidates for a model, all with the dimensions in `fix` fixed. Equal models are listed once.
+/// Slicing is planned for these sizes.
 ///
 /// # Errors
 /// If the model cannot be folded, or its weights cannot be read.
 pub(crate) fn candidates(
     model: &Model,
     sizes: &Dims,
+    fix: &Dims,
     progress: &dyn Fn(&str, usize, usize),
 ) -> Result<Vec<Candidate>> {
     let all = CandidateOptions::all();
@@ -148,7 +150,10 @@ pub(crate) fn candidates(
     let mut fingerprints: Vec<Fingerprint> = vec![];
     for (done, options) in all.into_iter().enumerate() {
         progress(&format!("folding: {options}"), done, all.len());
-        let fold_options = options.fold_options(sizes);
+        let fold_options = FoldOptions {
+            fix: fix.clone(),
+            ..options.fold_options(sizes)
+        };
         let fused = unfold::fuse(model, &fold_options.into())?.model;
         let own = fingerprint(&fused)?;
         match fingerprints.iter().position(|other| *other == own) {
@@ -199,7 +204,8 @@ mod tests {
 
     fn names(file: &str) -> Vec<(String, Vec<String>)> {
         let model = Model::open(format!("models/digits/{file}.onnx")).unwrap();
-        let candidates = candidates(&model, &Dims::default(), &|_, _, _| {}).unwrap();
+        let candidates =
+            candidates(&model, &Dims::default(), &Dims::default(), &|_, _, _| {}).unwrap();
         candidates
             .iter()
             .map(|candidate| {

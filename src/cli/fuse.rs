@@ -216,15 +216,25 @@ fn target_parser() -> impl TypedValueParser<Value = Target> {
 
 /// The dimensions to fix.
 #[derive(Debug, Clone)]
-enum Fix {
+pub(crate) enum Fix {
     /// All open dimensions.
     All,
     /// The listed dimensions.
     Sizes(Dims),
 }
 
+impl Fix {
+    /// The listed dimensions, if it does not fix all.
+    pub(crate) fn sizes(&self) -> Option<&Dims> {
+        match self {
+            Fix::All => None,
+            Fix::Sizes(dims) => Some(dims),
+        }
+    }
+}
+
 /// Parses `all` or `name=size`.
-fn to_fix(text: &str) -> Result<Fix, String> {
+pub(super) fn to_fix(text: &str) -> Result<Fix, String> {
     if text == "all" {
         Ok(Fix::All)
     } else {

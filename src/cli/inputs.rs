@@ -26,8 +26,9 @@ pub(crate) fn sizes(given: &[Dims], model: &Model) -> Result<Dims> {
     Ok(dims)
 }
 
-/// Checks that each dimension with a given size belongs to an input of one of these models.
-pub(crate) fn known_to_some(given: &[Dims], models: &[&Model]) -> Result<()> {
+/// Checks that each dimension to which an option gives a size belongs to an input of one of these
+/// models.
+pub(crate) fn known_to_some(option: &str, given: &[Dims], models: &[&Model]) -> Result<()> {
     let inputs = models.iter().flat_map(|model| &model.graph().input);
     let known: BTreeSet<String> = inputs
         .flat_map(Input::symbols)
@@ -46,7 +47,7 @@ pub(crate) fn known_to_some(given: &[Dims], models: &[&Model]) -> Result<()> {
         false => known.into_iter().collect::<Vec<_>>().join(", "),
     };
     Err(misused(format!(
-        "--dim: no input has a symbolic dimension `{name}`; those there are: {there}"
+        "{option}: no input has a symbolic dimension `{name}`; those there are: {there}"
     )))
 }
 

@@ -64,7 +64,7 @@ impl MeasureArgs {
     /// Checks that each dimension with a given size belongs to some variant.
     pub(crate) fn size_what_is_there(&self, variants: &[Variant]) -> Result<()> {
         let models: Vec<_> = variants.iter().map(|variant| &variant.model).collect();
-        known_to_some(&self.rounds.dims, &models)
+        known_to_some("--dim", &self.rounds.dims, &models)
     }
 
     /// Measures variants with each size of the batch, and compares the fused one with the exported one.

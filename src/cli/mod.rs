@@ -10,7 +10,7 @@ mod constant_norms;
 #[cfg(test)]
 mod documented;
 pub(crate) mod exit_code;
-mod fuse;
+pub(crate) mod fuse;
 mod fuse_many;
 pub(crate) mod fuse_report;
 mod half;

@@ -15,8 +15,8 @@ use unfold::run::{Dims, Input};
 use super::candidates::candidates;
 use super::command_line::command;
 use super::exit_code::{EXIT_CODES, End};
-use super::fuse::{FuseArgs, Task, fuse};
-use super::inputs::known_to_some;
+use super::fuse::{Fix, FuseArgs, Task, fuse, to_fix};
+use super::inputs::{known_to_some, read_inputs};
 use super::out::{self, Paint};
 use super::output_path::target;
 use super::path::JsonPath;
@@ -24,12 +24,14 @@ use super::progress_bar::StepProgress;
 use super::rounds::{RoundArgs, labelled};
 use super::storage::ReachArgs;
 use super::tune_report::Tuned;
+use super::usage_errors::misused;
 use super::values::{file, from_zero};
 
 const EXAMPLES: &str = "\
 Examples:
   unfold tune model.onnx -o fast.onnx
   unfold tune model.onnx -o fast.onnx --dim batch=8 --rounds 50
+  unfold tune model.onnx -o fast.onnx --fix batch=1 --input sample.npz
   unfold tune model.onnx -o small.onnx --for memory --max-slowdown 20
   unfold tune model.onnx -o fast.onnx --json | jq -r '.command'";
 
@@ -60,6 +62,15 @@ pub(crate) struct TuneArgs {
     /// percent
     #[arg(long, value_name = "PERCENT", value_parser = from_zero, allow_negative_numbers = true, default_value_t = 10.0)]
     max_slowdown: f64,
+
+    /// Fixes a dimension in all candidates, as `fuse --fix` does (may be repeated). `all` fixes
+    /// every open dimension, to the size at which the candidates are measured
+    #[arg(long = "fix", value_name = "NAME=SIZE|all", value_parser = to_fix)]
+    fix: Vec<Fix>,
+
+    /// Inputs, as a .npy or .npz file. Default: random inputs
+    #[arg(long, value_name = "FILE", value_parser = file())]
+    input: Option<PathBuf>,
 
     #[command(flatten)]
     rounds: RoundArgs,
@@ -102,11 +113,13 @@ pub(crate) fn run(args: &TuneArgs) -> Result<End> {
     let progress = steps.progress();
     steps.begin("load");
     let model = args.reach.open(&args.model)?;
-    let options = sized(args.rounds.options()?, &model)?;
-    let candidates = candidates(&model, &options.dims, &progress)?;
+    let (options, fix) = args.measurement(&model)?;
+    let candidates = candidates(&model, &options.dims, &fix, &progress)?;
     let goal = args.goal.with_slowdown(args.max_slowdown);
     let tuned = Tuned::in_tract(&candidates, &options, goal, &Stop::default(), &progress)?;
-    let words = args.fuse_words(tuned.chosen().words(&options.dims));
+    let mut chosen = tuned.chosen().words(&options.dims);
+    chosen.extend(with_sizes("--fix", &fix));
+    let words = args.fuse_words(chosen);
     let fuse_args = FuseArgs::from_words(&words)?;
     let fused = fuse(&fuse_args, &task, model, &progress)?;
     drop(progress);
@@ -151,11 +164,25 @@ impl TuneArgs {
         let mut words: Vec<OsString> = vec!["fuse".into(), self.model.clone().into()];
         words.extend(["-o".into(), self.output.clone().into()]);
         words.extend(options.into_iter().map(OsString::from));
-        for (name, size) in self.rounds.dims.iter().flat_map(Dims::iter) {
-            words.extend(["--dim".into(), format!("{name}={size}").into()]);
-        }
+        let sizes = self.rounds.dims.iter();
+        words.extend(sizes.flat_map(|dims| with_sizes("--dim", dims).map(OsString::from)));
         words.extend(self.reach.words());
         words
+    }
+
+    /// The options of the measurement, and the dimensions to fix.
+    fn measurement(&self, model: &Model) -> Result<(BenchOptions, Dims)> {
+        let mut options = sized(self.rounds.options()?, &self.fix, model)?;
+        if let Some(file) = &self.input {
+            let (inputs, dims) = read_inputs(file, model, &options.dims)?;
+            options = labelled(BenchOptions {
+                inputs: Some(inputs),
+                dims,
+                ..options
+            });
+        }
+        let fix = take_fixed(&self.fix, &mut options.dims)?;
+        Ok((options, fix))
     }
 
     /// The model and the path of the result.
@@ -165,9 +192,40 @@ impl TuneArgs {
     }
 }
 
-/// The options with a size for every open dimension; the default for a batch is 1.
-pub(crate) fn sized(mut options: BenchOptions, model: &Model) -> Result<BenchOptions> {
-    known_to_some(&[options.dims.clone()], &[model])?;
+/// Takes the dimensions to fix from the sizes at which candidates are measured.
+pub(crate) fn take_fixed(fix: &[Fix], sizes: &mut Dims) -> Result<Dims> {
+    let mut fixed = Dims::default();
+    for fix in fix {
+        fixed.extend([fix.sizes().unwrap_or(sizes).clone()]);
+    }
+    let other = sizes
+        .iter()
+        .find(|(name, size)| fixed.get(name).is_some_and(|fixed| fixed != *size));
+    if let Some((name, size)) = other {
+        return Err(misused(format!(
+            "--fix `{name}`: the candidates are measured with {name}={size}"
+        )));
+    }
+    sizes.remove_all(&fixed);
+    Ok(fixed)
+}
+
+/// An option for each size, as words of a command line.
+fn with_sizes<'d>(option: &'d str, sizes: &'d Dims) -> impl Iterator<Item = String> + 'd {
+    sizes
+        .iter()
+        .flat_map(move |(name, size)| [option.to_owned(), format!("{name}={size}")])
+}
+
+/// The options with a size for every open dimension, also for those in `fix`. The default for a batch
+/// is 1.
+pub(crate) fn sized(mut options: BenchOptions, fix: &[Fix], model: &Model) -> Result<BenchOptions> {
+    let fixed: Vec<Dims> = fix.iter().filter_map(Fix::sizes).cloned().collect();
+    known_to_some("--dim", &[options.dims.clone()], &[model])?;
+    known_to_some("--fix", &fixed, &[model])?;
+    let given = std::mem::take(&mut options.dims);
+    options.dims.extend(fixed);
+    options.dims.extend([given]);
     for symbol in Input::batch_symbols(model) {
         if options.dims.get(&symbol).is_none() {
             options.dims.set(symbol, 1);

@@ -16,17 +16,17 @@ use super::source::ModelSource;
 use crate::bench::choice::TuneGoal;
 use crate::bench::{BenchOptions, Stop};
 use crate::cli::candidates::{Candidate, candidates};
+use crate::cli::fuse::Fix;
 use crate::cli::out::Paint;
 use crate::cli::rounds::RoundArgs;
-use crate::cli::tune::{GoalName, sized};
+use crate::cli::tune::{GoalName, sized, take_fixed};
 use crate::cli::tune_report::{Times, Tuned};
 use crate::onnx::Model;
-use crate::run::{Input, random};
+use crate::run::{Dims, Input, random};
 
 /// The different results of `fuse` for one model.
 #[pyclass(frozen, module = "unfold_onnx._native")]
 pub(crate) struct Candidates {
-    model: Arc<Model>,
     candidates: Arc<Vec<Candidate>>,
     options: BenchOptions,
 }
@@ -40,10 +40,12 @@ type TunedAsText = (String, String);
 #[pymethods]
 impl Candidates {
     #[new]
+    #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
         source: &ModelSource,
         dim: SizesByName,
+        fix: SizesByName,
         rounds: Option<NonZeroUsize>,
         time: f64,
         threads: NonZeroUsize,
@@ -56,16 +58,16 @@ impl Candidates {
             threads,
             quiet: true,
         };
+        let fix = [Fix::Sizes(sizes_of(&fix))];
         let read = source.reader();
         let ended = attend(py, progress, move |attended| {
             let tell = |stage: &str, done, of| attended.tell(stage, done, of);
             tell("load", 0, 1);
             let model = read()?;
-            let options =
-                sized(rounds.options()?, &model).map_err(|error| BadOption(error.to_string()))?;
-            let candidates = candidates(&model, &options.dims, &tell)?;
+            let (options, fix) =
+                measurement(&rounds, &fix, &model).map_err(|error| BadOption(error.to_string()))?;
+            let candidates = candidates(&model, &options.dims, &fix, &tell)?;
             Ok(Self {
-                model: Arc::new(model),
                 candidates: Arc::new(candidates),
                 options,
             })
@@ -103,7 +105,7 @@ impl Candidates {
 
     /// The random inputs on which tract runs.
     fn inputs<'py>(&self, py: Python<'py>) -> PyResult<Vec<InputData<'py>>> {
-        let inputs = Input::from_model(&self.model, &self.options.dims)
+        let inputs = Input::from_model(&self.candidates[0].model, &self.options.dims)
             .map_err(|failure| raised(&failure.into()))?;
         let tensors = random(&inputs, 0);
         let data = inputs.into_iter().zip(&tensors).map(|(input, tensor)| {
@@ -143,6 +145,13 @@ impl Candidates {
             .and_then(|tuned| told(&tuned))
             .map_err(|error| raised(&error))
     }
+}
+
+/// The options of the measurement, and the dimensions to fix.
+fn measurement(rounds: &RoundArgs, fix: &[Fix], model: &Model) -> Result<(BenchOptions, Dims)> {
+    let mut options = sized(rounds.options()?, fix, model)?;
+    let fix = take_fixed(fix, &mut options.dims)?;
+    Ok((options, fix))
 }
 
 fn goal_from(name: &str, max_slowdown: f64) -> PyResult<TuneGoal> {

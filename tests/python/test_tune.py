@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 import unfold_onnx as unfold
@@ -43,6 +44,13 @@ def test_reported_options_reproduce_the_result(engine: Engine, digits: Path, tmp
     # Written, it is what the command writes.
     path, _ = unfold.tune(model, tmp_path / "tuned.onnx", engine=engine, rounds=2)
     assert path.read_bytes().startswith(b"\x08")
+
+
+def test_fixed_dimensions_are_fixed_in_each_candidate(digits: Path) -> None:
+    result, report = unfold.tune(digits / "un-dynamo.onnx", fix={"batch": 3}, rounds=3)
+    assert report.options["fix"] == {"batch": 3}
+    shape = onnx.load_model_from_string(result).graph.input[0].type.tensor_type.shape
+    assert [dim.dim_value for dim in shape.dim] == [3, 1, 8, 8]
 
 
 def test_memory_goal_needs_tract(digits: Path) -> None:

@@ -70,6 +70,7 @@ class Candidates:
         self,
         source: Source,
         dim: Mapping[str, int],
+        fix: Mapping[str, int],
         rounds: int | None,
         time: float,
         threads: int,

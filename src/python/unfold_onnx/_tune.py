@@ -90,6 +90,7 @@ def tune(
     goal: Goal = "latency",
     max_slowdown: float = 10.0,
     dims: Mapping[str, int] | None = None,
+    fix: Mapping[str, int] | None = None,
     rounds: int | None = None,
     time: float = 10.0,
     threads: int = 1,
@@ -111,6 +112,7 @@ def tune(
         goal: ``"latency"``, or ``"memory"`` for the smallest peak of the heap, in tract.
         max_slowdown: The maximum slowdown relative to the fastest candidate with ``goal="memory"``, in percent.
         dims: Sizes of symbolic dimensions, by name. Default: 1 for a batch.
+        fix: Sizes to which symbolic dimensions are fixed in all candidates, as for :func:`unfold_onnx.fuse`.
         rounds: The number of rounds; each candidate runs once per round.
         time: The maximum duration of the rounds in seconds, without ``rounds``.
         threads: The number of threads for matrix products.
@@ -139,10 +141,10 @@ def tune(
         raise ValueError("goal: memory is measured with engine='tract' only")
     if engine == "tract" and session is not None:
         raise ValueError("session: it is for engine='onnxruntime' only")
-    sizes = _options.sizes("dims", dims)
+    sizes, fixed = _options.sizes("dims", dims), _options.sizes("fix", fix)
     source, _ = opened(model, allow_external, resolver)
     with told(progress) as tell:
-        candidates = _native.Candidates(source, sizes, rounds, time, threads, tell)
+        candidates = _native.Candidates(source, sizes, fixed, rounds, time, threads, tell)
         if engine == "tract":
             data, text = candidates.in_tract(goal, max_slowdown, tell)
         else:
@@ -154,6 +156,8 @@ def tune(
     options = dict(chosen.options)
     if "memory" in options:
         options["expect"] = dict(candidates.sizes())
+    if fixed:
+        options["fix"] = fixed
     result, fused = fuse_with_report(  # type: ignore[call-overload, misc, unused-ignore]
         model,
         output,  # pyright: ignore[reportArgumentType]
