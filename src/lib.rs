@@ -80,6 +80,8 @@ pub mod cli;
 #[path = "../tests/common/mod.rs"]
 #[allow(unreachable_pub)]
 mod common;
+#[cfg(all(feature = "prove", feature = "tract"))]
+mod diff;
 #[cfg(feature = "tract")]
 mod epsilon_error;
 pub mod error;

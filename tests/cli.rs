@@ -1,10 +1,14 @@
 //! The commands of `unfold`: output, exit codes, files.
 
 mod common;
+#[path = "cli/diff.rs"]
+mod diff;
 #[path = "cli/first_steps.rs"]
 mod first_steps;
 #[path = "cli/json_schema.rs"]
 mod json_schema;
+#[path = "cli/reduce.rs"]
+mod reduce;
 
 use std::fs;
 use std::path::{Path, PathBuf};

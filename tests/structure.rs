@@ -86,6 +86,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "verify",
         ],
     ),
+    (
+        "diff",
+        &[
+            "analysis", "error", "ir", "judge", "onnx", "prove", "run", "shape",
+        ],
+    ),
     ("provenance", &["affine", "onnx", "passes", "run"]),
     ("verify", &["ir", "onnx", "run", "shape"]),
     (

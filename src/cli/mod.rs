@@ -7,6 +7,7 @@ pub(crate) mod candidates;
 mod command_line;
 mod completions;
 mod constant_norms;
+pub(crate) mod diff;
 #[cfg(test)]
 mod documented;
 pub(crate) mod exit_code;
@@ -35,6 +36,7 @@ mod placement;
 mod print;
 mod progress_bar;
 pub(crate) mod prove;
+mod reduce;
 mod reexecute;
 mod resident;
 pub(crate) mod rounds;
@@ -83,6 +85,8 @@ enum Command {
     Fuse(fuse::FuseArgs),
     Tune(tune::TuneArgs),
     Prove(prove::ProveArgs),
+    Diff(diff::DiffArgs),
+    Reduce(reduce::ReduceArgs),
     Print(print::PrintArgs),
     Bench(bench::BenchArgs),
     Passes(passes::PassesArgs),
@@ -164,6 +168,8 @@ fn dispatch(command: &Command) -> Result<End> {
         Command::Fuse(args) => fuse_many::run(args),
         Command::Tune(args) => tune::run(args),
         Command::Prove(args) => prove::run(args),
+        Command::Diff(args) => diff::run(args),
+        Command::Reduce(args) => reduce::run(args),
         Command::Print(args) => print::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Passes(args) => passes::run(args),

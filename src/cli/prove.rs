@@ -179,6 +179,7 @@ impl ProveArgs {
             path: &self.fused,
             accept: &self.accept,
             witness: self.witness.as_deref(),
+            advice: "--witness FILE.npz saves the inputs that show it",
         }
     }
 

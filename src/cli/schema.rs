@@ -10,6 +10,7 @@ use std::path::Path;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 
+use crate::cli::diff::DiffJson;
 use crate::cli::fuse_many::ManyJson;
 use crate::cli::fuse_report::FuseJson;
 use crate::cli::inspect::{InspectJson, StreamsJson};
@@ -23,6 +24,7 @@ fn schemas() -> Vec<(&'static str, Schema)> {
     vec![
         ("bench", schema_of::<Report>()),
         ("bench-zoo", schema_of::<Vec<Report>>()),
+        ("diff", schema_of::<DiffJson>()),
         ("fuse", schema_of::<FuseJson>()),
         ("fuse-many", schema_of::<ManyJson>()),
         ("inspect", schema_of::<InspectJson>()),

@@ -108,6 +108,8 @@ pub(super) struct JudgedModel<'j> {
     pub path: &'j Path,
     pub accept: &'j [Accepted],
     pub witness: Option<&'j Path>,
+    /// How to find out more about a difference.
+    pub advice: &'static str,
 }
 
 /// The exit code. Reports a difference or an undecided verdict as an error, and saves the witness.
@@ -140,7 +142,7 @@ pub(super) fn end(judgement: &Judgement, model: &JudgedModel) -> Result<End> {
                     save(witness, file).with_context(|| file.display().to_string())?;
                     format!("the inputs in {} show it", file.display())
                 }
-                None => "--witness FILE.npz saves the inputs that show it".to_owned(),
+                None => model.advice.to_owned(),
             };
             out::complain("error", &format!("{other} {}; {shown}", failure(judgement)));
             Ok(End::Differs)
@@ -168,8 +170,13 @@ pub(crate) fn failure(judgement: &Judgement) -> String {
 
 /// Writes the inputs of a witness to a .npz file, under their names.
 pub(crate) fn save(witness: &Witness, file: &Path) -> Result<()> {
+    save_inputs(&witness.inputs, file)
+}
+
+/// Writes inputs to a .npz file, under their names.
+pub(super) fn save_inputs(inputs: &[(String, Tensor)], file: &Path) -> Result<()> {
     let mut archive = NpzWriter::new(File::create(file)?);
-    for (name, tensor) in &witness.inputs {
+    for (name, tensor) in inputs {
         match tensor.datum_type() {
             DatumType::F32 => add::<f32>(&mut archive, name, tensor),
             DatumType::F64 => add::<f64>(&mut archive, name, tensor),

@@ -52,7 +52,7 @@ fn constant_inputs(graph: &GraphProto) -> HashSet<String> {
 ///
 /// # Errors
 /// If the number of values differs.
-fn counterparts<'v>(
+pub(crate) fn counterparts<'v>(
     wanted: &[ValueInfoProto],
     own: &'v [ValueInfoProto],
     kind: &str,

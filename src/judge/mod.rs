@@ -20,11 +20,15 @@ use self::match_tensors::Matched;
 use crate::affine::plan::Stored;
 use crate::ir::Graph;
 use crate::onnx::Model;
-use crate::prove::{Proof, ProveOptions, foreign, same_function};
+use crate::prove::{
+    Proof, ProveOptions, RecordedValues, ValueDigests, foreign, same_function_recorded,
+};
 
 pub use casts::NarrowingCast;
+pub(crate) use interface::counterparts;
 pub use match_tensors::RoundedTensor;
 pub use witness::Witness;
+pub(crate) use witness::witness_on;
 
 /// The verdict on two models.
 #[derive(Debug, Serialize)]
@@ -88,6 +92,46 @@ pub enum Judgement {
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 pub fn judge(first: &Model, second: &Model, options: &ProveOptions) -> Judgement {
+    judge_recorded(first, second, options, None)
+}
+
+/// Judges two models. Also returns the values of both at one point; none if they could not be compared.
+pub(crate) fn judge_with_values(
+    first: &Model,
+    second: &Model,
+    options: &ProveOptions,
+) -> (Judgement, ValueDigests) {
+    let record = RecordedValues::default();
+    let judgement = judge_recorded(first, second, options, Some(&record));
+    (judgement, record.take())
+}
+
+/// The values of two models at one point, without a verdict. None if they could not be compared.
+pub(crate) fn compared_values(
+    first: &Model,
+    second: &Model,
+    options: &ProveOptions,
+) -> ValueDigests {
+    let record = RecordedValues::default();
+    if let Ok(models) = interface::aligned(first, second) {
+        let [first, second] = canonical_form::normalised(models);
+        let judge = Judge {
+            first,
+            second,
+            options,
+            record: Some(&record),
+        };
+        judge.proof();
+    }
+    record.take()
+}
+
+fn judge_recorded(
+    first: &Model,
+    second: &Model,
+    options: &ProveOptions,
+    record: Option<&RecordedValues>,
+) -> Judgement {
     match interface::aligned(first, second) {
         Ok(models) => {
             let [first, second] = canonical_form::normalised(models);
@@ -95,6 +139,7 @@ pub fn judge(first: &Model, second: &Model, options: &ProveOptions) -> Judgement
                 first,
                 second,
                 options,
+                record,
             }
             .verdict()
         }
@@ -107,17 +152,13 @@ struct Judge<'j> {
     first: Model,
     second: Model,
     options: &'j ProveOptions,
+    record: Option<&'j RecordedValues>,
 }
 
 impl Judge<'_> {
     fn verdict(&self) -> Judgement {
-        let [first, second] = [&self.first, &self.second];
-        let matched = match foreign(first, second) {
-            Ok(foreign) => match_tensors::matched(first, second, &read(second, foreign)),
-            Err(_) => vec![],
-        };
+        let (proof, matched) = self.proof();
         let formulas: Vec<Stored> = matched.iter().map(|found| found.stored.clone()).collect();
-        let proof = same_function(first, second, &formulas, self.options);
         match proof {
             Proof::Proved { points, bound, .. } => self.proved(points, bound, matched),
             Proof::Invalid { at, reason } => Judgement::Invalid { at, reason },
@@ -126,16 +167,36 @@ impl Judge<'_> {
         }
     }
 
+    /// The proof with formulas for the tensors that match them, and these tensors.
+    fn proof(&self) -> (Proof, Vec<Matched>) {
+        let [first, second] = [&self.first, &self.second];
+        let matched = match foreign(first, second) {
+            Ok(foreign) => match_tensors::matched(first, second, &read(second, foreign)),
+            Err(_) => vec![],
+        };
+        let formulas: Vec<Stored> = matched.iter().map(|found| found.stored.clone()).collect();
+        let proof = same_function_recorded([first, second], &formulas, self.options, self.record);
+        (proof, matched)
+    }
+
     /// The verdict after the proof with these formulas failed for this reason. Tries a proof without formulas first,
     /// because a tensor may match a formula by chance.
     fn as_held(&self, formulas: &[Stored], reason: String) -> Judgement {
-        if !formulas.is_empty()
-            && let Proof::Proved { points, bound, .. } =
-                same_function(&self.first, &self.second, &[], self.options)
-        {
-            return self.proved(points, bound, vec![]);
+        if formulas.is_empty() {
+            return self.unproved(reason);
         }
-        self.unproved(reason)
+        let again = RecordedValues::default();
+        let models = [&self.first, &self.second];
+        let record = self.record.map(|_| &again);
+        match same_function_recorded(models, &[], self.options, record) {
+            Proof::Proved { points, bound, .. } => {
+                if let Some(record) = self.record {
+                    record.keep(again.take());
+                }
+                self.proved(points, bound, vec![])
+            }
+            _ => self.unproved(reason),
+        }
     }
 
     /// The verdict after a proof with these formulas succeeded.

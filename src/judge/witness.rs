@@ -36,18 +36,7 @@ pub struct Witness {
 
 /// Finds the first witness among random inputs. `None` if no input shows a difference, or tract cannot run a model.
 pub(super) fn search(first: &Model, second: &Model, dims: &Dims) -> Option<Witness> {
-    if doubt(first, second, dims).is_some() {
-        return None;
-    }
-    let moved = shaken(first, 0)?;
-    let [first_engine, second_engine, moved] =
-        [first, second, &moved].map(|model| Engine::load(model, dims).ok());
-    let engines = Engines {
-        first: first_engine?,
-        second: second_engine?,
-        moved: moved?,
-        tolerance: default_tolerance(first),
-    };
+    let engines = Engines::load(first, second, dims)?;
     for scale in SCALES {
         for seed in 0..SEEDS {
             let mut inputs = random(engines.first.inputs(), seed);
@@ -58,6 +47,11 @@ pub(super) fn search(first: &Model, second: &Model, dims: &Dims) -> Option<Witne
         }
     }
     None
+}
+
+/// The witness that these inputs are, in the order of the first model. `None` if they show no difference.
+pub(crate) fn witness_on(first: &Model, second: &Model, inputs: Vec<Tensor>) -> Option<Witness> {
+    Engines::load(first, second, &Dims::default())?.witness(inputs)
 }
 
 /// Multiplies the elements of a float32 input. Leaves all other inputs unchanged.
@@ -80,6 +74,22 @@ struct Engines {
 }
 
 impl Engines {
+    /// Loads both models. `None` if tract cannot run them.
+    fn load(first: &Model, second: &Model, dims: &Dims) -> Option<Self> {
+        if doubt(first, second, dims).is_some() {
+            return None;
+        }
+        let moved = shaken(first, 0)?;
+        let [first_engine, second_engine, moved] =
+            [first, second, &moved].map(|model| Engine::load(model, dims).ok());
+        Some(Self {
+            first: first_engine?,
+            second: second_engine?,
+            moved: moved?,
+            tolerance: default_tolerance(first),
+        })
+    }
+
     /// Runs the models on these inputs. Returns a witness if the outputs differ by far more than rounding.
     fn witness(&self, inputs: Vec<Tensor>) -> Option<Witness> {
         let [reference, moved, other] =

@@ -7,6 +7,7 @@ use super::interface::{same_ends, same_interface};
 use super::prepared::Prepared;
 use super::random::Hash;
 use super::random_inputs::{Seed, boolean_inputs, truth_cases};
+use super::recorded::RecordedValues;
 use super::validity::{self, Fault, Valid};
 use super::{Proof, ProveOptions, rounding, undecided};
 use crate::affine::plan::Stored;
@@ -35,6 +36,17 @@ pub(super) enum ClaimScope {
     Again,
 }
 
+/// How two models are compared at one assignment of sizes.
+#[derive(Clone, Copy)]
+pub(super) struct ClaimCheck<'c> {
+    /// The claims to check.
+    pub scope: ClaimScope,
+    /// Whether activations that have no effect are removed.
+    pub reads_past: bool,
+    /// The record of the values of both models, if requested.
+    pub record: Option<&'c RecordedValues>,
+}
+
 /// The result of a proof at one assignment of sizes.
 pub(super) struct Established {
     pub points: usize,
@@ -48,15 +60,18 @@ pub(super) struct Established {
     pub draws_counts: bool,
 }
 
-/// Checks the claims about two models at the sizes of `options`. If `reads_past`, activations that
-/// have no effect are removed.
+/// Checks the claims about two models at the sizes of `options`.
 pub(super) fn claims(
     [original, fused]: [&Model; 2],
     tensors: &[Stored],
     options: &ProveOptions,
-    scope: ClaimScope,
-    reads_past: bool,
+    check: ClaimCheck,
 ) -> Result<Established, Ended> {
+    let ClaimCheck {
+        scope,
+        reads_past,
+        record,
+    } = check;
     same_interface(original, fused)?;
     no_redefined_operators([original, fused])?;
     let own = [original, fused].map(validity::own_nodes);
@@ -102,7 +117,9 @@ pub(super) fn claims(
             prepared: &fused,
             tensors,
             valid: &valid,
+            is_recorded: record.is_some(),
         },
+        record,
     };
     let cases = truth_cases(&boolean_inputs(&original));
     let established = at_points(&pair, options, scope, cases)?;

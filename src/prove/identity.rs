@@ -10,6 +10,7 @@ use super::operators::{Allowance, NotEvaluated};
 use super::prepared::{Prepared, outputs};
 use super::random::Digest;
 use super::random_inputs::{Seed, given};
+use super::recorded::{RecordedValues, ValueDigests};
 use super::roots::RootOfMinusOne;
 use super::scales::{self, Scales};
 use super::sources::{self, Sources};
@@ -50,6 +51,8 @@ pub(super) struct GraphPair<'i> {
     pub flat: &'i Analysis<'i>,
     pub original: &'i Prepared,
     pub folded: FoldedSide<'i>,
+    /// The record of the values of both models, if requested.
+    pub record: Option<&'i RecordedValues>,
 }
 
 /// The folded model, which another thread evaluates.
@@ -59,6 +62,8 @@ pub(super) struct FoldedSide<'i> {
     /// The new tensors.
     pub tensors: &'i [Stored],
     pub valid: &'i Valid<'i>,
+    /// Whether its values are recorded.
+    pub is_recorded: bool,
 }
 
 impl FoldedSide<'_> {
@@ -111,6 +116,7 @@ impl FoldedSide<'_> {
             allowance: &allowance,
             alike: alike.as_ref(),
             scales,
+            records_sources: self.is_recorded,
         };
         Ok(evaluate(&point, &outputs(&analysis.graph), false)?)
     }
@@ -142,6 +148,7 @@ impl GraphPair<'_> {
             only_at_sizes: &self.original.only_at_sizes(self.flat),
             has_formulas: have_formulas(self.folded.tensors),
             scales: None,
+            records_sources: self.record.is_some(),
         };
         let flat = Point {
             analysis: self.flat,
@@ -220,8 +227,15 @@ impl GraphPair<'_> {
     fn compare(&self, original: Findings, fused: Findings) -> Result<Agreed, Ended> {
         let graph = Graph::new(&self.folded.prepared.model)
             .map_err(|error| Ended::With(undecided(error.to_string())))?;
+        let digests = named_digests(&self.analysis.graph, &original);
+        if let Some(record) = self.record {
+            record.keep(ValueDigests([
+                digests.clone(),
+                named_digests(&graph, &fused),
+            ]));
+        }
         let sides = Sides {
-            digests: named_digests(self.analysis, &original),
+            digests,
             graph: &graph,
             original,
             fused,
@@ -326,8 +340,7 @@ impl Sides<'_> {
     }
 }
 
-fn named_digests(analysis: &Analysis, findings: &Findings) -> HashMap<String, Digest> {
-    let graph = &analysis.graph;
+fn named_digests(graph: &Graph, findings: &Findings) -> HashMap<String, Digest> {
     (0..graph.value_count())
         .filter_map(|index| {
             let name = graph.value_name(ValueId(index as u32));

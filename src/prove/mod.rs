@@ -20,6 +20,7 @@ mod operators;
 mod prepared;
 mod random;
 mod random_inputs;
+mod recorded;
 mod roots;
 mod rounding;
 mod scales;
@@ -34,9 +35,14 @@ use crate::onnx::Model;
 use crate::run::Dims;
 #[cfg(feature = "tract")]
 pub(crate) use activations::read_past;
-use claims::{ClaimScope, Established, claims};
+use claims::{ClaimCheck, ClaimScope, Established, claims};
 use ended::Ended;
 use field::P;
+#[cfg(feature = "tract")]
+pub(crate) use random::{Digest, Hash};
+pub(crate) use recorded::RecordedValues;
+#[cfg(feature = "tract")]
+pub(crate) use recorded::ValueDigests;
 #[cfg(feature = "tract")]
 pub(crate) use rounding::foreign;
 use sizes::{SizeSearch, elements, inputs};
@@ -129,6 +135,7 @@ pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &Prov
         models: [original, fused],
         tensors,
         scope: ClaimScope::All,
+        record: None,
         options,
         sizes: SizeSearch::new(original, fused, &options.dims),
     };
@@ -146,10 +153,21 @@ pub fn same_function(
     formulas: &[Stored],
     options: &ProveOptions,
 ) -> Proof {
+    same_function_recorded([original, other], formulas, options, None)
+}
+
+/// [`same_function`], which also records the values of both models at one point.
+pub(crate) fn same_function_recorded(
+    [original, other]: [&Model; 2],
+    formulas: &[Stored],
+    options: &ProveOptions,
+    record: Option<&RecordedValues>,
+) -> Proof {
     let proving = Proving {
         models: [original, other],
         tensors: formulas,
         scope: ClaimScope::Function,
+        record,
         options,
         sizes: SizeSearch::new(original, other, &options.dims),
     };
@@ -170,6 +188,8 @@ struct Proving<'p> {
     tensors: &'p [Stored],
     /// How much of the claims is proved.
     scope: ClaimScope,
+    /// The record of the values of both models, if requested.
+    record: Option<&'p RecordedValues>,
     options: &'p ProveOptions,
     sizes: SizeSearch<'p>,
 }
@@ -205,7 +225,12 @@ impl Proving<'_> {
             dims: dims.clone(),
             ..self.options.clone()
         };
-        let found = claims(self.models, self.tensors, &options, scope, false);
+        let check = ClaimCheck {
+            scope,
+            reads_past: false,
+            record: self.record.filter(|_| scope == self.scope),
+        };
+        let found = claims(self.models, self.tensors, &options, check);
         // A positive factor between two activations passes both of them only if neither is removed.
         let differs = matches!(
             found,
@@ -215,7 +240,11 @@ impl Proving<'_> {
         if !differs || !graphs.any(activations::has_pairs) {
             return found;
         }
-        claims(self.models, self.tensors, &options, scope, true).or(found)
+        let again = ClaimCheck {
+            reads_past: true,
+            ..check
+        };
+        claims(self.models, self.tensors, &options, again).or(found)
     }
 
     /// The verdict if the folded model does not fit at these sizes, and the original does. At

@@ -5,42 +5,42 @@ use xxhash_rust::xxh3::Xxh3;
 use super::field::P;
 
 /// The identity of a value or of a function, as a keyed hash.
-pub(super) type Digest = u128;
+pub(crate) type Digest = u128;
 
 /// Combines parts into a digest.
-pub(super) struct Hash(Xxh3);
+pub(crate) struct Hash(Xxh3);
 
 impl Hash {
     /// A hash with a key, for one purpose.
-    pub(super) fn new(key: u64, what: &str) -> Self {
+    pub(crate) fn new(key: u64, what: &str) -> Self {
         let mut hash = Self(Xxh3::with_seed(key));
         hash.text(what);
         hash
     }
 
     /// Adds bytes after their length, so that their end is unambiguous.
-    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.0.update(bytes);
     }
 
     /// Adds a string.
-    pub(super) fn text(&mut self, text: &str) {
+    pub(crate) fn text(&mut self, text: &str) {
         self.bytes(text.as_bytes());
     }
 
     /// Adds a number.
-    pub(super) fn number(&mut self, number: u64) {
+    pub(crate) fn number(&mut self, number: u64) {
         self.0.update(&number.to_le_bytes());
     }
 
     /// Adds a digest.
-    pub(super) fn digest(&mut self, digest: Digest) {
+    pub(crate) fn digest(&mut self, digest: Digest) {
         self.0.update(&digest.to_le_bytes());
     }
 
     /// Adds a list of numbers of any type, by the bytes of each.
-    pub(super) fn all<T: Copy, const N: usize>(
+    pub(crate) fn all<T: Copy, const N: usize>(
         &mut self,
         numbers: &[T],
         bytes: impl Fn(T) -> [u8; N],
@@ -56,7 +56,7 @@ impl Hash {
     }
 
     /// The digest of everything that was added.
-    pub(super) fn finish(&self) -> Digest {
+    pub(crate) fn finish(&self) -> Digest {
         self.0.digest128()
     }
 }

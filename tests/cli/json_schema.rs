@@ -83,7 +83,7 @@ fn json_of_several_models_is_valid_if_one_fails() {
 }
 
 #[test]
-fn json_of_inspect_prove_passes_bench_and_tune_is_valid() {
+fn json_of_inspect_prove_diff_passes_bench_and_tune_is_valid() {
     let (_folder, path) = out();
     assert_eq!(unfold([&"fuse", &un(), &"-o", &path]).code, DONE);
     assert_valid("inspect", &[&"inspect", &path, &"--json"]);
@@ -94,6 +94,7 @@ fn json_of_inspect_prove_passes_bench_and_tune_is_valid() {
     );
     assert_valid("prove", &[&"prove", &un(), &path, &"--json"]);
     assert_valid("prove", &[&"prove", &un(), &streams, &"--json"]);
+    assert_valid("diff", &[&"diff", &un(), &path, &"--json"]);
     assert_valid("passes", &[&"passes", &"--json"]);
     let rounds: [&dyn AsRef<OsStr>; 3] = [&"--rounds", &"2", &"--json"];
     assert_valid("bench", &[&"bench", &un(), rounds[0], rounds[1], rounds[2]]);

@@ -76,6 +76,8 @@ pub(super) struct Point<'p> {
     pub has_formulas: bool,
     /// The positive factors that operators pass on, if these are used.
     pub scales: Option<&'p Scales>,
+    /// Whether the digests of inputs and stored tensors are recorded too.
+    pub records_sources: bool,
 }
 
 /// The names of values about which more is known because the extents of the inputs are known.
@@ -133,6 +135,9 @@ pub(super) fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<
             findings.kept.insert(value, made);
         }
     }
+    for (value, digest) in &evaluation.sources {
+        findings.digests[index(*value)].get_or_insert(*digest);
+    }
     findings.degree += evaluation.doubt.get();
     findings.draws_counts = evaluation.draws_counts.get();
     findings.radicands = evaluation.roots.radicands();
@@ -166,6 +171,8 @@ struct Evaluation<'w> {
     draws_counts: Cell<bool>,
     /// The names of constants with an element that is not finite.
     unbounded: RefCell<HashSet<String>>,
+    /// The digests of inputs and stored tensors, if they are recorded.
+    sources: Vec<(ValueId, Digest)>,
     /// Whether a body could not be evaluated, or not completely.
     is_uncertain: Cell<bool>,
     /// Whether the extents of the node's results belong only to this point.
@@ -239,6 +246,7 @@ impl<'w> Evaluation<'w> {
             roots: RootContext::new(point.convention),
             draws_counts: Cell::new(false),
             unbounded: RefCell::default(),
+            sources: vec![],
             is_uncertain: Cell::new(false),
             is_of_point: Cell::new(false),
         }
@@ -267,6 +275,9 @@ impl<'w> Evaluation<'w> {
             (None, Some(tensor)) => self.tensor(name, tensor)?,
             (None, None) => FieldValue::Opaque(self.sparse_initializer(name)),
         };
+        if self.point.records_sources {
+            self.sources.push((value, found.digest(self.point.key)));
+        }
         self.values[index(value)] = Some(found.clone());
         Ok(found)
     }

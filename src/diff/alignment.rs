@@ -1,0 +1,160 @@
+//! Finds the nodes of two models that compute the same values.
+
+use std::collections::{HashMap, HashSet};
+
+use super::side::ComparedModel;
+use super::{NodeCounts, NodePair};
+use crate::ir::{NodeId, ValueId};
+use crate::judge::counterparts;
+use crate::prove::Digest;
+
+/// Two models whose values are compared.
+pub(super) struct Alignment<'a, 'm> {
+    pub sides: &'a [ComparedModel<'m>; 2],
+    /// The pairs of outputs whose values differ.
+    pub parted: Vec<[ValueId; 2]>,
+    /// The values that each model computes, stores or has as an input.
+    values: [HashSet<Digest>; 2],
+    /// The values that each model stores.
+    stored: [HashSet<Digest>; 2],
+    /// The functions of values that the nodes of each model compute.
+    functions: [HashSet<NodeFunction<'a>>; 2],
+}
+
+/// The operator of a node, the values that it reads, without tensors, and its results.
+#[derive(PartialEq, Eq, Hash)]
+struct NodeFunction<'n> {
+    operator: (&'n str, &'n str),
+    /// In ascending order, because operands may be exchanged.
+    reads: Vec<Option<Digest>>,
+    results: Vec<Option<Digest>>,
+}
+
+impl<'a, 'm> Alignment<'a, 'm> {
+    pub(super) fn new(sides: &'a [ComparedModel<'m>; 2]) -> Self {
+        let mut alignment = Self {
+            sides,
+            parted: parted_outputs(sides),
+            values: [0, 1].map(|side| sides[side].values()),
+            stored: [0, 1].map(|side| sides[side].stored()),
+            functions: Default::default(),
+        };
+        alignment.functions = [0, 1].map(|side| {
+            let nodes = sides[side].nodes.iter();
+            nodes.map(|&node| alignment.function(side, node)).collect()
+        });
+        alignment
+    }
+
+    fn function(&self, side: usize, node: NodeId) -> NodeFunction<'a> {
+        let own = &self.sides[side];
+        let is_tensor = |digest: &Digest| self.stored.iter().any(|all| all.contains(digest));
+        let reads = own.reads(node).map(|value| own.digest(value));
+        let mut reads: Vec<_> = reads
+            .filter(|digest| !digest.as_ref().is_some_and(is_tensor))
+            .collect();
+        reads.sort_unstable();
+        NodeFunction {
+            operator: own.graph.domain_op(node),
+            reads,
+            results: own.results(node).map(|value| own.digest(value)).collect(),
+        }
+    }
+
+    /// Whether the other model has this value.
+    pub(super) fn is_shared(&self, side: usize, value: ValueId) -> bool {
+        let digest = self.sides[side].digest(value);
+        digest.is_some_and(|digest| self.values[1 - side].contains(&digest))
+    }
+
+    /// Whether the other model stores this value, and does not compute it.
+    pub(super) fn is_stored_by_other(&self, side: usize, value: ValueId) -> bool {
+        let digest = self.sides[side].digest(value);
+        digest.is_some_and(|digest| self.stored[1 - side].contains(&digest))
+    }
+
+    /// Whether the other model has all results of a node that are read.
+    fn is_aligned(&self, side: usize, node: NodeId) -> bool {
+        let mut results = self.sides[side].results(node).peekable();
+        results.peek().is_some() && results.all(|value| self.is_shared(side, value))
+    }
+
+    /// Whether the other model has a node with the same operator, operands and results.
+    pub(super) fn is_kept(&self, side: usize, node: NodeId) -> bool {
+        let function = self.function(side, node);
+        let values = function.reads.iter().chain(&function.results);
+        values.clone().all(Option::is_some) && self.functions[1 - side].contains(&function)
+    }
+
+    /// The numbers of nodes of one side.
+    pub(super) fn counts(&self, side: usize) -> NodeCounts {
+        let own = &self.sides[side];
+        let nodes = own.nodes.iter().copied();
+        let (read, unread): (Vec<_>, Vec<_>) = nodes.partition(|&node| own.is_needed(node));
+        let same = read.iter().filter(|&&node| self.is_aligned(side, node));
+        let same = same.count();
+        NodeCounts {
+            all: own.nodes.len(),
+            same,
+            only: read.len() - same,
+            unread: unread.len(),
+        }
+    }
+
+    /// The nodes of the first model that compute a value of the second one, each with the node that computes it there:
+    /// with one of the same operator that is not taken yet, if possible.
+    pub(super) fn pairs(&self) -> Vec<NodePair> {
+        let [first, second] = self.sides;
+        let mut made: HashMap<Digest, Vec<NodeId>> = HashMap::new();
+        for &node in &second.nodes {
+            if let Some(digest) = main_result(second, node) {
+                made.entry(digest).or_default().push(node);
+            }
+        }
+        let mut taken = HashSet::new();
+        let mut pairs = vec![];
+        for &node in &first.nodes {
+            let digest = main_result(first, node);
+            let Some(others) = digest.and_then(|digest| made.get(&digest)) else {
+                continue;
+            };
+            let operator = first.graph.domain_op(node);
+            let best = others.iter().copied().min_by_key(|other| {
+                let is_other = second.graph.domain_op(*other) != operator;
+                (is_other, taken.contains(other))
+            });
+            if let Some(other) = best {
+                taken.insert(other);
+                pairs.push(NodePair {
+                    first: first.graph.name(node).to_owned(),
+                    second: second.graph.name(other).to_owned(),
+                });
+            }
+        }
+        pairs
+    }
+}
+
+/// The first result of a node that is read.
+fn main_result(side: &ComparedModel, node: NodeId) -> Option<Digest> {
+    side.digest(side.results(node).next()?)
+}
+
+/// The pairs of outputs whose values differ.
+fn parted_outputs(sides: &[ComparedModel; 2]) -> Vec<[ValueId; 2]> {
+    let [mine, its] = sides.each_ref().map(|side| &side.graph.proto().output);
+    let Ok(others) = counterparts(mine, its, "outputs") else {
+        return vec![];
+    };
+    let mut parted = vec![];
+    for (output, other) in mine.iter().zip(others) {
+        let values = [(&sides[0], output), (&sides[1], other)];
+        let values = values.map(|(side, output)| side.graph.value(output.name()));
+        if let [Some(value), Some(other)] = values
+            && sides[0].digest(value) != sides[1].digest(other)
+        {
+            parted.push([value, other]);
+        }
+    }
+    parted
+}

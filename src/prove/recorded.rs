@@ -1,0 +1,26 @@
+//! Records the values that two models compute at one point, for comparisons of more than the outputs.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use super::random::Digest;
+
+/// The digests of the values of both models at one point, by the names of the values. Equal values have equal digests.
+#[derive(Debug, Default)]
+pub(crate) struct ValueDigests(pub [HashMap<String, Digest>; 2]);
+
+/// The values of the last comparison.
+#[derive(Debug, Default)]
+pub(crate) struct RecordedValues(RefCell<ValueDigests>);
+
+impl RecordedValues {
+    /// Replaces the record.
+    pub(crate) fn keep(&self, values: ValueDigests) {
+        self.0.replace(values);
+    }
+
+    /// Removes and returns the record; empty if no comparison was possible.
+    pub(crate) fn take(&self) -> ValueDigests {
+        self.0.take()
+    }
+}
