@@ -13,7 +13,7 @@ ARITHMETIC = {"Add", "Sub", "Mul", "Div"}
 MOVEMENT = {"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 PRODUCTS = {"Conv", "ConvTranspose", "Einsum", "FusedMatMul", "Gemm", "MatMul"}
 INTEGER = {"ConvInteger", "MatMulInteger"}
-# The input that scales; the one behind it shifts.
+# The index of the scale input of each normalizer. The shift is the next input.
 NORMALIZERS = {"GroupNormalization": 1, "InstanceNormalization": 1, "LayerNormalization": 1, "RMSNormalization": 1}
 NORMALIZERS |= {"SimplifiedLayerNormalization": 1, "SkipLayerNormalization": 2, "EmbedLayerNormalization": 5}
 BENDS = {"Clip", "Erf", "HardSigmoid", "Max", "Min", "Pow", "Relu", "Sigmoid", "Softplus", "Tanh"}

@@ -26,8 +26,8 @@ pub(crate) enum Side {
     Result,
     /// This input is a constant, and the affine is needed on the constant itself.
     Constant(usize),
-    /// To each row of the result, another row of a layer is added, times the scale of the affine,
-    /// and then the shift of the affine.
+    /// Each row of the result becomes `row + s·other + t`, where `other` is another row of a layer,
+    /// and the affine is `s·x + t`.
     Rows {
         /// The layer with the other rows: the node itself, or an adjacent layer that is still
         /// unchanged.

@@ -159,7 +159,7 @@ impl<'l> Left<'l> {
         left
     }
 
-    /// Adds the nodes whose results only removed nodes read, since they are removed too.
+    /// Adds each node whose results are read by removed nodes alone. Such a node is removed too.
     fn drop_unread(&mut self) {
         let graph = &self.analysis.graph;
         for &node in graph.order().iter().rev() {

@@ -12,7 +12,7 @@ pub(super) fn taken_as_constant(plan: &Plan) -> Vec<&ConstantNorm> {
 }
 
 /// Reports the normalizers that are taken as constant, those that stay although their ε is large, and the variances.
-pub(super) fn told(plan: &Plan, margin: Option<&Result<VarianceMargin, Failure>>) -> String {
+pub(super) fn text(plan: &Plan, margin: Option<&Result<VarianceMargin, Failure>>) -> String {
     let mut lines = String::new();
     for norm in &plan.constant {
         if let Constancy::Kept { why } = &norm.outcome {

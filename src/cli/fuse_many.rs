@@ -248,13 +248,13 @@ fn try_line(args: &FuseArgs, task: &Task, room: &Room) -> Result<Line> {
         place = room.take(all);
     }
     let report = fuse(args, task, model, &|_, _, _| {})?;
-    let line = told(args, task, &report)?;
+    let line = report_line(args, task, &report)?;
     drop(place);
     Ok(line)
 }
 
 /// The line of one model.
-fn told(args: &FuseArgs, task: &Task, report: &FuseReport) -> Result<Line> {
+fn report_line(args: &FuseArgs, task: &Task, report: &FuseReport) -> Result<Line> {
     let (folded, sites) = report.summary().total();
     let sizes = report.sizes();
     let operators = sizes.as_ref().map_or_else(String::new, |sizes| {

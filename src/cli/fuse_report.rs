@@ -371,13 +371,13 @@ impl FuseReport {
             text += &self.target_line();
             text += &self.fixed_line();
         }
-        text += &self.scaling.told();
-        text += &streams::told(&self.plan, self.centre);
-        text += &slicing::told(self.plan.memory.as_ref());
-        text += &merged_norms::told(&self.plan.merged, self.slack.as_ref());
-        text += &constant_norms::told(&self.plan, self.margin.as_ref());
-        text += &half::told(self.plan.half.as_ref(), self.half.as_ref());
-        text += &placement::told(&self.plan.placed);
+        text += &self.scaling.text();
+        text += &streams::text(&self.plan, self.centre);
+        text += &slicing::text(self.plan.memory.as_ref());
+        text += &merged_norms::text(&self.plan.merged, self.slack.as_ref());
+        text += &constant_norms::text(&self.plan, self.margin.as_ref());
+        text += &half::text(self.plan.half.as_ref(), self.half.as_ref());
+        text += &placement::text(&self.plan.placed);
         text += &self.growth().map_or_else(String::new, Growth::line);
         if let Some(change) = self.sizes() {
             let operators =

@@ -34,7 +34,7 @@ fn end_types() -> impl TypedValueParser<Value = EndType> {
 }
 
 /// Reports the number of operators in half, the operators that stay in float32, and the errors.
-pub(crate) fn told(plan: Option<&HalfPlan>, error: Option<&Result<HalfError, Failure>>) -> String {
+pub(crate) fn text(plan: Option<&HalfPlan>, error: Option<&Result<HalfError, Failure>>) -> String {
     let Some(plan) = plan else {
         return String::new();
     };

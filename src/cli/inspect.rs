@@ -150,9 +150,9 @@ fn text(model: &Model, lowered: &Model, plan: &Plan) -> Result<String> {
     text += &(Summary::from_plan(plan).line(paint) + "\n");
     text += &summary::tidied(&plan.tidy);
     text += &summary::stopped(plan.stopped);
-    text += &streams::told(plan, false);
+    text += &streams::text(plan, false);
     let history = Provenance::from_model(model);
-    Ok(text + &history.iter().map(told).collect::<String>())
+    Ok(text + &history.iter().map(provenance_text).collect::<String>())
 }
 
 /// Plans the folding, then writes a page about the model and its result.
@@ -177,7 +177,7 @@ pub(crate) fn with_page(
 }
 
 /// One earlier run that folded the model, in one line.
-fn told(time: &Provenance) -> String {
+fn provenance_text(time: &Provenance) -> String {
     const SHOWN: usize = 12;
     let Provenance {
         version,

@@ -102,7 +102,7 @@ impl MeasureArgs {
             if let Some(verdict) = verdict(variants, options) {
                 report.differs |=
                     !verdict.passed() && !matches!(verdict, Verdict::CouldNotVerify { .. });
-                report.notes.push(told(&verdict, &options.label));
+                report.notes.push(verdict_note(&verdict, &options.label));
             }
         }
         Ok(report)
@@ -190,7 +190,7 @@ fn model_of<'v>(variants: &'v [Variant], name: &str) -> Option<&'v Model> {
 }
 
 /// A verdict as a sentence.
-fn told(verdict: &Verdict, label: &str) -> String {
+fn verdict_note(verdict: &Verdict, label: &str) -> String {
     match verdict {
         Verdict::Compared(comparison) => {
             let relative = comparison.worst().map_or(0.0, |worst| worst.relative);

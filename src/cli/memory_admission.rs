@@ -72,8 +72,8 @@ impl Drop for Seat<'_> {
 
 /// The available memory of the machine, limited by that of the container.
 fn available() -> Option<u64> {
-    let told = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = told
+    let info = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info
         .lines()
         .find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -6,7 +6,7 @@ use unfold::report::plain;
 use unfold::run::Failure;
 
 /// A line for each merged normalizer, and a line about the error.
-pub(super) fn told(merged: &[MergedNorm], slack: Option<&Result<EpsilonError, Failure>>) -> String {
+pub(super) fn text(merged: &[MergedNorm], slack: Option<&Result<EpsilonError, Failure>>) -> String {
     let mut lines = String::new();
     for MergedNorm { name, followers } in merged {
         let followers: Vec<&str> = followers.iter().map(|follower| &*follower.name).collect();

@@ -4,7 +4,7 @@ use unfold::plan::Placed;
 use unfold::report::plain;
 
 /// A line for each operator that was moved or could be moved.
-pub(super) fn told(placed: &[Placed]) -> String {
+pub(super) fn text(placed: &[Placed]) -> String {
     placed.iter().map(line).collect()
 }
 

@@ -20,7 +20,7 @@ pub(super) struct ScalingArgs {
     /// Scales residual streams by 2^-K, so that they fit into float16. In float32 no bit of an
     /// output changes, except for subnormal numbers, and where SkipLayerNormalization is written
     /// out, which rounds otherwise. `auto` determines K from --input
-    #[arg(long, value_name = "2^-K|auto", value_parser = asked)]
+    #[arg(long, value_name = "2^-K|auto", value_parser = parsed)]
     scale_stream: Option<ScaleStream>,
 
     /// Samples of the inputs for --scale-stream auto and for --to, as a .npy or .npz file. They are
@@ -39,7 +39,7 @@ enum ScaleStream {
 }
 
 /// Parses `auto` or `2^-k`.
-fn asked(text: &str) -> Result<ScaleStream, String> {
+fn parsed(text: &str) -> Result<ScaleStream, String> {
     if text == "auto" {
         return Ok(ScaleStream::Auto);
     }
@@ -140,7 +140,7 @@ impl ScalingChoice {
     }
 
     /// The scale in one line, or an empty text.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let by = match self.scale_stream {
             Some(power) => format!("scaled by 2^-{power}"),
             None => "not scaled: float16 holds them".to_owned(),

@@ -74,7 +74,7 @@ impl SlicingArgs {
 }
 
 /// Reports the peak before and after, the cut regions, and the obstacle if the goal is missed.
-pub(super) fn told(change: Option<&MemoryChange>) -> String {
+pub(super) fn text(change: Option<&MemoryChange>) -> String {
     let Some(change) = change else {
         return String::new();
     };

@@ -46,7 +46,7 @@ pub(super) fn table(plan: &Plan, paint: Paint) -> String {
         };
         let mut cells: Vec<Cell> = vec![out::cell(name), out::cell(channels)];
         cells.extend([writers, readers].map(|members| out::cell(counted(members))));
-        cells.extend([centring, scaling].map(|(tone, told)| paint.cell(tone, told)));
+        cells.extend([centring, scaling].map(|(tone, text)| paint.cell(tone, text)));
         table.add_row(cells);
     }
     if let Some(channels) = table.column_mut(1) {
@@ -57,7 +57,7 @@ pub(super) fn table(plan: &Plan, paint: Paint) -> String {
 
 /// Reports the changes of streams: a line for each requested change, and one for changes by
 /// folding. Streams that are not centred are listed only on request.
-pub(super) fn told(plan: &Plan, centre: bool) -> String {
+pub(super) fn text(plan: &Plan, centre: bool) -> String {
     let mut lines = String::new();
     let bases: Vec<Basis> = plan.sites.iter().filter_map(|site| site.basis).collect();
     if let Some(Basis { least, most }) = Basis::around(bases.iter().copied()) {
@@ -119,15 +119,15 @@ fn needs(centring: &Option<Centring>) -> String {
     else {
         return String::new();
     };
-    let mut told = format!(
+    let mut text = format!(
         "{} LN become RMSNorm, {} change",
         normalizers.len(),
         report::counted(*constants, "constant")
     );
     if !subtracted.is_empty() {
-        told += &format!(", the mean is taken off behind {}", subtracted.join(", "));
+        text += &format!(", the mean is taken off behind {}", subtracted.join(", "));
     }
-    told
+    text
 }
 
 /// The effect of scaling a stream.

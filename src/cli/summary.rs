@@ -97,14 +97,14 @@ impl Summary {
             (self.scale, "other scale"),
             (self.linear, "linear merge"),
         ];
-        let told: Vec<String> = families
+        let listed: Vec<String> = families
             .into_iter()
             .filter(|(count, _)| count.sites > 0)
             .map(|(count, name)| count.line(name, paint))
             .collect();
-        match told.as_slice() {
+        match listed.as_slice() {
             [] => "no normalizer was found".to_owned(),
-            told => format!("{} fold", told.join(", ")),
+            listed => format!("{} fold", listed.join(", ")),
         }
     }
 }

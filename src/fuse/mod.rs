@@ -48,8 +48,8 @@ pub struct Fused {
     pub model: Model,
     /// The changes and the refusals.
     pub plan: Plan,
-    /// The model with which the result must be compared, if it differs from the input. It has the
-    /// sizes of [`FuseOptions::fix`]. Opaque normalizers are inlined, because engines do not know
+    /// The model to compare the result with. `None` if that is the input. This model has the sizes of
+    /// [`FuseOptions::fix`]. Opaque normalizers are inlined, because engines do not know
     /// them, and functions are inlined if more folds then.
     pub lowered: Option<Model>,
 }

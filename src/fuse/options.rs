@@ -53,8 +53,8 @@ pub struct FuseOptions<'o> {
     pub fix: Dims,
     /// The regions that run part by part, to limit the memory of activations.
     pub slicing: Slicing,
-    /// The name of a pass or a number. The run stops after the first run of the pass, or after this
-    /// number of changes.
+    /// A number of changes, or the name of a pass. Folding stops after this number of changes, or
+    /// after the pass has run for the first time.
     pub stop_after: Option<String>,
     /// Called with the name of the stage, the work that is done, and the total work.
     pub progress: Option<OnProgress<'o>>,

@@ -20,7 +20,8 @@ pub struct NarrowingCast {
     pub is_of_first: bool,
 }
 
-/// Finds the surplus narrowing casts. For each pair of types, these are as many as one model has more than the other.
+/// Finds narrowing casts that only one model has. For each source and target type, if one model has n
+/// casts more than the other, these are n of its casts.
 pub(super) fn unpaired(first: &Model, second: &Model) -> Vec<NarrowingCast> {
     let [of_first, of_second] = [first, second].map(narrowing);
     let mut unpaired = vec![];

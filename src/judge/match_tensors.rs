@@ -93,7 +93,7 @@ fn value(recipe: &Recipe, data_type: DataType, constants: &ComputedConstants) ->
     formulas::value(recipe, data_type, &|name| constants.read(name))
 }
 
-/// A number with at most this many binary digits after the leading one is short.
+/// A number is short if at most this many binary digits follow its first nonzero digit.
 const DIGITS: u32 = 11;
 
 /// The maximum number of scalars that are combined in pairs.

@@ -339,7 +339,7 @@ fn is_draft(entry: &fs::DirEntry) -> bool {
     is_named && entry.file_type().is_ok_and(|kind| kind.is_dir())
 }
 
-/// Removes the drafts of processes that have ended.
+/// Removes the temporary folders of processes that have ended.
 fn sweep(folder: &Path) {
     for aside in draft_folders(folder) {
         match File::options()

@@ -131,7 +131,7 @@ fn has_float_statistics(node: &NodeProto) -> bool {
         .is_ok_and(|code| code.is_none_or(|code| code == float))
 }
 
-/// Whether even the shape that tract infers for a node is wrong.
+/// Whether tract infers a wrong shape for a node, and not only wrong elements.
 pub(crate) fn misreads_shape(node: &NodeProto, opset: i64) -> bool {
     match node.op() {
         ("", "Einsum" | "AveragePool" | "MaxPool" | "LpPool") => misread(node, opset).is_some(),

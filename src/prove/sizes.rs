@@ -17,7 +17,7 @@ const BATCHES: [usize; 6] = [2, 3, 1, 4, 8, 16];
 const OTHERS: [usize; 5] = [16, 64, 512, 2048, 8192];
 
 /// The maximum number of extents of constants that are tried as sizes after `OTHERS`.
-const ASKED: usize = 4;
+const FREQUENT: usize = 4;
 
 /// The maximum number of elements of all inputs at a size larger than the first one, since each
 /// size takes as long as a proof.
@@ -222,15 +222,15 @@ impl<'m> SizeSearch<'m> {
         if others.is_empty() {
             return sizes;
         }
-        let asked = asked_for(self.original);
+        let frequent = frequent_extents(self.original);
         let mut further: Vec<Dims> = OTHERS
             .iter()
-            .chain(&asked)
+            .chain(&frequent)
             .map(|&size| with(&self.given, &others, size))
             .collect();
         // A constant may fit only one symbol.
         if others.len() > 1 {
-            for size in asked {
+            for size in frequent {
                 further.extend(others.iter().map(|name| with(&self.given, &[name], size)));
             }
         }
@@ -302,7 +302,7 @@ fn declared_extents(input: &ValueInfoProto) -> Vec<usize> {
 }
 
 /// The most frequent extents of constants, which an open extent may have to equal.
-fn asked_for(model: &Model) -> Vec<usize> {
+fn frequent_extents(model: &Model) -> Vec<usize> {
     let mut times: BTreeMap<usize, usize> = BTreeMap::new();
     let extents = model
         .graph()
@@ -319,7 +319,7 @@ fn asked_for(model: &Model) -> Vec<usize> {
     extents.sort_by_key(|&(extent, times)| (std::cmp::Reverse(times), extent));
     extents
         .into_iter()
-        .take(ASKED)
+        .take(FREQUENT)
         .map(|(extent, _)| extent)
         .collect()
 }

@@ -66,7 +66,7 @@ pub(crate) struct Folded {
     /// The path of the input, if it is a file.
     input: PathBuf,
     /// The report, as JSON and as text.
-    told: (String, String),
+    texts: (String, String),
     /// Whether anything was folded.
     #[pyo3(get)]
     changed: bool,
@@ -77,12 +77,12 @@ pub(crate) struct Folded {
 
 impl Folded {
     fn new(report: FuseReport, warnings: Vec<String>) -> PyResult<Self> {
-        let told = (text_of(&report.json())?, report.done(Paint::none()));
+        let texts = (text_of(&report.json())?, report.done(Paint::none()));
         let FuseReport { before, after, .. } = report;
         let input = before.path().unwrap_or(Path::new("")).to_owned();
         Ok(Self {
             input,
-            told,
+            texts,
             changed: after.is_some(),
             model: after.unwrap_or(before),
             warnings,
@@ -93,8 +93,8 @@ impl Folded {
 #[pymethods]
 impl Folded {
     /// The report as JSON and as text.
-    fn told(&self) -> (&str, &str) {
-        (&self.told.0, &self.told.1)
+    fn texts(&self) -> (&str, &str) {
+        (&self.texts.0, &self.texts.1)
     }
 
     /// The result as bytes, which are written directly into a Python object.
@@ -354,7 +354,7 @@ pub(super) fn fuse(
 /// The plan, as JSON and as text, and the provenance of the model, as JSON.
 type PlanAsText = (String, String, String);
 
-fn told(model: Model, planned: Planned, options: &FuseOptions) -> Result<PlanAsText> {
+fn plan_as_text(model: Model, planned: Planned, options: &FuseOptions) -> Result<PlanAsText> {
     let provenance = serde_json::to_string(&Provenance::from_model(&model))?;
     let report = FuseReport::dry(model, planned, vec![]).chosen_by(options);
     Ok((
@@ -382,7 +382,7 @@ pub(super) fn plan(
             ..chosen.into()
         };
         let planned = crate::dry_run(&model, &options)?;
-        told(model, planned, &options)
+        plan_as_text(model, planned, &options)
     });
     source.settled(py, ended)
 }
@@ -410,7 +410,7 @@ pub(super) fn inspect(
             Some(page) => with_page(&name, &model, &options, page)?,
             None => crate::dry_run(&model, &options)?,
         };
-        told(model, planned, &options)
+        plan_as_text(model, planned, &options)
     });
     source.settled(py, ended)
 }
@@ -465,14 +465,14 @@ pub(super) fn prove(
             &tensors,
             &ProveOptions { dims, points, seed },
         );
-        let mut told = serde_json::to_value(&proof)?;
+        let mut json = serde_json::to_value(&proof)?;
         if let Proof::Disproved {
             site: Some(site), ..
         } = &proof
         {
-            told["site"] = json!(sites.get(*site));
+            json["site"] = json!(sites.get(*site));
         }
-        Ok(told.to_string())
+        Ok(json.to_string())
     });
     fused.settled(py, original.settled(py, ended))
 }

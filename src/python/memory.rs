@@ -13,8 +13,8 @@ impl Kept {
         Self { before: free() }
     }
 
-    /// Returns the cache if it has grown much. It is otherwise kept, because the operating system
-    /// must clear fresh memory.
+    /// Gives freed memory back to the operating system if there is more than `ROOM` of it. Less is
+    /// kept, because the operating system must clear fresh memory.
     pub(super) fn give_back(&mut self) {
         let now = free();
         let more = now.wrapping_sub(self.before) as i32;

@@ -129,7 +129,7 @@ impl Candidates {
         attend(py, progress, move |attended| {
             let tell = |stage: &str, done, of| attended.tell(stage, done, of);
             let tuned = Tuned::in_tract(&candidates, &options, goal, &Stop::default(), &tell)?;
-            told(&tuned)
+            as_text(&tuned)
         })
     }
 
@@ -142,7 +142,7 @@ impl Candidates {
             .collect();
         let (engine, goal) = ("onnxruntime", TuneGoal::Latency);
         Tuned::new(engine, &self.candidates, times, &self.options, goal)
-            .and_then(|tuned| told(&tuned))
+            .and_then(|tuned| as_text(&tuned))
             .map_err(|error| raised(&error))
     }
 }
@@ -160,6 +160,6 @@ fn goal_from(name: &str, max_slowdown: f64) -> PyResult<TuneGoal> {
     Ok(goal.with_slowdown(max_slowdown))
 }
 
-fn told(tuned: &Tuned) -> Result<TunedAsText> {
+fn as_text(tuned: &Tuned) -> Result<TunedAsText> {
     Ok((serde_json::to_string(tuned)?, tuned.text(Paint::none())))
 }

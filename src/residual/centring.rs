@@ -1,4 +1,4 @@
-//! Centring: changes a residual stream so that its values have no mean along their channels.
+//! Centring: changes a residual stream so that the mean of its channels is 0.
 //!
 //! `LN(x) = γ·RMS(x − mean(x)) + β`. If the only readers of a stream are LayerNormalizations over
 //! exactly its channels, no reader depends on the mean of its values. So no writer has to write the
@@ -7,7 +7,8 @@
 //! squares is the variance.
 //!
 //! If the constants of a writer cannot be projected, an operator after it subtracts the mean in
-//! each run. For a stream that begins with an input of the model, `input_mean` subtracts it.
+//! each run. If a stream begins with an input of the model, `input_mean` adds the
+//! operators that subtract the mean of the input.
 
 use std::collections::BTreeMap;
 
@@ -252,7 +253,7 @@ impl Writers<'_> {
         }
     }
 
-    /// Whether the result of a normalizer has no mean.
+    /// Whether the result of a normalizer has the mean 0.
     fn is_centred(&self, site: usize) -> bool {
         let core = self.cores[site].as_ref();
         self.sites[site].is_bare() && core.is_some_and(|core| core.centred && core.axes.len() == 1)

@@ -17,10 +17,10 @@ use crate::residual::scaled_operators::{ScaledStreams, scale};
 use crate::residual::streams::{Stream, streams};
 use crate::residual::{BasisChange, listed, name, stays};
 
-/// The largest useful power. With a larger one, squares leave the range of float32.
+/// The largest k of the scale `2^-k`. With a larger one, squares leave the range of float32.
 const LARGEST: u32 = 40;
 
-/// Returns the power, if streams can be scaled by it.
+/// Returns k, if streams can be scaled by `2^-k`.
 ///
 /// # Errors
 /// [`Error::Power`] if they cannot.

@@ -67,7 +67,7 @@ pub(crate) fn evaluated(
         }
         // tract compares only numbers, so booleans become integers.
         (("", "Equal"), _) => match cast_all(inputs, DatumType::Bool, DatumType::I64) {
-            Ok(numbers) => asked(op, numbers),
+            Ok(numbers) => run_operator(op, numbers),
             Err(_) => Evaluated::Failed,
         },
         (("", "MatMul"), [left, right]) if left.rank() == 1 && right.rank() == 1 => {
@@ -76,7 +76,7 @@ pub(crate) fn evaluated(
         _ if adds_up(node) && inputs.iter().any(|x| x.datum_type() == DatumType::F16) => {
             evaluated_as_floats(op, inputs)
         }
-        _ => asked(op, inputs.to_vec()),
+        _ => run_operator(op, inputs.to_vec()),
     }
 }
 
@@ -114,7 +114,7 @@ fn evaluated_as_floats(op: &dyn InferenceOp, inputs: &[Arc<Tensor>]) -> Evaluate
     let Ok(floats) = cast_all(inputs, DatumType::F16, DatumType::F32) else {
         return Evaluated::Failed;
     };
-    match asked(op, floats) {
+    match run_operator(op, floats) {
         Evaluated::Values(values) => cast_all(&values, DatumType::F32, DatumType::F16)
             .map_or(Evaluated::Failed, Evaluated::Values),
         other => other,
@@ -183,7 +183,7 @@ fn without_axis(tensor: &Arc<Tensor>) -> Option<Arc<Tensor>> {
     Some(number.into_arc_tensor())
 }
 
-fn asked(op: &dyn InferenceOp, inputs: Vec<Arc<Tensor>>) -> Evaluated {
+fn run_operator(op: &dyn InferenceOp, inputs: Vec<Arc<Tensor>>) -> Evaluated {
     let inputs: TVec<_> = inputs
         .into_iter()
         .map(|tensor| tensor.into_tvalue())

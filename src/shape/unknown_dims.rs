@@ -97,8 +97,8 @@ impl UnknownDims {
         fact.with_shape(closed(dims))
     }
 
-    /// The fact with the elements of a short vector of integers: the known ones, and a new symbol
-    /// for each other element.
+    /// Adds elements to the fact of a short vector of integers: the known ones, and a new symbol for
+    /// each unknown one. Returns any other fact unchanged.
     pub(crate) fn named(
         &self,
         symbols: &SymbolScope,

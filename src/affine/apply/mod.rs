@@ -415,7 +415,8 @@ impl Work<'_, '_> {
         Ok(())
     }
 
-    /// A copy of a new node with the names of the model. `names` maps names of the change to them.
+    /// A copy of a new node with the names that its values have in the model. `names` maps each name
+    /// in the replacement to the name in the model.
     fn named(&mut self, node: &NodeProto, names: &mut HashMap<String, String>) -> NodeProto {
         let mut node = node.clone();
         for output in &node.output {

@@ -305,7 +305,7 @@ fn stream(at: &At, other: usize, carried: &Affine) -> Result<Affine, Reason> {
     shrunk(at, other, &inverse).map_err(|_| Reason::ResidualStream)
 }
 
-/// Gives an affine of an operand the rank of the result.
+/// Adds axes to the affine of an operand until it has the rank of the result.
 ///
 /// # Errors
 /// [`Reason::UnknownShape`] if the result has fewer axes than the affine.

@@ -171,8 +171,8 @@ impl OriginSearch<'_, '_> {
     }
 }
 
-/// Whether no other reader takes the places of a value on which an affine is needed. Slices may
-/// take other places.
+/// Whether no other reader reads the places of a value that an affine changes. Slices of other
+/// places are allowed.
 fn reads_alone(
     overlay: &GraphOverlay,
     value: ValueId,
@@ -218,7 +218,7 @@ fn taken(overlay: &GraphOverlay, slice: NodeId) -> Option<Numbers> {
     Some(whole.shift.clone())
 }
 
-/// An array of this shape whose elements are marked by the numbers from 1, in order.
+/// An array of this shape with the elements 1, 2, 3, …, in row-major order.
 pub(super) fn marks(shape: &[usize]) -> Option<Numbers> {
     let places = (1..=shape.iter().product())
         .map(|place: usize| place as f64)

@@ -5,14 +5,14 @@
 //! roundings, because `x` was rounded to that type already. There are three exceptions:
 //!
 //! - **A Cast to a narrower type** rounds `x` instead of `s·x + t`. This loses nothing if all of
-//!   `x` came from the narrower type. It loses no more than before without a shift, or if `x` is
-//!   the result of a normalization or another bounded function. In other cases a shift may carry
+//!   `x` came from the narrower type. Without a shift, or if `x` is the result of a normalization
+//!   or another bounded function, it loses no more than before. In other cases a shift may carry
 //!   the digits, as in `1000.01 − 1000`, and float16 holds no number over 65504. Backward past a
 //!   Cast from a narrower type, the result is rounded to that type. This is allowed if the next
 //!   Cast rounds it to that type anyway.
 //! - **Weights of half precision** that absorb an affine are rounded. If the Cast before or after
-//!   them rounds as before, nothing compensates for that. Then only powers of two pass, which round
-//!   nothing, if the range of the type allows them.
+//!   them rounds as before, this second rounding is a pure loss. So only powers of two pass: they
+//!   do not round a weight, as long as the type can hold the product.
 //! - **A float16 value that is computed** on the path may become larger: forward by a scale below
 //!   1, backward by a scale above 1. An example are the scores of queries that are scaled only
 //!   after the product. A mean is no larger than its operands, but an operand may be larger than

@@ -26,10 +26,11 @@ pub(crate) const BEGIN: &str = "unfold.begin";
 /// by the results of its bodies, sorted by attribute name.
 pub(crate) const END: &str = "unfold.end";
 
-/// The attribute of both nodes that says which ones belong together.
+/// The attribute that pairs a [`BEGIN`] with its [`END`]: both have this number.
 pub(crate) const NUMBER: &str = "unfold.number";
 
-/// The attribute of [`END`] with the region paths of the bodies, sorted by attribute name.
+/// The attribute of [`END`] with the region paths of its bodies, in the order of the names of the
+/// attributes that held the bodies.
 pub(crate) const REGION_PATHS: &str = "unfold.ways";
 
 /// The metadata key of the region path of a node's body.

@@ -127,13 +127,13 @@ impl Enlarged {
         }
     }
 
-    /// Whether each place is a copy of a place before.
+    /// Whether each place of the result is a copy of a place of the input.
     pub(super) fn is_nearest(&self) -> bool {
         self.mode == ResizeMode::Nearest && self.adds_up_to_one
     }
 
-    /// Whether place i of each axis is a copy of place `⌊i/s⌋` before, for the integer factor s of
-    /// the axis and for all extents.
+    /// Whether place i of the result is a copy of place `⌊i/s⌋` of the input along each axis, for
+    /// the integer factor s of the axis and for all extents.
     pub(super) fn repeats(&self) -> bool {
         self.is_nearest()
             && self.factors.iter().all(|&factor| match factor {

@@ -15,11 +15,11 @@ use crate::shape::facts::extent;
 /// The largest number of parts of a region.
 const MOST_PARTS: usize = 64;
 
-/// The fraction of the peak below which a cut must bring the peak.
+/// A cut is kept only if it lowers the peak below this fraction of it.
 const WORTH: f64 = 0.98;
 
-/// With `--slice`, the fraction below which a cut must bring the bytes that are held around its
-/// value.
+/// With `--slice`, a cut is kept only if it lowers the bytes that are held around its value below
+/// this fraction of them.
 const WORTH_BY_HAND: f64 = 0.9;
 
 /// With `--slice`, a value is large if it has at least the bytes of the largest value divided by
@@ -87,7 +87,7 @@ impl<'s> CutSearch<'s> {
     /// Cuts at one peak after another until all are under the goal, or no cut lowers the highest
     /// one.
     pub(super) fn reach(&self, goal: u64, mut cuts: Vec<PlannedCut>) -> Vec<PlannedCut> {
-        // Each round cuts one region, or cuts it into more parts.
+        // Each round cuts one more region, or cuts one that is cut already into more parts.
         for _ in 0..self.plan.steps.len() {
             let Some(plan) = with_cuts(self.analysis, self.plan, &cuts) else {
                 break;

@@ -1,4 +1,5 @@
-//! Hidden keys: in a part of the queries, the keys that a mask hides from all of them are left out.
+//! Hidden keys: a part of the queries leaves out the keys that the mask hides from each of its
+//! queries.
 //!
 //! A region with a softmax has a second axis, that of the keys. If a mask hides some keys from all
 //! queries of a part, the part computes no scores of them:

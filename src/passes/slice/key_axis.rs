@@ -20,7 +20,7 @@ pub(super) struct KeyAxis {
 }
 
 impl KeyAxis {
-    /// The keys that some place of a part sees.
+    /// The smallest range of keys with every key that a place of a part sees.
     pub(super) fn of_part(&self, places: Range<usize>) -> Range<usize> {
         let visible = &self.visible[places];
         let first = visible.iter().map(|keys| keys.start).min();

@@ -23,11 +23,11 @@ use crate::shape::facts::extent;
 /// The largest number of nodes between the scores and the product that computes them.
 const MOST_NODES: usize = 32;
 
-/// A place is −∞, or counts as −∞.
+/// Flag: the element is −∞, or small enough to count as −∞.
 const HIDDEN: u8 = 1;
-/// A place is a finite number above the lowest one, for every input.
+/// Flag: for every input, the element is finite and above the lowest number.
 const FINITE: u8 = 2;
-/// A place has nothing but 0 added to its score.
+/// Flag: the mask adds 0 to the score.
 const ZERO: u8 = 4;
 
 /// Operators that move the elements of their first operand, or keep them.

@@ -29,7 +29,10 @@ fn two(call: &Call, field: fn(u32, u32) -> u32, int: fn(i64, i64) -> Option<i64>
     Ok(vec![made])
 }
 
-/// The integers, if the operator defines all of them.
+/// The integers of a result.
+///
+/// # Errors
+/// If the operator defines no result for an element, as after an overflow.
 pub(super) fn exact(integers: Option<ArrayD<Option<i64>>>) -> Result<ArrayD<i64>, NotEvaluated> {
     let integers = integers
         .filter(|integers| integers.iter().all(Option::is_some))

@@ -13,7 +13,7 @@ from unfold_onnx import _native, _options
 from unfold_onnx._bench import BenchReport
 from unfold_onnx._models import AnyModel, Buffer, Kind, Program, Resolver, Script, StrPath, opened
 from unfold_onnx._plan import Inspection, Plan
-from unfold_onnx._progress import Progress, told
+from unfold_onnx._progress import Progress, reporting
 from unfold_onnx._verdicts import FuseReport, Proof, UnfoldWarning, Verification
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def _folded(model: AnyModel, options: FuseOptions) -> tuple[_native.Folded, Kind
         options.get("memory"),
         options.get("expect"),
     )
-    with told(options.get("progress", False)) as tell:
+    with reporting(options.get("progress", False)) as tell:
         folded = _native.fuse(
             source,
             chosen,
@@ -240,7 +240,7 @@ def _folded(model: AnyModel, options: FuseOptions) -> tuple[_native.Folded, Kind
         )
     for line in folded.warnings:
         warnings.warn(line, UnfoldWarning, stacklevel=4)
-    return folded, kind, FuseReport.of(*folded.told())
+    return folded, kind, FuseReport.of(*folded.texts())
 
 
 def _chosen(
@@ -309,7 +309,7 @@ def plan(
     source, _ = opened(model, allow_external, resolver)
     forms = centre, merge_norms, constant_norms, scale_stream, to, io, target
     chosen = _chosen(skip, max_growth, *forms, fix, slice, memory, expect)
-    with told(progress) as tell:
+    with reporting(progress) as tell:
         data, text, _ = _native.plan(source, chosen, tell)
     return Plan.of(data, text)
 
@@ -335,7 +335,7 @@ def inspect(
     """
     source, _ = opened(model, allow_external, resolver)
     name = Path(model).name if isinstance(model, (str, Path)) else "model.onnx"
-    with told(progress) as tell:
+    with reporting(progress) as tell:
         return Inspection.of(_native.inspect(source, name, html, tell))
 
 

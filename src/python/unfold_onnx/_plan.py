@@ -170,8 +170,8 @@ class Plan:
     """The stage at whose bound the run stops; ``None`` if it stops because nothing changes any more."""
 
     @classmethod
-    def of(cls, told: str, text: str) -> Plan:
-        data: Any = json.loads(told)
+    def of(cls, report: str, text: str) -> Plan:
+        data: Any = json.loads(report)
         tidy = data.get("tidy", {})
         return cls(
             tuple(Site.of(site) for site in data["sites"]),
@@ -257,8 +257,8 @@ class Inspection:
     """The runs that folded it, the oldest first."""
 
     @classmethod
-    def of(cls, told: tuple[str, str, str]) -> Inspection:
-        plan, text, provenance = told
+    def of(cls, report: tuple[str, str, str]) -> Inspection:
+        plan, text, provenance = report
         times: Any = json.loads(provenance)
         return cls(
             Plan.of(plan, text),

@@ -10,7 +10,7 @@ Progress = Union[bool, "Callable[[str, int, int], object]"]
 
 
 @contextmanager
-def told(progress: Progress) -> Generator[Optional[Callable[[str, int, int], object]]]:
+def reporting(progress: Progress) -> Generator[Optional[Callable[[str, int, int], object]]]:
     """The function that receives the stage and the numbers of completed and of all steps: a tqdm bar, if installed."""
     if not isinstance(progress, bool):
         yield progress

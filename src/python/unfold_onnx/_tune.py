@@ -17,7 +17,7 @@ from unfold_onnx import _native, _options
 from unfold_onnx._api import fuse_with_report
 from unfold_onnx._bench import Latency
 from unfold_onnx._models import AnyModel, Resolver, StrPath, opened
-from unfold_onnx._progress import Progress, told
+from unfold_onnx._progress import Progress, reporting
 from unfold_onnx._verdicts import FuseReport
 
 Engine = Literal["tract", "onnxruntime"]
@@ -143,7 +143,7 @@ def tune(
         raise ValueError("session: it is for engine='onnxruntime' only")
     sizes, fixed = _options.sizes("dims", dims), _options.sizes("fix", fix)
     source, _ = opened(model, allow_external, resolver)
-    with told(progress) as tell:
+    with reporting(progress) as tell:
         candidates = _native.Candidates(source, sizes, fixed, rounds, time, threads, tell)
         if engine == "tract":
             data, text = candidates.in_tract(goal, max_slowdown, tell)

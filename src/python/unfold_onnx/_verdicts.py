@@ -122,9 +122,9 @@ class Proof:
         return plain(f"something else is computed at `{self.at}`{site}: {self.reason}")
 
     def _repr_html_(self) -> str:
-        told = [self.tensors, self.points, power(self.bound)] if self else [self.at, self.site or "", self.reason]
+        cells = [self.tensors, self.points, power(self.bound)] if self else [self.at, self.site or "", self.reason]
         heads = ["new tensors", "points", "wrong with p <"] if self else ["at", "site", "reason"]
-        return _html.table(self.verdict, heads, [told])
+        return _html.table(self.verdict, heads, [cells])
 
 
 _UNCHANGED: Any = {"operators": {"before": {}, "after": {}}, "file_bytes": {"before": 0, "after": 0}}
@@ -149,8 +149,8 @@ class FuseReport:
     """The size of the file before and after."""
 
     @classmethod
-    def of(cls, told: str, text: str) -> FuseReport:
-        data: Any = json.loads(told)
+    def of(cls, report: str, text: str) -> FuseReport:
+        data: Any = json.loads(report)
         proof = data.get("proof")
         # JSON has the index of a site, and people see its name.
         if proof and "site" in proof:
@@ -159,7 +159,7 @@ class FuseReport:
         sizes: Any = data["result"] or _UNCHANGED
         operators, file_bytes = sizes["operators"], sizes["file_bytes"]
         return cls(
-            Plan.of(told, text),
+            Plan.of(report, text),
             data["changed"],
             data["verified"],
             Verification.of(data["verification"]) if data["verification"] else None,

@@ -17,7 +17,7 @@ use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::refusal::{Reason, Refusal};
 
-/// A value with more readers than this does not wait for all of them.
+/// The maximum number of readers of a value at which an affine waits for the other readers.
 const READERS: usize = 64;
 
 /// The largest number of producers that are collected upstream of a part's input.

@@ -274,7 +274,8 @@ impl Job<'_> {
         (mean, variance.clone())
     }
 
-    /// Writes `b·q` and `d·(r − q²) + e` for the weights `b`, `d` and `e` of the channels.
+    /// Writes `mean·q` and `variance·(r − q²) + epsilon`, with a weight for each channel. Without
+    /// `variance`, its weight is 1.
     fn inter(
         &mut self,
         x: &str,

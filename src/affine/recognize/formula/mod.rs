@@ -100,7 +100,8 @@ fn mean(term: &[Factor], along: AxisFactor) -> Term {
 /// `scale · Σ coefficient · product of factors`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Formula {
-    /// The factor of all terms. If it is 0 for a channel, the terms of the channel are still known.
+    /// The coefficient of the whole sum. It is apart from the terms, so that a channel with scale 0
+    /// keeps its terms.
     pub scale: Coefficient,
     /// The coefficients, by the factors of their terms.
     pub terms: BTreeMap<Term, Coefficient>,

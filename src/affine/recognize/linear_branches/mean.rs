@@ -2,9 +2,9 @@
 //! in `x`.
 //!
 //! Before: `L(x − mean(x))` or `L(x) − mean(L(x))`, with the mean over the channels, and L a
-//! convolution or a product with a constant matrix. After: L, from whose weight the mean along the
-//! channels in between is subtracted, and in the second case from its bias too. This is exact even
-//! if L pads, because the mean of zeros is 0.
+//! convolution or a product with a constant matrix. After: L with another weight. Its mean along the
+//! channels of the subtracted mean is removed; in the second form, also that of the bias. This is
+//! exact even if L pads, because the mean of zeros is 0.
 
 use crate::affine::recognize::linear_branches::operator::operator;
 use crate::affine::recognize::linear_branches::read::{Branch, Windowed};

@@ -134,7 +134,7 @@ impl Windowed {
         })
     }
 
-    /// Whether the operator has no input for a bias.
+    /// Whether the operator is a MatMul, which has no input for a bias.
     pub(super) fn is_product(&self, view: &View) -> bool {
         view.graph.is(self.node, "MatMul")
     }

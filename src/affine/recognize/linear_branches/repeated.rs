@@ -20,7 +20,8 @@ use crate::onnx::proto::NodeProto;
 use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::{extent, same};
 
-/// The number of repeated channels whose products cost more than one additional sum.
+/// The smallest number of repeated channels for which a split pays. With fewer, the additional Add
+/// costs more than the saved products.
 const WIDE: usize = 4;
 
 /// Channels that are repeated before a linear operator.

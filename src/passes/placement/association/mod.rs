@@ -28,7 +28,7 @@ use projection::Projection;
 const RULE: &str = "association";
 
 /// The rank of both operands: samples, heads, rows, columns.
-const HEADS: usize = 4;
+const RANK: usize = 4;
 
 /// The number of tokens for which an open extent counts where the products are compared.
 const MANY: usize = 1 << 12;
@@ -63,7 +63,7 @@ struct FewRows<'a> {
 pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let graph = &analysis.graph;
     if graph.domain_op(node) != ("", "MatMul")
-        || analysis.facts.rank(graph.input(node, 1)?)? != HEADS
+        || analysis.facts.rank(graph.input(node, 1)?)? != RANK
     {
         return None;
     }
@@ -109,7 +109,7 @@ fn work(operator: &ChannelOperator, products: &[FewRows], tokens: usize) -> [usi
 }
 
 impl<'a> FewRows<'a> {
-    /// Reads a product. `None` if its extents are not known, or if the bias does not pass.
+    /// Reads a product. `None` if an extent is unknown, or if the bias cannot move behind the product.
     fn read(
         analysis: &'a Analysis,
         operator: &'a ChannelOperator,
@@ -119,7 +119,7 @@ impl<'a> FewRows<'a> {
         let at = analysis.at(node);
         let [left, right] = [at.shape(0).ok()?, at.shape(1).ok()?];
         let source = analysis.facts.shape(operator.value)?;
-        let has_heads = left.len() == HEADS && right.len() == HEADS;
+        let has_heads = left.len() == RANK && right.len() == RANK;
         let has_samples = has_heads
             && same(&left[0], &source[0])
             && same(&right[0], &source[0])
@@ -135,7 +135,7 @@ impl<'a> FewRows<'a> {
         };
         let passes = role == ProjectionRole::Keys
             || projection.bias.is_none()
-            || add_up_to_one(&at, 0, HEADS - 1);
+            || add_up_to_one(&at, 0, RANK - 1);
         let width = if role == ProjectionRole::Keys { 2 } else { 3 };
         let (rows, width) = (extent(&left[2])?, extent(&right[width])?);
         passes.then_some(FewRows {

@@ -19,7 +19,7 @@ const MATRIX: usize = 2;
 pub(super) struct Link {
     /// The node.
     pub node: NodeId,
-    /// The input with the elements.
+    /// The input whose elements the node passes on.
     pub slot: usize,
     /// Whether it keeps every element at its place.
     pub is_elementwise: bool,
