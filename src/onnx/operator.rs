@@ -244,6 +244,9 @@ pub(crate) const TYPES: [&str; 3] = ["to", "dtype", "output_dtype"];
 /// The operator set that introduced LayerNormalization.
 pub(crate) const LAYER_NORMALIZATION: i64 = 17;
 
+/// The operator set since which a Shape can return some of the extents.
+pub(crate) const SHAPE_OF_AXES: i64 = 15;
+
 /// The operator set since which a Resize has an input for sizes, and its factors are the input
 /// after the region.
 pub(crate) const RESIZE_TO_SIZES: i64 = 11;

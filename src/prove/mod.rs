@@ -284,6 +284,15 @@ impl Proving<'_> {
         if is_open {
             return undecided("how many places a NonZero finds fits at one point alone");
         }
+        for dims in self.sizes.with_all_parts(dims) {
+            match self.claims(&dims, ClaimScope::Again) {
+                Ok(other) => established.bound = established.bound.max(other.bound),
+                Err(Ended::With(proof @ (Proof::Disproved { .. } | Proof::Invalid { .. }))) => {
+                    return proof;
+                }
+                Err(_) => {}
+            }
+        }
         Proof::Proved {
             points: established.points,
             bound: established.bound,

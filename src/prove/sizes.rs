@@ -54,6 +54,7 @@ enum ExtentKind {
 /// The open extents of a model, and the sizes at which a proof may be made.
 pub(super) struct SizeSearch<'m> {
     original: &'m Model,
+    fused: &'m Model,
     given: Dims,
     /// The symbols without a given size, in the order of the inputs.
     symbols: Vec<(String, ExtentKind)>,
@@ -63,7 +64,7 @@ pub(super) struct SizeSearch<'m> {
 
 impl<'m> SizeSearch<'m> {
     /// The open extents of `original` apart from those with a given size.
-    pub(super) fn new(original: &'m Model, fused: &Model, given: &Dims) -> Self {
+    pub(super) fn new(original: &'m Model, fused: &'m Model, given: &Dims) -> Self {
         let light = numbers(original.graph());
         let mut symbols: Vec<(String, ExtentKind)> = vec![];
         for names in free(&light).map(Input::symbols) {
@@ -91,6 +92,7 @@ impl<'m> SizeSearch<'m> {
             .collect();
         Self {
             original,
+            fused,
             given: given.clone(),
             symbols,
             used,
@@ -132,6 +134,18 @@ impl<'m> SizeSearch<'m> {
         }
         sizes.retain(|dims| self.fits(dims));
         sizes.dedup();
+        sizes
+    }
+
+    /// Sizes at which every part of a Split with computed lengths has places, one set for each
+    /// symbol. At smaller sizes, parts of a sliced axis are empty.
+    pub(super) fn with_all_parts(&self, dims: &Dims) -> Vec<Dims> {
+        let Some(size) = size_of_all_parts(self.fused) else {
+            return vec![];
+        };
+        let symbols = self.symbols.iter();
+        let mut sizes: Vec<Dims> = symbols.map(|(name, _)| with(dims, &[name], size)).collect();
+        sizes.retain(|dims| self.are_small(dims));
         sizes
     }
 
@@ -238,6 +252,34 @@ impl<'m> SizeSearch<'m> {
         sizes.extend(further);
         sizes
     }
+}
+
+/// The number of parts of a Split times the largest number with which a Max compares extents.
+/// `None` without a Split of computed lengths, or without such a number.
+fn size_of_all_parts(model: &Model) -> Option<usize> {
+    let graph = model.graph();
+    let stored: HashMap<&str, &TensorProto> = graph
+        .initializer
+        .iter()
+        .map(|tensor| (tensor.name(), tensor))
+        .collect();
+    let (mut parts, mut least) = (None, None);
+    for node in &graph.node {
+        let operands = node.input.iter().map(|name| stored.get(name.as_str()));
+        match node.op() {
+            ("", "Split") if operands.clone().skip(1).any(|stored| stored.is_none()) => {
+                parts = parts.max(Some(node.output.len()));
+            }
+            ("", "Max") => {
+                let numbers = operands.flatten();
+                let integers =
+                    numbers.filter_map(|tensor| tensor::read_i64(tensor, model.externals()).ok());
+                least = least.max(integers.flatten().max());
+            }
+            _ => {}
+        }
+    }
+    usize::try_from(least?).ok()?.checked_mul(parts?)
 }
 
 fn candidates(meaning: ExtentKind) -> &'static [usize] {

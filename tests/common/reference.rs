@@ -266,7 +266,11 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Softsign" => map(|v| v / (1.0 + v.abs()))?,
         "Reciprocal" => map(|v| 1.0 / v)?,
         "Pow" => two(|v, power| if power == 2.0 { v * v } else { v.powf(power) })?,
+        "Add" | "Sub" | "Mul" | "Div" | "Max" | "Min" if call.floats(0).is_err() => {
+            places::of_integers(&call)?
+        }
         "Max" => two(f64::max)?,
+        "Min" => two(f64::min)?,
         "GroupNormalization" | "GroupNorm" => group_norm(&call)?,
         "LayerNormalization" => layer_norm(&call)?,
         "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => return skip_norm(&call),
@@ -298,7 +302,6 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
             )
         }
         "InstanceNormalization" => instance_norm(&call)?,
-        "Add" | "Mul" if call.floats(0).is_err() => places::of_integers(&call)?,
         "Add" => two(|a, b| a + b)?,
         "Sum" => {
             let first = call.floats(0)?.clone();

@@ -1,5 +1,6 @@
 //! Random graphs in which regions are sliced into parts.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use unfold::FuseOptions;
@@ -29,13 +30,16 @@ pub fn check(bytes: &[u8], counts: &mut Counts) -> Result<(), String> {
     if tape.chance(70) {
         close(&mut case);
     }
+    let expect = expected(&case, 1 + tape.below(8));
     let slicing = match tape.below(3) {
         0 => Slicing {
             memory: Some(MemoryGoal::Min),
+            expect,
             ..Slicing::default()
         },
         more => Slicing {
             parts: Some(1 + more),
+            expect,
             ..Slicing::default()
         },
     };
@@ -59,6 +63,19 @@ fn close(case: &mut Case) {
             }
         }
     }
+}
+
+/// The size of each symbol of the inputs.
+fn expected(case: &Case, size: usize) -> BTreeMap<String, usize> {
+    let inputs = case.model.graph().input.iter();
+    let shapes =
+        inputs.filter_map(|input| input.r#type.as_ref()?.tensor_type.as_ref()?.shape.as_ref());
+    let dims = shapes.flat_map(|shape| &shape.dim);
+    let symbols = dims.filter_map(|dim| match &dim.value {
+        Some(Dim::DimParam(symbol)) => Some((symbol.clone(), size)),
+        _ => None,
+    });
+    symbols.collect()
 }
 
 fn compare(case: &Case, slicing: Slicing, counts: &mut Counts) -> Result<(), String> {

@@ -4,6 +4,7 @@
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
 use crate::ir::NodeId;
+use crate::onnx::operator::Category;
 use crate::ops::axes::{self, AxisRead};
 use crate::shape::facts::extent;
 
@@ -81,6 +82,44 @@ fn can_be_repeated(at: &At, axis: usize, reads: &[AxisRead]) -> bool {
         "Resize" => at.input(3).is_err(),
         _ => true,
     }
+}
+
+/// Operators besides those of some categories that engines run if an extent is 0.
+const TAKE_NO_PLACES: &[&str] = &[
+    "AveragePool",
+    "BatchNormalization",
+    "Cast",
+    "Concat",
+    "DepthToSpace",
+    "Einsum",
+    "InstanceNormalization",
+    "LayerNormalization",
+    "LogSoftmax",
+    "MaxPool",
+    "Pad",
+    "Resize",
+    "RMSNormalization",
+    "Softmax",
+    "Trilu",
+];
+
+/// Whether a node can compute a part without places. onnxruntime refuses some operators without
+/// elements, such as Attention and GroupNormalization.
+pub(super) fn takes_no_places(analysis: &Analysis, node: NodeId) -> bool {
+    let (domain, op) = analysis.graph.domain_op(node);
+    let is_usual = matches!(
+        analysis.graph.category(node),
+        Some(
+            Category::Movement
+                | Category::Selection
+                | Category::Arithmetic
+                | Category::Elementwise
+                | Category::MatrixProduct
+                | Category::Layer
+                | Category::Reduction
+        )
+    );
+    matches!(domain, "" | "ai.onnx") && (is_usual || TAKE_NO_PLACES.contains(&op))
 }
 
 /// The axis of a node's outputs whose places read the same places along an axis of one of its

@@ -7,6 +7,7 @@ use super::hidden_keys::{VisibleByScores, find_hidden_keys};
 use super::masks::visible_keys;
 use super::region::{SliceRegion, grow};
 use super::schedule::{PlannedCut, with_cuts};
+use super::sizes::ExpectedSizes;
 use crate::analysis::Analysis;
 use crate::analysis::memory_plan::{MemoryPlan, Peak};
 use crate::ir::{NodeId, ValueId};
@@ -48,8 +49,7 @@ const MASKED_PARTS: usize = 8;
 pub(super) struct CutSearch<'s> {
     /// The graph, with extents that hold for all sizes.
     pub(super) analysis: &'s Analysis<'s>,
-    /// The plan without cuts, at the expected sizes.
-    pub(super) plan: &'s MemoryPlan,
+    pub(super) sizes: &'s ExpectedSizes<'s>,
     regions: RefCell<HashMap<ValueId, Vec<SliceRegion>>>,
     visible: RefCell<VisibleByScores>,
 }
@@ -75,10 +75,10 @@ impl CutChoice {
 }
 
 impl<'s> CutSearch<'s> {
-    pub(super) fn new(analysis: &'s Analysis<'s>, plan: &'s MemoryPlan) -> Self {
+    pub(super) fn new(analysis: &'s Analysis<'s>, sizes: &'s ExpectedSizes<'s>) -> Self {
         CutSearch {
             analysis,
-            plan,
+            sizes,
             regions: RefCell::default(),
             visible: RefCell::default(),
         }
@@ -88,8 +88,8 @@ impl<'s> CutSearch<'s> {
     /// one.
     pub(super) fn reach(&self, goal: u64, mut cuts: Vec<PlannedCut>) -> Vec<PlannedCut> {
         // Each round cuts one more region, or cuts one that is cut already into more parts.
-        for _ in 0..self.plan.steps.len() {
-            let Some(plan) = with_cuts(self.analysis, self.plan, &cuts) else {
+        for _ in 0..self.sizes.plan.steps.len() {
+            let Some(plan) = with_cuts(self.analysis, &self.sizes.plan, &cuts) else {
                 break;
             };
             let peak = plan.peak();
@@ -108,6 +108,7 @@ impl<'s> CutSearch<'s> {
     /// places.
     pub(super) fn all(&self, parts: usize) -> Vec<PlannedCut> {
         let mut values: Vec<(u64, ValueId)> = self
+            .sizes
             .plan
             .buffers
             .iter()
@@ -133,7 +134,7 @@ impl<'s> CutSearch<'s> {
             let Some(scores) = softmax_input(self.analysis, node) else {
                 continue;
             };
-            if self.plan.buffers[scores.index()].bytes >= MANY_SCORES {
+            if self.sizes.bytes(scores) >= MANY_SCORES {
                 let best = self.best_masked_cut(&cuts, scores);
                 cuts = best.map_or(cuts, |choice| choice.cuts);
             }
@@ -194,8 +195,8 @@ impl<'s> CutSearch<'s> {
 
     /// The largest number of bytes that are held while a value is written or read.
     fn bytes_around(&self, value: ValueId) -> u64 {
-        let live = self.plan.live();
-        let steps = self.plan.steps.iter().zip(live);
+        let live = self.sizes.plan.live();
+        let steps = self.sizes.plan.steps.iter().zip(live);
         steps
             .filter(|(step, _)| {
                 let mut buffers = step.reads.iter().chain(&step.writes);
@@ -288,7 +289,7 @@ impl<'s> CutSearch<'s> {
     ) -> Option<CutChoice> {
         let added = cut.added();
         cuts.insert(number, cut);
-        let bytes = with_cuts(self.analysis, self.plan, &cuts)?.peak_of_cut(number);
+        let bytes = with_cuts(self.analysis, &self.sizes.plan, &cuts)?.peak_of_cut(number);
         Some(CutChoice { cuts, bytes, added })
     }
 
@@ -297,14 +298,12 @@ impl<'s> CutSearch<'s> {
         if let Some(regions) = self.regions.borrow().get(&value) {
             return regions.clone();
         }
-        let buffers = &self.plan.buffers;
-        let own_bytes = buffers[value.index()].bytes as f64;
+        let own_bytes = self.sizes.bytes(value) as f64;
         let mut regions: Vec<SliceRegion> = vec![];
         for axis in 0..self.analysis.facts.rank(value).unwrap_or(0) {
             for limit in LIMITS {
                 let limit = (own_bytes * limit) as u64;
-                let bytes = |value: ValueId| buffers[value.index()].bytes;
-                for mut region in grow(self.analysis, (value, axis), limit, &bytes) {
+                for mut region in grow(self.analysis, (value, axis), limit, self.sizes) {
                     self.find_keys(&mut region);
                     if !regions.contains(&region) {
                         regions.push(region);

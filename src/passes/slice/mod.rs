@@ -22,6 +22,8 @@ mod hidden_keys;
 mod key_axis;
 mod masks;
 mod memory_goal;
+mod open_parts;
+mod part_shape;
 mod region;
 mod schedule;
 mod sizes;
@@ -32,6 +34,7 @@ use std::collections::{BTreeMap, HashSet};
 use choose_cuts::{CutSearch, has_masked_scores};
 pub use memory_goal::{MemoryGoal, Slicing};
 use schedule::{PlannedCut, with_cuts};
+use sizes::ExpectedSizes;
 
 use crate::affine::materialize::Edit;
 use crate::affine::plan::{CutRegion, HeldValue, MemoryChange};
@@ -60,16 +63,16 @@ pub(crate) fn sliced(
     let Ok(at_sizes) = Analysis::new(&sized) else {
         return Default::default();
     };
-    let plan = MemoryPlan::new(&at_sizes);
-    let search = CutSearch::new(analysis, &plan);
-    let mut change = unchanged_peak(&search, &plan);
+    let sizes = ExpectedSizes::new(&at_sizes);
+    let search = CutSearch::new(analysis, &sizes);
+    let mut change = unchanged_peak(&search, &sizes.plan);
     change.before = change.after;
     change.goal = wanted.memory.map(|goal| goal.bytes(change.before));
     if let Some(obstacle) = obstacle.or_else(|| has_body(analysis)) {
         change.keep_whole(obstacle);
         return (change, vec![]);
     }
-    change.reason = unknown_size(analysis, &plan);
+    change.reason = unknown_size(analysis, &sizes.plan);
     if let Some(reason) = change.reason.clone().filter(|_| wanted.memory.is_some()) {
         change.keep_whole(&reason);
         return (change, vec![]);
@@ -83,11 +86,11 @@ pub(crate) fn sliced_by_default(analysis: &Analysis) -> Option<(MemoryChange, Ve
     let has_masks = has_body(analysis).is_none() && has_masked_scores(analysis);
     let sized = has_masks.then(|| sizes::sized(analysis.graph.model(), &BTreeMap::new()))?;
     let at_sizes = Analysis::new(&sized).ok()?;
-    let plan = MemoryPlan::new(&at_sizes);
-    let search = CutSearch::new(analysis, &plan);
-    let mut change = unchanged_peak(&search, &plan);
+    let sizes = ExpectedSizes::new(&at_sizes);
+    let search = CutSearch::new(analysis, &sizes);
+    let mut change = unchanged_peak(&search, &sizes.plan);
     change.before = change.after;
-    change.reason = unknown_size(analysis, &plan);
+    change.reason = unknown_size(analysis, &sizes.plan);
     let cuts = search.masked();
     (!cuts.is_empty()).then(|| applied(&search, &cuts, change))
 }
@@ -99,7 +102,7 @@ fn applied(
     change: MemoryChange,
 ) -> (MemoryChange, Vec<Edit>) {
     let analysis = search.analysis;
-    let Some(after) = with_cuts(analysis, search.plan, cuts) else {
+    let Some(after) = with_cuts(analysis, &search.sizes.plan, cuts) else {
         return (change, vec![]);
     };
     let change = MemoryChange {
@@ -128,7 +131,7 @@ fn unknown_size(analysis: &Analysis, plan: &MemoryPlan) -> Option<String> {
 
 /// The cuts with a given number of parts, and those that the goal needs in addition.
 fn chosen_cuts(search: &CutSearch, wanted: &Slicing) -> Vec<PlannedCut> {
-    let before = search.plan.peak().bytes;
+    let before = search.sizes.plan.peak().bytes;
     let cuts = match wanted.parts {
         Some(parts) if parts > 1 => search.all(parts.min(LARGEST)),
         _ => vec![],
@@ -136,7 +139,7 @@ fn chosen_cuts(search: &CutSearch, wanted: &Slicing) -> Vec<PlannedCut> {
     match wanted.memory {
         Some(MemoryGoal::Min) => {
             let lowest = search.reach(0, cuts.clone());
-            let lowest = with_cuts(search.analysis, search.plan, &lowest)
+            let lowest = with_cuts(search.analysis, &search.sizes.plan, &lowest)
                 .map_or(before, |plan| plan.peak().bytes);
             search.reach((lowest as f64 * SLACK) as u64, cuts)
         }

@@ -8,12 +8,17 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::axes::{PartRead, carried, reads};
+use tract_onnx::tract_hir::internal::TDim;
+
+use super::axes::{PartRead, carried, reads, takes_no_places};
 use super::key_axis::KeyAxis;
+use super::part_shape::part_shape;
+use super::sizes::ExpectedSizes;
 use crate::analysis::Analysis;
 use crate::analysis::memory_plan::is_read_by_nodes_alone;
 use crate::ir::{NodeId, Reader, ValueId};
-use crate::shape::facts::extent;
+use crate::onnx::operator::input_at;
+use crate::shape::facts::{extent, same};
 
 /// The largest number of nodes of a region.
 const MOST: usize = 256;
@@ -27,7 +32,7 @@ pub(super) struct RegionNode {
     pub axis: usize,
     /// Which part of each operand is read to compute one place along the axis.
     pub reads: Vec<PartRead>,
-    /// The shape that the node reads, if it names the extent of the axis. An unknown extent is `-1`.
+    /// The shape that the node reads, if it names the extent of the axis.
     pub shape: Option<Vec<i64>>,
 }
 
@@ -36,8 +41,10 @@ pub(super) struct RegionNode {
 pub(super) struct SliceRegion {
     /// The nodes, in execution order.
     pub members: Vec<RegionNode>,
-    /// The number of places along the axis.
+    /// The number of places along the axis, at the expected sizes if it is open.
     pub extent: usize,
+    /// Whether the number of places is known only at run time.
+    pub is_open: bool,
     /// The values that are cut, with their axes.
     pub cut: Vec<(ValueId, usize)>,
     /// The values that are joined, with their axes.
@@ -63,8 +70,11 @@ const UPSTREAM: usize = 24;
 #[derive(Clone)]
 struct Growing<'g> {
     analysis: &'g Analysis<'g>,
-    /// The bytes of each value.
-    bytes: &'g dyn Fn(ValueId) -> u64,
+    sizes: &'g ExpectedSizes<'g>,
+    /// The number of places along the axis at the expected sizes.
+    places: usize,
+    /// The extent of the axis.
+    dim: Option<TDim>,
     /// Values with more bytes are inside of the region.
     limit: u64,
     /// The nodes, each with the axis of its outputs.
@@ -82,15 +92,15 @@ pub(super) fn grow(
     analysis: &Analysis,
     (value, axis): (ValueId, usize),
     limit: u64,
-    bytes: &dyn Fn(ValueId) -> u64,
+    sizes: &ExpectedSizes,
 ) -> Vec<SliceRegion> {
-    let Some((mut growing, places)) = begun(analysis, (value, axis), limit, bytes) else {
+    let Some(mut growing) = begun(analysis, (value, axis), limit, sizes) else {
         return vec![];
     };
     let mut regions: Vec<SliceRegion> = vec![];
     let mut least = u64::MAX;
     for _ in 0..UPSTREAM {
-        let Some(region) = growing.clone().finish(places) else {
+        let Some(region) = growing.clone().finish() else {
             break;
         };
         let (cut, border) = (growing.cut_last(&region), growing.border(&region));
@@ -106,20 +116,22 @@ pub(super) fn grow(
     regions
 }
 
-/// A region with all nodes around large values, and the number of places along its axis.
+/// A region with all nodes around large values. An open axis needs a Split that reads its sizes.
 fn begun<'g>(
     analysis: &'g Analysis<'g>,
     (value, axis): (ValueId, usize),
     limit: u64,
-    bytes: &'g dyn Fn(ValueId) -> u64,
-) -> Option<(Growing<'g>, usize)> {
-    let places = analysis
-        .facts
-        .extent(value, axis)
-        .filter(|&places| places > 1)?;
+    sizes: &'g ExpectedSizes<'g>,
+) -> Option<Growing<'g>> {
+    let places = sizes.extent(value, axis).filter(|&places| places > 1)?;
+    let dim = analysis.facts.shape(value)?.get(axis)?.clone();
+    let can_be_open = input_at("Split", "split", analysis.graph.model().own_opset()).is_some();
+    (extent(&dim).is_some() || can_be_open).then_some(())?;
     let mut growing = Growing {
         analysis,
-        bytes,
+        sizes,
+        places,
+        dim,
         limit,
         nodes: BTreeMap::new(),
         within: HashSet::new(),
@@ -128,7 +140,8 @@ fn begun<'g>(
     growing.can_be_within(value, axis).then_some(())?;
     growing.spread()?;
     growing.close()?;
-    Some((growing, places))
+    growing.add_biases()?;
+    Some(growing)
 }
 
 impl Growing<'_> {
@@ -154,13 +167,42 @@ impl Growing<'_> {
         Some(())
     }
 
+    /// Adds each Add of a bias to a product of the region. Engines fuse a bias with its product.
+    fn add_biases(&mut self) -> Option<()> {
+        for (node, axis) in self.biases() {
+            self.add(node, axis)?;
+        }
+        self.spread()?;
+        self.close()
+    }
+
+    /// The nodes that add a bias to a product of the region, each with the axis of its outputs.
+    fn biases(&self) -> Vec<(NodeId, usize)> {
+        let Analysis {
+            graph, constants, ..
+        } = self.analysis;
+        let products = self
+            .nodes
+            .iter()
+            .filter(|&(&node, _)| graph.is(node, "MatMul"));
+        let sums = products.filter_map(|(&product, &axis)| {
+            let (sum, slot) = graph.only_reader(graph.only_output(product)?)?;
+            let other = graph.input(sum, 1_usize.checked_sub(slot)?)?;
+            let is_bias = graph.is(sum, "Add") && constants.is_constant(other);
+            let along = carried(self.analysis, sum, slot, axis)?;
+            let can_run = self.reads(sum, along).is_some() && !self.nodes.contains_key(&sum);
+            (is_bias && can_run).then_some((sum, along))
+        });
+        sums.collect()
+    }
+
     /// The cut value whose producer runs last, and its axis.
     fn cut_last(&self, region: &SliceRegion) -> Option<(ValueId, usize)> {
         let graph = &self.analysis.graph;
         let made = region
             .cut
             .iter()
-            .filter(|(value, _)| (self.bytes)(*value) > 0);
+            .filter(|(value, _)| self.sizes.bytes(*value) > 0);
         let placed = made.filter_map(|&(value, axis)| {
             Some((graph.place(graph.producer(value)?.0), value, axis))
         });
@@ -173,7 +215,7 @@ impl Growing<'_> {
             .cut
             .iter()
             .chain(&region.joined)
-            .map(|&(value, _)| (self.bytes)(value))
+            .map(|&(value, _)| self.sizes.bytes(value))
             .sum()
     }
 
@@ -208,8 +250,19 @@ impl Growing<'_> {
         };
         around.into_iter().all(|(node, axis)| {
             let is_free = self.nodes.get(&node).is_none_or(|&other| other == axis);
-            is_free && reads(self.analysis, node, axis).is_some()
+            is_free && self.reads(node, axis).is_some()
         })
+    }
+
+    /// Which part of each operand a node reads, if it can run part by part. Parts of an open axis
+    /// may have no places.
+    fn reads(&self, node: NodeId, axis: usize) -> Option<Vec<PartRead>> {
+        let can_run = !self.is_open() || takes_no_places(self.analysis, node);
+        can_run.then(|| reads(self.analysis, node, axis))?
+    }
+
+    fn is_open(&self) -> bool {
+        extent(&self.dim).is_none()
     }
 
     /// Adds a node, and records the large values around it.
@@ -220,7 +273,7 @@ impl Growing<'_> {
             None if self.nodes.len() > MOST => return None,
             None => {}
         }
-        let reads = reads(self.analysis, node, axis)?;
+        let reads = self.reads(node, axis)?;
         let graph = &self.analysis.graph;
         let inputs = graph
             .inputs(node)
@@ -236,7 +289,7 @@ impl Growing<'_> {
             .flatten()
             .map(|&output| (output, axis));
         for (value, axis) in inputs.chain(outputs).collect::<Vec<_>>() {
-            let is_large = (self.bytes)(value) > self.limit && !self.within.contains(&value);
+            let is_large = self.sizes.bytes(value) > self.limit && !self.within.contains(&value);
             if is_large && self.can_be_within(value, axis) {
                 self.ahead.push((value, axis));
             }
@@ -307,8 +360,8 @@ impl Growing<'_> {
     }
 
     /// Returns the region, if all its nodes agree on the axes.
-    fn finish(self, places: usize) -> Option<SliceRegion> {
-        let Analysis { graph, facts, .. } = self.analysis;
+    fn finish(self) -> Option<SliceRegion> {
+        let graph = &self.analysis.graph;
         let mut nodes: Vec<(NodeId, usize)> = self
             .nodes
             .iter()
@@ -317,7 +370,7 @@ impl Growing<'_> {
         nodes.sort_by_key(|&(node, _)| graph.place(node));
         let (mut members, mut cut, mut joined) = (vec![], vec![], vec![]);
         for (node, axis) in nodes {
-            let reads = reads(self.analysis, node, axis)?;
+            let reads = self.reads(node, axis)?;
             for (input, read) in graph.inputs(node).iter().zip(&reads) {
                 let Some(input) = *input else { continue };
                 let made = graph
@@ -340,21 +393,23 @@ impl Growing<'_> {
                 {
                     joined.push((output, axis));
                 }
-                (facts.extent(output, axis) == Some(places)).then_some(())?;
+                self.has_extent(output, axis).then_some(())?;
             }
             members.push(RegionNode {
                 node,
                 axis,
+                shape: part_shape(&self.analysis.at(node), axis, &reads)?,
                 reads,
-                shape: self.shape(node)?,
             });
         }
         let can_cut_all = cut
             .iter()
-            .all(|&(value, axis)| facts.extent(value, axis) == Some(places));
-        (!joined.is_empty() && can_cut_all).then_some(SliceRegion {
+            .all(|&(value, axis)| self.has_extent(value, axis));
+        let has_extent = !self.is_open() || !cut.is_empty();
+        (!joined.is_empty() && can_cut_all && has_extent).then_some(SliceRegion {
             members,
-            extent: places,
+            extent: self.places,
+            is_open: self.is_open(),
             cut,
             joined,
             keys: None,
@@ -366,22 +421,9 @@ impl Growing<'_> {
         matches!(reader, Reader::Node { node, .. } if self.nodes.contains_key(node))
     }
 
-    /// The shape that a node reads. The inner `None` means that the node reads no shape, the outer `None` that its shape cannot be rewritten.
-    #[allow(clippy::option_option)]
-    fn shape(&self, node: NodeId) -> Option<Option<Vec<i64>>> {
-        let at = self.analysis.at(node);
-        if !matches!(at.graph.op(node), Some("Reshape" | "Expand")) {
-            return Some(None);
-        }
-        let shape = at.output_shape(0).ok()?;
-        let extents: Vec<Option<usize>> = shape.iter().map(extent).collect();
-        let open = extents.iter().filter(|extent| extent.is_none()).count();
-        let most = usize::from(at.graph.is(node, "Reshape"));
-        let is_plain = open <= most && !extents.contains(&Some(0));
-        let dims = extents
-            .iter()
-            .map(|extent| extent.map_or(-1, |extent| extent as i64))
-            .collect();
-        is_plain.then_some(Some(dims))
+    /// Whether an axis has as many places as the axis of the region.
+    fn has_extent(&self, value: ValueId, axis: usize) -> bool {
+        let shape = self.analysis.facts.shape(value);
+        shape.is_some_and(|shape| shape.get(axis).is_some_and(|dim| same(dim, &self.dim)))
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::axes::PartRead;
+use super::open_parts::{COMPUTING, open_extents};
 use super::region::SliceRegion;
 use crate::analysis::Analysis;
 use crate::analysis::memory_plan::{Buffer, MemoryPlan, PlanStep};
@@ -19,9 +20,13 @@ pub(super) struct PlannedCut {
 }
 
 impl PlannedCut {
-    /// The number of places of each part. If they differ, the first parts have one place more.
+    /// The number of places of each part. If they differ, the first parts have one place more, and
+    /// of an open axis the last ones have fewer.
     pub(super) fn extents(&self) -> Vec<usize> {
         let (places, parts) = (self.region.extent, self.parts);
+        if self.region.is_open {
+            return open_extents(places, parts);
+        }
         (0..parts)
             .map(|part| places / parts + usize::from(part < places % parts))
             .collect()
@@ -58,7 +63,8 @@ impl PlannedCut {
             joined,
             ..
         } = &self.region;
-        (self.parts - 1) * members.len() + cut.len() + joined.len()
+        let computing = if self.region.is_open { COMPUTING } else { 0 };
+        (self.parts - 1) * members.len() + cut.len() + joined.len() + computing
     }
 }
 

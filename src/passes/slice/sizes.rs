@@ -3,8 +3,39 @@
 
 use std::collections::BTreeMap;
 
+use crate::analysis::Analysis;
+use crate::analysis::memory_plan::MemoryPlan;
+use crate::ir::ValueId;
 use crate::onnx::Model;
 use crate::onnx::proto::{Dim, Dimension, ValueInfoProto};
+use crate::shape::facts::Facts;
+
+/// The extents and bytes of all values at the expected sizes.
+pub(super) struct ExpectedSizes<'e> {
+    facts: &'e Facts,
+    /// The memory plan without cuts.
+    pub plan: MemoryPlan,
+}
+
+impl<'e> ExpectedSizes<'e> {
+    /// The sizes of a graph whose symbolic dimensions have the expected sizes.
+    pub(super) fn new(at_sizes: &'e Analysis) -> Self {
+        ExpectedSizes {
+            facts: &at_sizes.facts,
+            plan: MemoryPlan::new(at_sizes),
+        }
+    }
+
+    /// The extent of an axis.
+    pub(super) fn extent(&self, value: ValueId, axis: usize) -> Option<usize> {
+        self.facts.extent(value, axis)
+    }
+
+    /// The bytes of a value; 0 for a constant or if its size is unknown.
+    pub(super) fn bytes(&self, value: ValueId) -> u64 {
+        self.plan.buffers[value.index()].bytes
+    }
+}
 
 /// The model with these sizes. If the first dimension of an input is symbolic and not in `expect`,
 /// its size is 1.

@@ -15,6 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::axes::PartRead;
+use super::open_parts::computed_extents;
 use super::region::RegionNode;
 use super::schedule::PlannedCut;
 use crate::affine::recognize::Replacement;
@@ -42,6 +43,7 @@ pub(super) fn written(analysis: &Analysis, cut: &PlannedCut) -> Replacement {
         constants: vec![],
         shared: HashMap::new(),
         by_keys: HashMap::new(),
+        open_extents: None,
     };
     let mut parts = PartNames::new();
     for &(value, axis) in &cut.region.cut {
@@ -84,6 +86,8 @@ struct PartWriter<'w> {
     shared: HashMap<Vec<i64>, String>,
     /// The names of values with some keys, by the name of the value and their axis.
     by_keys: HashMap<(String, usize, Range<usize>), String>,
+    /// The name of the computed extents of the parts.
+    open_extents: Option<String>,
 }
 
 impl PartWriter<'_> {
@@ -165,11 +169,30 @@ impl PartWriter<'_> {
         node.output.clone_from(&outputs);
         node.attribute.push(builder::int("axis", axis as i64));
         match input_at("Split", "split", self.graph.model().own_opset()) {
+            Some(_) if self.cut.region.is_open => {
+                let extents = self.computed_extents(value, axis);
+                node.input.push(extents);
+            }
             Some(_) => node.input.push(self.ints(stem, extents)),
             None => node.attribute.push(builder::ints("split", &extents)),
         }
         self.nodes.push(node);
         outputs
+    }
+
+    /// Writes the nodes that compute the extents of the parts of an open axis, once.
+    fn computed_extents(&mut self, value: ValueId, axis: usize) -> String {
+        if let Some(name) = &self.open_extents {
+            return name.clone();
+        }
+        let parts = (self.cut.parts, self.extents.first().copied().unwrap_or(1));
+        let like = self.cut.region.nodes().next().unwrap_or_default();
+        let (name, maker) = computed_extents(self.analysis, (value, axis), parts, like);
+        let (nodes, constants) = maker.done();
+        self.nodes.extend(nodes);
+        self.constants.extend(constants);
+        self.open_extents = Some(name.clone());
+        name
     }
 
     /// The node from which the nodes around the parts have their metadata.
@@ -219,7 +242,9 @@ impl PartWriter<'_> {
 
     /// The shape that a node reads for one part.
     fn shape_of_part(&self, member: &RegionNode, mut shape: Vec<i64>, part: usize) -> Vec<i64> {
-        shape[member.axis] = self.extents[part] as i64;
+        if !self.cut.region.is_open {
+            shape[member.axis] = self.extents[part] as i64;
+        }
         let output = self.graph.only_output(member.node);
         let keys = self.cut.region.keys.as_ref();
         let axis = output.and_then(|output| keys?.of_value(output));

@@ -4,6 +4,7 @@
 mod corrections;
 mod given;
 mod operator;
+mod split_parts;
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -137,6 +138,13 @@ impl Inference {
                     let name = graph.value_name(value);
                     fact = Rc::new(self.counted_once(InferenceFact::clone(&fact), name));
                 }
+                if graph.is(node, "Split")
+                    && let Some(whole) = graph.input(node, 0)
+                {
+                    let part = InferenceFact::clone(&fact);
+                    let whole = &facts[whole.index()];
+                    fact = Rc::new(self.part_of_split(graph.node(node), slot, whole, part));
+                }
                 facts[value.index()] = loop_states.in_every_iteration(value, fact);
             }
         }
@@ -200,6 +208,7 @@ impl Inference {
             // are known.
             value.value = Default::default();
         }
+        self.drop_computed_lengths(node, &mut inputs);
         let slots: Vec<_> = inputs.iter().map(Option::as_ref).collect();
         if !guard::can_be_asked(node, &slots) {
             self.note_out_of_bounds(|| node.label());

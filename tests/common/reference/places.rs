@@ -1,7 +1,7 @@
 //! Operators that choose, rearrange and add up elements, place by place.
 
 use anyhow::{Context, Result, ensure};
-use ndarray::{ArrayD, Dimension, IxDyn, indices};
+use ndarray::{ArrayD, Dimension, IxDyn, Zip, indices};
 
 use super::{Call, Value, common, counted, widened};
 
@@ -33,15 +33,24 @@ pub fn make(call: &Call) -> Result<Option<Value>> {
     }))
 }
 
-/// A sum or a product of integers.
+/// An operator of arithmetic on integers. A quotient is rounded towards 0.
 pub fn of_integers(call: &Call) -> Result<Value> {
     let (Value::Ints(one), Value::Ints(other)) = (call.value(0)?, call.value(1)?) else {
         anyhow::bail!("integers beside floats")
     };
+    let operation: fn(i64, i64) -> i64 = match call.proto.op_type() {
+        "Add" => |a, b| a + b,
+        "Sub" => |a, b| a - b,
+        "Mul" => |a, b| a * b,
+        "Div" => |a, b| a / b,
+        "Max" => i64::max,
+        "Min" => i64::min,
+        op => anyhow::bail!("{op} of integers"),
+    };
     let shape = common(&[one.shape(), other.shape()])?;
     let (one, other) = (widened(one, &shape)?, widened(other, &shape)?);
-    let is_sum = call.proto.op_type() == "Add";
-    Ok(Value::Ints(if is_sum { one + other } else { one * other }))
+    let pairs = Zip::from(&one).and(&other);
+    Ok(Value::Ints(pairs.map_collect(|&a, &b| operation(a, b))))
 }
 
 /// The first place of the largest element of each lane.

@@ -31,21 +31,21 @@ const MLP: &str = "opset 20
     y = MatMul(g, v)
     output y";
 
-fn with_parts(parts: usize) -> Slicing {
+pub fn with_parts(parts: usize) -> Slicing {
     Slicing {
         parts: Some(parts),
         ..Slicing::default()
     }
 }
 
-fn with_goal(goal: MemoryGoal) -> Slicing {
+pub fn with_goal(goal: MemoryGoal) -> Slicing {
     Slicing {
         memory: Some(goal),
         ..Slicing::default()
     }
 }
 
-fn fused(model: &Model, slicing: &Slicing) -> Fused {
+pub fn fused(model: &Model, slicing: &Slicing) -> Fused {
     unfold::fuse(
         model,
         &FuseOptions {
@@ -57,7 +57,7 @@ fn fused(model: &Model, slicing: &Slicing) -> Fused {
 }
 
 /// Slices a model. The result is equal to the last bit and proved; a second run changes nothing, with and without slices.
-fn sliced(model: &Model, slicing: &Slicing) -> (Model, MemoryChange) {
+pub fn sliced(model: &Model, slicing: &Slicing) -> (Model, MemoryChange) {
     let Fused {
         model: after, plan, ..
     } = fused(model, slicing);
@@ -82,7 +82,7 @@ fn parts_and_operators(text: &str, slicing: &Slicing) -> (Vec<usize>, Vec<String
     (change.cuts.iter().map(|cut| cut.parts).collect(), names)
 }
 
-fn assert_whole(text: &str) {
+pub fn assert_whole(text: &str) {
     let model = model(text);
     let Fused {
         model: after, plan, ..
@@ -118,6 +118,20 @@ fn mlp_tokens_are_sliced_into_unequal_parts() {
         .unwrap();
     let extents = read_i64(initializer(&after, &split.input[1]), after.externals()).unwrap();
     assert_eq!(extents.into_raw_vec_and_offset().0, [3, 2, 2]);
+}
+
+#[test]
+fn bias_of_a_sliced_product_is_added_in_each_part() {
+    let text = MLP.replace(
+        "y = MatMul(g, v)",
+        "shift c 4\nm = MatMul(g, v)\ny = Add(m, c)",
+    );
+    let (_, operators) = parts_and_operators(&text, &with_parts(2));
+    let part = ["MatMul", "Add", "Gelu", "MatMul", "Add"];
+    assert_eq!(
+        operators,
+        [&["Split"][..], &part, &part, &["Concat"]].concat()
+    );
 }
 
 #[test]

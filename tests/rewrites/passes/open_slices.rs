@@ -1,0 +1,155 @@
+//! An axis whose extent is open is sliced into parts with computed ends, with equal results at every size.
+
+use unfold::onnx::Model;
+use unfold::prove::{Proof, ProveOptions, prove};
+use unfold::{MemoryGoal, Slicing};
+
+use super::slice::{assert_whole, fused, sliced, with_goal, with_parts};
+use crate::common::judge;
+use crate::common::numbers::Kind;
+use crate::common::text::{model, print};
+
+/// An MLP with a bias for its output, and attention, of an open number of tokens.
+const OPEN: &str = "opset 20
+    input x 1 tokens 4
+    weight wq 4 8
+    weight wk 4 8
+    weight wv 4 8
+    ints heads 4 = 1 -1 2 4
+    ints joined 3 = 1 -1 8
+    q = MatMul(x, wq)
+    k = MatMul(x, wk)
+    v = MatMul(x, wv)
+    qr = Reshape(q, heads)
+    kr = Reshape(k, heads)
+    vr = Reshape(v, heads)
+    qh = Transpose(qr) perm=[0,2,1,3]
+    kh = Transpose(kr) perm=[0,2,3,1]
+    vh = Transpose(vr) perm=[0,2,1,3]
+    s = MatMul(qh, kh)
+    p = Softmax(s) axis=-1
+    o = MatMul(p, vh)
+    ot = Transpose(o) perm=[0,2,1,3]
+    oj = Reshape(ot, joined)
+    weight w 8 64
+    shift b 64
+    weight u 64 4
+    shift c 4
+    h = MatMul(oj, w)
+    a = Add(h, b)
+    g = Gelu(a)
+    m = MatMul(g, u)
+    y = Add(m, c)
+    output y";
+
+fn expecting(slicing: Slicing, sizes: &[(&str, usize)]) -> Slicing {
+    let expect = sizes.iter().map(|&(name, size)| (name.to_owned(), size));
+    Slicing {
+        expect: expect.collect(),
+        ..slicing
+    }
+}
+
+/// Both models have equal outputs at these sizes of all open dimensions.
+fn agree_at(model: &Model, after: &Model, sizes: &[usize]) {
+    for &size in sizes {
+        let inputs = judge::inputs(model, size, true, Kind::Exact);
+        assert_eq!(judge::agree(model, after, &inputs, 0.0), Ok(true), "{size}");
+    }
+}
+
+#[test]
+fn open_tokens_are_sliced_for_the_expected_number() {
+    let model = model(OPEN);
+    let (after, change) = sliced(&model, &expecting(with_parts(4), &[("tokens", 30)]));
+    let cuts = change.cuts.iter().map(|cut| (cut.parts, cut.extent));
+    assert_eq!(cuts.collect::<Vec<_>>(), [(4, 30); 3], "{}", print(&after));
+    // A part has at least 8 places, the share of 30 tokens.
+    agree_at(&model, &after, &[0, 1, 2, 7, 8, 9, 16, 17, 30, 31, 33, 64]);
+    let options = ProveOptions {
+        dims: "tokens=30".parse().unwrap(),
+        ..ProveOptions::default()
+    };
+    let proof = prove(&model, &after, &[], &options);
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+}
+
+#[test]
+fn all_parts_of_an_open_axis_are_proved() {
+    let model = model(OPEN);
+    let (after, _) = sliced(&model, &expecting(with_parts(4), &[("tokens", 30)]));
+    // The third part begins at the wrong place, which needs 17 tokens to show.
+    let mut wrong = after.clone();
+    let graph = wrong.graph_mut();
+    let split = graph
+        .node
+        .iter()
+        .position(|node| node.op_type() == "Split")
+        .unwrap();
+    graph.node[split].output.swap(2, 3);
+    agree_at(&model, &wrong, &[1, 8, 16]);
+    let proof = prove(&model, &wrong, &[], &ProveOptions::default());
+    assert!(matches!(proof, Proof::Disproved { .. }), "{proof:?}");
+}
+
+#[test]
+fn open_samples_are_sliced_for_the_expected_number() {
+    let text = OPEN
+        .replace("x 1 tokens", "x batch tokens")
+        .replace("4 = 1 -1", "4 = 0 -1")
+        .replace("3 = 1 -1", "3 = 0 -1");
+    let model = model(&text);
+    let slicing = expecting(with_parts(4), &[("batch", 8), ("tokens", 6)]);
+    let (after, change) = sliced(&model, &slicing);
+    assert!(!change.cuts.is_empty(), "{}", print(&after));
+    agree_at(&model, &after, &[1, 2, 3, 5, 8, 9]);
+}
+
+#[test]
+fn open_axis_without_an_expected_size_stays_whole() {
+    assert_whole(OPEN);
+    let reason = fused(&model(OPEN), &with_goal(MemoryGoal::Min))
+        .plan
+        .memory
+        .unwrap()
+        .reason;
+    assert_eq!(reason.as_deref(), Some("the size of `x` is not known"));
+}
+
+#[test]
+fn open_axis_stays_whole_before_split_reads_lengths() {
+    let text = "opset 12
+        input x 1 tokens 4
+        weight w 4 32
+        weight v 32 4
+        h = MatMul(x, w)
+        a = Tanh(h)
+        s = Softmax(a) axis=2
+        y = MatMul(s, v)
+        output y";
+    let slicing = expecting(with_parts(2), &[("tokens", 30)]);
+    for (opset, cuts) in [("opset 12", 0), ("opset 13", 1)] {
+        let model = model(&text.replace("opset 12", opset));
+        let change = fused(&model, &slicing).plan.memory.unwrap();
+        assert_eq!(change.cuts.len(), cuts, "{opset}");
+    }
+}
+
+#[test]
+fn operators_that_need_places_are_not_sliced_along_an_open_axis() {
+    let text = "opset 21
+        input x batch 4 64
+        scale g 4
+        shift b 4
+        weight w 64 512
+        weight v 512 2
+        n = GroupNormalization(x, g, b) num_groups=2
+        h = MatMul(n, w)
+        a = Tanh(h)
+        y = MatMul(a, v)
+        output y";
+    let slicing = expecting(with_parts(2), &[("batch", 6)]);
+    let change = fused(&model(text), &slicing).plan.memory.unwrap();
+    let mut operators = change.cuts.iter().flat_map(|cut| &cut.operators);
+    assert!(operators.clone().count() > 0 && operators.all(|op| op != "GroupNormalization"));
+}
