@@ -10,14 +10,15 @@ use crate::fuse::passes::fold_affines::{FoldAffines, ReconsiderGrowth};
 use crate::fuse::passes::legalize_attention::LegalizeAttention;
 use crate::fuse::passes::merge_norms::MergeNorms;
 use crate::fuse::passes::placement::{DemandPass, PlacementPass};
-use crate::fuse::passes::prepare::{DeduplicateInitializers, FlattenRegions, Inline};
+use crate::fuse::passes::prepare::{FlattenRegions, Inline};
 use crate::fuse::passes::rewrite_passes::{
     ARITHMETIC_BEFORE_CONCAT, CANCEL_INVERSE, CANONICALIZE, GATHER_ND_TO_RESHAPE, LEGALIZE_ENGINE,
     LEGALIZE_GELU, LEGALIZE_RMS_NORM, LegalizeProducts, MERGE_CONCATS, MERGE_RESHAPES,
     MERGE_SLICES, SPLIT_BEFORE_TRANSPOSE, UNFLATTEN_ROWS,
 };
 use crate::fuse::passes::simplify::{
-    CommonSubexpressions, FoldBranches, FoldConstants, IdentityElimination, NeutralOperators,
+    BRANCH_FOLDING, CONSTANT_FOLDING, CSE, CSE_AGAIN, DEDUPLICATE_INITIALIZERS,
+    IDENTITY_ELIMINATION, IDENTITY_ELIMINATION_AGAIN, NEUTRAL_OPERATORS,
 };
 use crate::fuse::passes::slice::SlicePass;
 use crate::fuse::passes::streams::{CentreStreams, ScaleStreams};
@@ -38,10 +39,8 @@ pub(crate) static PIPELINE: &[PipelineStage] = &[
         "prepare",
         &[&[
             &FlattenRegions,
-            &DeduplicateInitializers,
-            &IdentityElimination {
-                removes_activations: true,
-            },
+            &DEDUPLICATE_INITIALIZERS,
+            &IDENTITY_ELIMINATION,
         ]],
     ),
     // Alone, so that a proof can begin with its result.
@@ -55,13 +54,7 @@ pub(crate) static PIPELINE: &[PipelineStage] = &[
             PLACING,
             FORMS,
             ENGINE_FORMS,
-            &[
-                &IdentityElimination {
-                    removes_activations: false,
-                },
-                &ReconsiderGrowth,
-                &SlicePass,
-            ],
+            &[&IDENTITY_ELIMINATION_AGAIN, &ReconsiderGrowth, &SlicePass],
         ],
     ),
     PipelineStage::fixpoint("forms", MAX_FORM_REPETITIONS, &[FORMS, ENGINE_FORMS]),
@@ -89,12 +82,12 @@ const FOLDING: &[&dyn Pass] = &[
 
 /// Simplifies what folds leave.
 const SIMPLIFYING: &[&dyn Pass] = &[
-    &FoldBranches,
-    &NeutralOperators,
+    &BRANCH_FOLDING,
+    &NEUTRAL_OPERATORS,
     // Before constants are computed, because rounding may make different constants equal.
-    &CommonSubexpressions { is_last: false },
-    &FoldConstants,
-    &CommonSubexpressions { is_last: true },
+    &CSE,
+    &CONSTANT_FOLDING,
+    &CSE_AGAIN,
 ];
 
 /// Moves work to fewer places.

@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 
 use crate::error::Result;
 use crate::fuse::pass::{Context, Effect, Pass};
-use crate::fuse::passes::simplify::{CommonSubexpressions, IdentityElimination};
+use crate::fuse::passes::simplify::{CSE_AGAIN, IDENTITY_ELIMINATION_AGAIN};
 use crate::fuse::plan_log::PlanLog;
 use crate::fuse::stage::PipelineStage;
 use crate::fuse::{FuseOptions, PassResult};
@@ -117,14 +117,7 @@ impl Pass for Fault {
 
 /// The proofs of a fault between two sound passes.
 fn proofs(fault: &'static Fault) -> Vec<PassProof> {
-    let sound = IdentityElimination {
-        removes_activations: false,
-    };
-    let passes: [&'static dyn Pass; 3] = [
-        Box::leak(Box::new(sound)),
-        fault,
-        &CommonSubexpressions { is_last: true },
-    ];
+    let passes: [&'static dyn Pass; 3] = [&IDENTITY_ELIMINATION_AGAIN, fault, &CSE_AGAIN];
     let groups: &'static [&'static [&'static dyn Pass]] =
         Box::leak(Box::new([&*Box::leak(Box::new(passes)) as &[_]]));
     let model = Model::from_text(NETWORK).unwrap();

@@ -72,7 +72,7 @@ fn folded(model: &Model) -> Option<Model> {
 fn folded_graph(model: &Model) -> Option<GraphProto> {
     let analysis = Analysis::new(model).ok()?;
     let simplified = simplify::fold_branches(&analysis).or_else(|| {
-        fold_constants(&analysis, &[], &ConstantOrigins::ORIGINAL, f64::INFINITY).simplified
+        fold_constants(&analysis, &[], &ConstantOrigins::default(), f64::INFINITY).simplified
     });
     Some(simplified?.graph)
 }

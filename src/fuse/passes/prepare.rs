@@ -2,12 +2,10 @@
 
 use crate::error::Result;
 use crate::fuse::pass::{Context, Effect, Pass};
-use crate::fuse::passes::simplify::{DUPLICATE, effect};
 use crate::fuse::plan_log::PlanLog;
 use crate::ir::Graph;
 use crate::ir::regions::Flat;
 use crate::passes::inline::lower;
-use crate::passes::simplify;
 
 /// Writes opaque normalizers in operators of ONNX.
 pub(crate) struct Inline;
@@ -69,27 +67,5 @@ impl Pass for FlattenRegions {
         };
         bases.flat.get_or_init(|| flat);
         Ok(Effect::Base)
-    }
-}
-
-/// Gives equal initializers one name.
-pub(crate) struct DeduplicateInitializers;
-
-impl Pass for DeduplicateInitializers {
-    fn name(&self) -> &'static str {
-        "deduplicate-initializers"
-    }
-
-    fn description(&self) -> &'static str {
-        "lets all nodes that read one weight read it under one name"
-    }
-
-    fn aliases(&self) -> &'static [&'static str] {
-        DUPLICATE
-    }
-
-    fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
-        let simplified = simplify::share_weights(context.model())?;
-        Ok(effect(simplified, context, log))
     }
 }

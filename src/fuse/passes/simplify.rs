@@ -1,17 +1,12 @@
 //! Passes that simplify: identity elimination, branch and constant folding, and elimination of equal
 //! operators.
 
-use std::cell::OnceCell;
-use std::collections::HashMap;
-
 use crate::affine::recognize::{Family, Site};
 use crate::error::Result;
 use crate::fuse::pass::{Context, Effect, Pass};
 use crate::fuse::plan_log::PlanLog;
 use crate::hash::HashSet;
 use crate::ir::NodeId;
-use crate::onnx::Model;
-use crate::onnx::proto::{NodeProto, TensorProto};
 use crate::passes::simplify::{self, ConstantOrigins, ConstantResults, Simplified};
 
 /// The alias of passes that remove redundant operators.
@@ -21,178 +16,166 @@ pub(super) const DUPLICATE: &[&str] = &["duplicate"];
 const CONSTANT_OF_CLEAN_UP: &[&str] = &["constant", "clean-up"];
 const DUPLICATE_OF_CLEAN_UP: &[&str] = &["duplicate", "clean-up"];
 
-/// Removes Identities, and Casts to the type that a value has already.
-pub(crate) struct IdentityElimination {
-    /// Whether activations that are redundant next to another activation are removed too.
-    pub removes_activations: bool,
+/// A pass that applies one function to the whole model.
+pub(crate) struct SimplifyPass {
+    name: &'static str,
+    description: &'static str,
+    aliases: &'static [&'static str],
+    continues_stage: bool,
+    /// Simplifies the graph. `None` if it finds nothing to simplify.
+    simplify: fn(&Context, &mut PlanLog) -> Result<Option<Simplified>>,
 }
 
-impl Pass for IdentityElimination {
+impl Pass for SimplifyPass {
     fn name(&self) -> &'static str {
-        "identity-elimination"
+        self.name
     }
 
     fn description(&self) -> &'static str {
-        "reads through Identity, Dropout, Casts to the own type, and redundant activations"
+        self.description
     }
 
     fn aliases(&self) -> &'static [&'static str] {
-        DUPLICATE
+        self.aliases
+    }
+
+    fn continues_stage(&self) -> bool {
+        self.continues_stage
     }
 
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
-        let skipped = context.skipped_nodes()?;
-        let analysis = context.analysis()?;
-        let simplified = simplify::remove_identities(analysis, &skipped, self.removes_activations);
-        Ok(effect(simplified, context, log))
+        let Some(simplified) = (self.simplify)(context, log)? else {
+            return Ok(Effect::Nothing);
+        };
+        log.simplified(&simplified);
+        Ok(Effect::made(context.model().with_graph(simplified.graph)))
+    }
+}
+
+/// Lets all nodes that read equal weights read one of them.
+pub(crate) static DEDUPLICATE_INITIALIZERS: SimplifyPass = SimplifyPass {
+    name: "deduplicate-initializers",
+    description: "lets all nodes that read one weight read it under one name",
+    aliases: DUPLICATE,
+    continues_stage: false,
+    simplify: |context, _| simplify::share_weights(context.model()),
+};
+
+/// Removes Identities, Casts to the type that a value has already, and redundant activations.
+pub(crate) static IDENTITY_ELIMINATION: SimplifyPass = identity_elimination(|context, _| {
+    let skipped = context.skipped_nodes()?;
+    Ok(simplify::remove_identities(
+        context.analysis()?,
+        &skipped,
+        true,
+    ))
+});
+
+/// Like [`IDENTITY_ELIMINATION`], but activations stay.
+pub(crate) static IDENTITY_ELIMINATION_AGAIN: SimplifyPass = identity_elimination(|context, _| {
+    let skipped = context.skipped_nodes()?;
+    Ok(simplify::remove_identities(
+        context.analysis()?,
+        &skipped,
+        false,
+    ))
+});
+
+const fn identity_elimination(
+    simplify: fn(&Context, &mut PlanLog) -> Result<Option<Simplified>>,
+) -> SimplifyPass {
+    SimplifyPass {
+        name: "identity-elimination",
+        description: "reads through Identity, Dropout, Casts to the own type, and redundant activations",
+        aliases: DUPLICATE,
+        continues_stage: false,
+        simplify,
     }
 }
 
 /// Replaces Ifs with a constant condition by a branch.
-pub(crate) struct FoldBranches;
-
-impl Pass for FoldBranches {
-    fn name(&self) -> &'static str {
-        "branch-folding"
-    }
-
-    fn description(&self) -> &'static str {
-        "replaces an If with a constant condition by the branch that it takes"
-    }
-
-    fn aliases(&self) -> &'static [&'static str] {
-        CONSTANT_OF_CLEAN_UP
-    }
-
-    fn continues_stage(&self) -> bool {
-        true
-    }
-
-    fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
-        let simplified = simplify::fold_branches(context.analysis()?);
-        Ok(effect(simplified, context, log))
-    }
-}
+pub(crate) static BRANCH_FOLDING: SimplifyPass = SimplifyPass {
+    name: "branch-folding",
+    description: "replaces an If with a constant condition by the branch that it takes",
+    aliases: CONSTANT_OF_CLEAN_UP,
+    continues_stage: true,
+    simplify: |context, _| Ok(simplify::fold_branches(context.analysis()?)),
+};
 
 /// Removes operators that return their input.
-pub(crate) struct NeutralOperators;
-
-impl Pass for NeutralOperators {
-    fn name(&self) -> &'static str {
-        "neutral-operators"
-    }
-
-    fn description(&self) -> &'static str {
-        "removes movements that move nothing, and arithmetic with a neutral constant"
-    }
-
-    fn aliases(&self) -> &'static [&'static str] {
-        DUPLICATE_OF_CLEAN_UP
-    }
-
-    fn continues_stage(&self) -> bool {
-        true
-    }
-
-    fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
-        let sites = context.take_sites()?;
-        let identifying = identifying_nodes(&sites);
-        let online = nodes(&sites, |site| site.kind.family == Family::Online);
-        let normalizers: HashSet<NodeId> = online.collect();
-        context.keep_sites(sites);
-        let analysis = context.analysis()?;
-        let simplified = simplify::remove_neutral(analysis, &identifying, &normalizers);
-        Ok(effect(simplified, context, log))
-    }
-}
+pub(crate) static NEUTRAL_OPERATORS: SimplifyPass = SimplifyPass {
+    name: "neutral-operators",
+    description: "removes movements that move nothing, and arithmetic with a neutral constant",
+    aliases: DUPLICATE_OF_CLEAN_UP,
+    continues_stage: true,
+    simplify: |context, _| without_neutral(context),
+};
 
 /// Computes each value only once.
-pub(crate) struct CommonSubexpressions {
-    /// Whether the stage begins again after a change.
-    pub is_last: bool,
-}
+pub(crate) static CSE: SimplifyPass = cse(true);
 
-impl Pass for CommonSubexpressions {
-    fn name(&self) -> &'static str {
-        "cse"
-    }
+/// Like [`CSE`], behind the other passes that simplify.
+pub(crate) static CSE_AGAIN: SimplifyPass = cse(false);
 
-    fn description(&self) -> &'static str {
-        "merges equal operators on equal values, and equal small constants"
-    }
-
-    fn aliases(&self) -> &'static [&'static str] {
-        DUPLICATE_OF_CLEAN_UP
-    }
-
-    fn continues_stage(&self) -> bool {
-        !self.is_last
-    }
-
-    fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
-        let sites = context.take_sites()?;
-        let identifying = identifying_nodes(&sites);
-        context.keep_sites(sites);
-        let recipes = log.recipes();
-        let stored = StoredTensors::new(context.first());
-        let origins = ConstantOrigins {
-            recipe: &|name| recipes.get(name).copied(),
-            stored: &|name| stored.get(name),
-        };
-        let simplified = simplify::merge_equal(context.analysis()?, &identifying, &origins);
-        Ok(effect(simplified, context, log))
+const fn cse(continues_stage: bool) -> SimplifyPass {
+    SimplifyPass {
+        name: "cse",
+        description: "merges equal operators on equal values, and equal small constants",
+        aliases: DUPLICATE_OF_CLEAN_UP,
+        continues_stage,
+        simplify: |context, log| merged(context, log),
     }
 }
 
 /// Stores the results of operators on constants.
-pub(crate) struct FoldConstants;
+pub(crate) static CONSTANT_FOLDING: SimplifyPass = SimplifyPass {
+    name: "constant-folding",
+    description: "stores the results of operators on constants, within the limit for growth",
+    aliases: CONSTANT_OF_CLEAN_UP,
+    continues_stage: true,
+    simplify: with_constants,
+};
 
-impl Pass for FoldConstants {
-    fn name(&self) -> &'static str {
-        "constant-folding"
-    }
-
-    fn description(&self) -> &'static str {
-        "stores the results of operators on constants, within the limit for growth"
-    }
-
-    fn aliases(&self) -> &'static [&'static str] {
-        CONSTANT_OF_CLEAN_UP
-    }
-
-    fn continues_stage(&self) -> bool {
-        true
-    }
-
-    fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
-        let sites = context.take_sites()?;
-        let identifying = identifying_nodes(&sites);
-        context.keep_sites(sites);
-        let recipes = log.recipes();
-        let stored = StoredTensors::new(context.first());
-        let origins = ConstantOrigins {
-            recipe: &|name| recipes.get(name).copied(),
-            stored: &|name| stored.get(name),
-        };
-        let growth = context.settings.growth.bytes;
-        let ConstantResults { simplified, kept } =
-            simplify::fold_constants(context.analysis()?, &identifying, &origins, growth);
-        log.plan.tidy.kept = kept;
-        Ok(effect(simplified, context, log))
-    }
+/// The graph without operators that return their input.
+fn without_neutral(context: &Context) -> Result<Option<Simplified>> {
+    let sites = context.take_sites()?;
+    let identifying = identifying_nodes(&sites);
+    let online = nodes(&sites, |site| site.kind.family == Family::Online);
+    let normalizers: HashSet<NodeId> = online.collect();
+    context.keep_sites(sites);
+    let analysis = context.analysis()?;
+    Ok(simplify::remove_neutral(
+        analysis,
+        &identifying,
+        &normalizers,
+    ))
 }
 
-/// Records a simplified graph.
-pub(super) fn effect(
-    simplified: Option<Simplified>,
-    context: &Context,
-    log: &mut PlanLog,
-) -> Effect {
-    let Some(simplified) = simplified else {
-        return Effect::Nothing;
-    };
-    log.simplified(&simplified);
-    Effect::made(context.model().with_graph(simplified.graph))
+/// The graph with equal operators merged.
+fn merged(context: &Context, log: &PlanLog) -> Result<Option<Simplified>> {
+    let identifying = kept_identifying_nodes(context)?;
+    let origins = ConstantOrigins::new(log.recipes(), context.first());
+    let analysis = context.analysis()?;
+    Ok(simplify::merge_equal(analysis, &identifying, &origins))
+}
+
+/// The graph with the results of operators on constants stored.
+fn with_constants(context: &Context, log: &mut PlanLog) -> Result<Option<Simplified>> {
+    let identifying = kept_identifying_nodes(context)?;
+    let origins = ConstantOrigins::new(log.recipes(), context.first());
+    let growth = context.settings.growth.bytes;
+    let ConstantResults { simplified, kept } =
+        simplify::fold_constants(context.analysis()?, &identifying, &origins, growth);
+    log.plan.tidy.kept = kept;
+    Ok(simplified)
+}
+
+/// The nodes of sites whose kind is identified by constants. The sites are kept for the next pass.
+fn kept_identifying_nodes(context: &Context) -> Result<Vec<NodeId>> {
+    let sites = context.take_sites()?;
+    let identifying = identifying_nodes(&sites);
+    context.keep_sites(sites);
+    Ok(identifying)
 }
 
 /// The nodes of sites whose kind is identified by constants.
@@ -204,40 +187,4 @@ fn identifying_nodes(sites: &[Site]) -> Vec<NodeId> {
 fn nodes(sites: &[Site], is_meant: fn(&Site) -> bool) -> impl Iterator<Item = NodeId> {
     let meant = sites.iter().filter(move |site| is_meant(site));
     meant.flat_map(|site| site.nodes.iter().copied())
-}
-
-/// The constants of a model by name, indexed at the first look-up.
-struct StoredTensors<'m> {
-    model: &'m Model,
-    by_name: OnceCell<HashMap<&'m str, &'m TensorProto>>,
-}
-
-impl<'m> StoredTensors<'m> {
-    fn new(model: &'m Model) -> Self {
-        StoredTensors {
-            model,
-            by_name: OnceCell::new(),
-        }
-    }
-
-    fn get(&self, name: &str) -> Option<&'m TensorProto> {
-        self.by_name.get_or_init(|| self.index()).get(name).copied()
-    }
-
-    fn index(&self) -> HashMap<&'m str, &'m TensorProto> {
-        let graph = self.model.graph();
-        let initializers = graph.initializer.iter();
-        let named = initializers.map(|tensor| (tensor.name(), tensor));
-        named
-            .chain(graph.node.iter().filter_map(value_of_constant))
-            .collect()
-    }
-}
-
-/// The output and the tensor of a Constant.
-fn value_of_constant(node: &NodeProto) -> Option<(&str, &TensorProto)> {
-    if node.op() != ("", "Constant") {
-        return None;
-    }
-    Some((node.output.first()?.as_str(), node.attr_t("value").ok()??))
 }

@@ -1,7 +1,10 @@
 //! The origins of stored tensors: whether two of them were computed in equal ways.
 
+use std::cell::OnceCell;
+
+use crate::hash::HashMap;
 use crate::onnx::Model;
-use crate::onnx::proto::TensorProto;
+use crate::onnx::proto::{NodeProto, TensorProto};
 use crate::passes::simplify::cse;
 use crate::recipe::{Op, Recipe};
 
@@ -9,23 +12,34 @@ use crate::recipe::{Op, Recipe};
 const WHOLE: f64 = 256.0;
 
 /// Where the stored tensors of a model come from.
+#[derive(Default)]
 pub(crate) struct ConstantOrigins<'o> {
-    /// The recipe of a stored tensor, over constants of the original model.
-    pub recipe: &'o dyn Fn(&str) -> Option<&'o Recipe>,
-    /// A tensor of the original model.
-    pub stored: &'o dyn Fn(&str) -> Option<&'o TensorProto>,
+    /// The recipes of stored tensors by name, over constants of the original model.
+    recipes: HashMap<&'o str, &'o Recipe>,
+    /// The constants of the original model. `None` if all tensors are original.
+    original: Option<StoredTensors<'o>>,
 }
 
-impl ConstantOrigins<'_> {
-    /// The origins in a model whose tensors are all original.
-    pub(crate) const ORIGINAL: ConstantOrigins<'static> = ConstantOrigins {
-        recipe: &|_| None,
-        stored: &|_| None,
-    };
+impl<'o> ConstantOrigins<'o> {
+    pub(crate) fn new(recipes: HashMap<&'o str, &'o Recipe>, original: &'o Model) -> Self {
+        ConstantOrigins {
+            recipes,
+            original: Some(StoredTensors::new(original)),
+        }
+    }
+
+    fn recipe(&self, name: &str) -> Option<&'o Recipe> {
+        self.recipes.get(name).copied()
+    }
+
+    fn stored(&self, name: &str) -> Option<&'o TensorProto> {
+        self.original.as_ref()?.get(name)
+    }
 
     /// Whether a tensor was stored by folding, and is not a constant of the original model.
     pub(super) fn is_new(&self, name: &str) -> bool {
-        (self.recipe)(name).is_some_and(|recipe| constant_name(recipe) != Some(name))
+        self.recipe(name)
+            .is_some_and(|recipe| constant_name(recipe) != Some(name))
     }
 
     /// Whether two tensors were computed in equal ways.
@@ -50,7 +64,8 @@ impl ConstantOrigins<'_> {
     /// The recipe of a tensor. Small integers have none, because they are exact in every type, and
     /// equal any constant of these numbers.
     fn inexact_recipe(&self, name: &str) -> Option<&Recipe> {
-        (self.recipe)(name).filter(|recipe| !is_small_and_whole(recipe))
+        self.recipe(name)
+            .filter(|recipe| !is_small_and_whole(recipe))
     }
 
     /// Whether two tensors of the original model have equal elements.
@@ -58,7 +73,7 @@ impl ConstantOrigins<'_> {
         if one == other {
             return true;
         }
-        match ((self.stored)(one), (self.stored)(other)) {
+        match (self.stored(one), self.stored(other)) {
             (Some(one), Some(other)) => cse::are_alike(one, other, model),
             _ => false,
         }
@@ -82,4 +97,40 @@ fn constant_name(recipe: &Recipe) -> Option<&str> {
     } else {
         None
     }
+}
+
+/// The constants of a model by name, indexed at the first look-up.
+struct StoredTensors<'m> {
+    model: &'m Model,
+    by_name: OnceCell<HashMap<&'m str, &'m TensorProto>>,
+}
+
+impl<'m> StoredTensors<'m> {
+    fn new(model: &'m Model) -> Self {
+        StoredTensors {
+            model,
+            by_name: OnceCell::new(),
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<&'m TensorProto> {
+        self.by_name.get_or_init(|| self.index()).get(name).copied()
+    }
+
+    fn index(&self) -> HashMap<&'m str, &'m TensorProto> {
+        let graph = self.model.graph();
+        let initializers = graph.initializer.iter();
+        let named = initializers.map(|tensor| (tensor.name(), tensor));
+        named
+            .chain(graph.node.iter().filter_map(value_of_constant))
+            .collect()
+    }
+}
+
+/// The output and the tensor of a Constant.
+fn value_of_constant(node: &NodeProto) -> Option<(&str, &TensorProto)> {
+    if node.op() != ("", "Constant") {
+        return None;
+    }
+    Some((node.output.first()?.as_str(), node.attr_t("value").ok()??))
 }
