@@ -6,6 +6,7 @@ mod dense_layer;
 pub(crate) mod gelu;
 mod layer_before_windows;
 mod matmul_add_to_gemm;
+mod merge_convolutions;
 mod rms_norm_operator;
 pub(crate) mod rms_reciprocal_to_div;
 mod strip_value_info;

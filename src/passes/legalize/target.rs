@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    layer_before_windows, matmul_add_to_gemm, rms_norm_operator, strip_value_info, unflatten_rows,
-    unpack_products,
+    layer_before_windows, matmul_add_to_gemm, merge_convolutions, rms_norm_operator,
+    strip_value_info, unflatten_rows, unpack_products,
 };
 use crate::affine::materialize::Edit;
 use crate::analysis::Analysis;
@@ -69,6 +69,7 @@ impl Target {
             Target::Cpu | Target::Onnxruntime => [
                 unpack_products::edits(analysis),
                 rms_norm_operator::edits(analysis),
+                merge_convolutions::edits(analysis, self == Target::Onnxruntime),
             ]
             .concat(),
             Target::Tract => {
@@ -77,7 +78,12 @@ impl Target {
                 if products.is_empty() {
                     products = unpack_products::edits(analysis);
                 }
-                [products, rms_norm_operator::edits(analysis)].concat()
+                [
+                    products,
+                    rms_norm_operator::edits(analysis),
+                    merge_convolutions::edits(analysis, false),
+                ]
+                .concat()
             }
         }
     }

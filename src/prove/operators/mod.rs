@@ -35,7 +35,7 @@ pub(super) use reductions::sum;
 use super::field;
 use super::roots::RootContext;
 use crate::ir::axes;
-use crate::onnx::operator::{AVERAGE_POOL, RESIZE, input_at};
+use crate::onnx::operator::{AVERAGE_POOL, CONV, RESIZE, input_at};
 use crate::onnx::proto::NodeProto;
 use crate::prove::field_value::{Elements, FieldValue, Integers, slice};
 
@@ -384,7 +384,7 @@ const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
         products::gemm,
     ),
     ("", &["Einsum"], &["equation"], einsum::einsum),
-    ("", &["Conv"], windows::CONV, windows::conv),
+    ("", &["Conv"], CONV, windows::conv),
     (
         "",
         &["ConvTranspose"],

@@ -11,16 +11,6 @@ use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 use crate::recipe::Windows;
 
-/// The attributes of Conv.
-pub(super) const CONV: &[&str] = &[
-    "auto_pad",
-    "dilations",
-    "group",
-    "kernel_shape",
-    "pads",
-    "strides",
-];
-
 /// The attributes of ConvTranspose.
 pub(super) const CONV_TRANSPOSE: &[&str] = &[
     "auto_pad",

@@ -12,6 +12,7 @@ pub mod inline_scaler;
 pub mod inline_sequences;
 pub mod legalize;
 pub mod masked_slices;
+pub mod merge_convolutions;
 pub mod open_slices;
 pub mod placement;
 pub mod simplify;
