@@ -197,7 +197,7 @@ pub(crate) static LEGALIZE_ENGINE: RewritePass = RewritePass {
     note: |log, count| log.plan.tidy.biased += count,
     ..RewritePass::new(
         "legalize-engine",
-        "writes RMS normalizations, packed products, layers before windows and split convolutions for the target",
+        "writes RMSNorms, packed products, layers before windows, split convolutions for the target",
         |analysis, target| target.engine_form_edits(analysis),
     )
 };
