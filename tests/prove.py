@@ -309,11 +309,23 @@ def gather_elements(a, x, at):  # of which the evaluator knows extents up to 32
     x = x[tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(at.shape))]
     return np.take_along_axis(x, at % x.shape[axis], axis)
 
+def dequantize_linear(a, x, scale, zero=None):
+    """Codes times scales, of which there is one, one for each place along an axis, or one for each block."""
+    x, zero = (v if v is None or isinstance(v, Field) else field(image(v)) for v in (x, zero))
+    def spread(v):
+        if v.size == 1:
+            return v.reshape(())
+        axis = a.get("axis", 1) % x.ndim
+        if a.get("block_size"):
+            return v.repeat(a["block_size"], axis)[tuple(slice(n) for n in x.shape)]
+        return v.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
+    return (x if zero is None else x - spread(zero)) * spread(scale)
+
 SPECIAL = {
     "AveragePool": average_pool, "BatchNormalization": batch_normalization, "GroupNormalization": group_normalization,
     "Softmax": softmax, "LogSoftmax": softmax, "Softsign": lambda a, x: x / (a["function"]("Abs", x) + 1),
     "Clip": clip, "HardSigmoid": hard_sigmoid, "HardSwish": lambda a, x: x * ramp(a, x / 6 + 0.5), "Resize": resize,
-    "Upsample": resize, "GatherElements": gather_elements, "Cast": cast, "CastLike": cast,
+    "Upsample": resize, "GatherElements": gather_elements, "Cast": cast, "CastLike": cast, "DequantizeLinear": dequantize_linear,
     "Mean": lambda a, *x: sum(x[1:], x[0]) / len(x), "Dropout": lambda a, x, *_: [x, np.ones(x.shape, bool)]}
 
 # Operators of com.microsoft.
@@ -604,7 +616,7 @@ class Run:
         """The results of an operator of the table, or None."""
         op, a, real = node.op_type, self.attributes(node, x), [isinstance(v, Field) for v in x]
         names, feeds = {k.name for k in node.attribute}, {n: v for n, v in zip(node.input, x) if n}
-        known = op in MOVES or op in SPECIAL and (real[0] or "Cast" in op) or op in ARITHMETIC and real[0]
+        known = op in MOVES or op in SPECIAL and (real[0] or "Cast" in op or op == "DequantizeLinear") or op in ARITHMETIC and real[0]
         trains = op == "Dropout" and (a["opset"] < 7 or len(x) > 2 and np.any(x[2]))
         try:
             if node.domain or op == "SimplifiedLayerNormalization":  # which onnxruntime has in either domain

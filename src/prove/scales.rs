@@ -40,9 +40,15 @@ fn passed(op: (&str, &str), inputs: usize) -> Option<usize> {
             "",
             "Abs" | "GlobalMaxPool" | "LeakyRelu" | "MaxPool" | "PRelu" | "ReduceL1" | "ReduceMax",
         ) => Some(1),
-        ("", "ReduceMin" | "Relu") => Some(1),
+        ("", "DynamicQuantizeLinear" | "ReduceMin" | "Relu") => Some(1),
         _ => None,
     }
+}
+
+/// The place of the result that the factor multiplies. The codes of a quantization do not depend on
+/// it, and its scale does.
+pub(super) fn multiplied_result(op: (&str, &str)) -> usize {
+    usize::from(op == ("", "DynamicQuantizeLinear"))
 }
 
 /// Whether each element of the result depends on only one element of the input, so that extents do
@@ -195,7 +201,8 @@ impl Scales {
     /// `f(k·0) = k·f(0)`.
     pub(super) fn is_nothing(op: (&str, &str), inputs: &[Option<FieldValue>]) -> bool {
         let scaled = passed(op, inputs.len()).and_then(|count| inputs.get(..count));
-        scaled.is_some_and(|scaled| scaled.iter().flatten().all(is_zero))
+        multiplied_result(op) == 0
+            && scaled.is_some_and(|scaled| scaled.iter().flatten().all(is_zero))
     }
 
     /// The operator's inputs, multiplied by the factor.

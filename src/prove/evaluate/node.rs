@@ -14,6 +14,7 @@ use crate::prove::field_value::{FieldValue, lowest};
 use crate::prove::operators::integers::of_unknown_integers;
 use crate::prove::operators::lane_functions::{deformed, of_lanes};
 use crate::prove::operators::masked::{as_fields, carried, reads_mask};
+use crate::prove::operators::quantized::quantize;
 use crate::prove::operators::recurrent::{of_projection, of_sums};
 use crate::prove::operators::resize_interpolated::interpolated;
 use crate::prove::operators::uninterpreted::{
@@ -22,7 +23,7 @@ use crate::prove::operators::uninterpreted::{
 use crate::prove::operators::windows::without_border;
 use crate::prove::operators::{Call, NotEvaluated, OpResult, interpret};
 use crate::prove::random::{Digest, Hash};
-use crate::prove::scales::{Scales, times};
+use crate::prove::scales::{Scales, multiplied_result, times};
 use crate::shape::facts::Expected;
 
 /// The number of places that a NonZero finds is drawn from `FEWEST..FEWEST + NUMBERS`, so that two
@@ -194,9 +195,10 @@ impl Evaluation<'_> {
         let factors = self.point.scales.map_or(0, Scales::len);
         self.add_doubt(factors as f64);
         let inputs = Scales::scaled(call.node.op(), &call.inputs, factor);
+        let multiplied = multiplied_result(call.node.op());
         let (mut made, guessed) = self.node(Call { inputs, ..*call }, location)?;
         if let (Some(FieldValue::Field(elements)), Some(part)) =
-            (made.first_mut(), field::inverse(factor))
+            (made.get_mut(multiplied), field::inverse(factor))
         {
             *elements = times(elements, part);
         }
@@ -243,6 +245,7 @@ impl Evaluation<'_> {
             }
             (("", "DeformConv"), _) => deformed(call, digest),
             (("", "NonZero"), _) => self.places(call, digest),
+            (("", "QuantizeLinear"), _) => quantize(call, digest),
             (("", "Add" | "Mul"), _) if is_integer => match of_unknown_integers(call) {
                 Err(NotEvaluated::Uncovered) => element_wise(call, digest, is_integer),
                 made => made,

@@ -2,7 +2,7 @@
 
 use super::movement::{picked, reshaped};
 use super::{Call, NotEvaluated, OpResult};
-use crate::prove::field_value::slice;
+use crate::prove::field_value::{FieldValue, slice};
 
 /// The place of an index along an axis.
 ///
@@ -23,18 +23,19 @@ pub(super) fn place(index: i64, extent: usize, is_settled: bool) -> Result<usize
 }
 
 pub(super) fn gather(call: &Call) -> OpResult {
-    let (mut shape, indices) = (call.shape(0)?.to_vec(), call.indices(1)?);
-    let along = call.axis(0, shape.len())?;
+    let along = call.axis(0, call.shape(0)?.len())?;
+    gathered(call, call.value(0)?, along)
+}
+
+/// The places of a table along an axis that the second input names.
+pub(super) fn gathered(call: &Call, table: &FieldValue, along: usize) -> OpResult {
+    let shape = table.shape().ok_or(NotEvaluated::Uncovered)?;
+    let (mut shape, indices) = (shape.to_vec(), call.indices(1)?);
     let is_settled = call.is_settled(1);
     let places = slice(&indices)
         .iter()
         .map(|&index| place(index, shape[along], is_settled).map(Some));
-    let taken = picked(
-        call,
-        call.value(0)?,
-        along,
-        &places.collect::<Result<Vec<_>, _>>()?,
-    )?;
+    let taken = picked(call, table, along, &places.collect::<Result<Vec<_>, _>>()?)?;
     shape.splice(along..=along, indices.shape().iter().copied());
     Ok(vec![reshaped(&taken, &shape)?])
 }

@@ -91,7 +91,7 @@ fn start(outer: &[usize], (shape, size): (&[usize], usize), mut flat: usize) -> 
 }
 
 /// The product of a MatMul: a vector is a row on the left side and a column on the right side.
-fn matrices(
+pub(super) fn matrices(
     left: &Elements,
     right: &Elements,
     allowance: &Allowance,
