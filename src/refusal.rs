@@ -180,10 +180,14 @@ pub enum Reason {
     /// A constant on which the affine depends could not be computed.
     #[error("constant could not be evaluated: {0}")]
     Constant(String),
-    /// The weight or the value is quantized. Scaling its channels would invalidate its scales and
-    /// zero points.
+    /// The operator computes with codes, or the affine has a shift and meets a quantized weight.
     #[error("the weight, or the value, is quantized")]
     Quantized,
+    /// The affine varies between elements of a quantized weight that share one scale.
+    #[error(
+        "the granularity of the quantization: elements that share a scale would need different factors"
+    )]
+    Granularity,
     /// BatchNormalization in training mode computes its statistics from the input.
     #[error("BatchNormalization is in training mode")]
     TrainingMode,

@@ -2,7 +2,7 @@
 
 use crate::ir::regions::branch;
 use crate::ir::{Graph, NodeId, ValueId};
-use crate::onnx::operator::Category;
+use crate::onnx::operator::{Category, dequantizes};
 use crate::shape::encode::is_concrete;
 use crate::shape::facts::Facts;
 
@@ -16,7 +16,7 @@ pub(crate) struct Marks<'m> {
 
 impl<'m> Marks<'m> {
     /// Returns two flags for each value: whether it is constant, and whether it is a constant that
-    /// is annotated as quantized or computed by a DequantizeLinear.
+    /// is annotated as quantized or computed from codes.
     pub(super) fn find(graph: &'m Graph<'m>, facts: &'m Facts) -> (Vec<bool>, Vec<bool>) {
         let mut marks = Marks {
             graph,
@@ -77,9 +77,8 @@ impl<'m> Marks<'m> {
     }
 
     fn reads_quantized(&self, node: NodeId) -> bool {
-        let (_, op) = self.graph.domain_op(node);
         let mut inputs = self.graph.inputs(node).iter().flatten();
-        op == "DequantizeLinear" || inputs.any(|value| self.quantized[value.index()])
+        dequantizes(self.graph.domain_op(node)) || inputs.any(|value| self.quantized[value.index()])
     }
 
     /// The results of the branches that an If with a constant condition may take: twice the one

@@ -83,6 +83,12 @@ impl<'m> Constants<'m> {
         self.quantized[value.index()]
     }
 
+    /// Whether the value is a constant that is computed from quantized elements, so that the scales
+    /// of a DequantizeLinear can absorb a factor.
+    pub(crate) fn is_dequantized(&self, value: ValueId) -> bool {
+        self.is_quantized(value) && self.graph.producer(value).is_some()
+    }
+
     /// The tensor of an initializer or of a Constant node; `None` for other values.
     pub(crate) fn stored(&self, value: ValueId) -> Option<TensorProto> {
         if !self.is_constant(value) {

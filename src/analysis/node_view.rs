@@ -104,6 +104,14 @@ impl At<'_> {
         Ok(value)
     }
 
+    /// Whether the node has an input in this slot that is a constant computed from quantized
+    /// elements.
+    pub(crate) fn is_dequantized(&self, slot: usize) -> bool {
+        self.graph
+            .input(self.node, slot)
+            .is_some_and(|value| self.constants.is_dequantized(value))
+    }
+
     /// The elements of a constant floating-point input.
     ///
     /// # Errors

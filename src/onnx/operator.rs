@@ -160,6 +160,14 @@ pub(crate) fn is_quantized(domain: &str, op: &str) -> bool {
     }
 }
 
+/// Whether an operator computes floats from stored codes and their scales.
+pub(crate) fn dequantizes(operator: (&str, &str)) -> bool {
+    matches!(
+        operator,
+        ("" | "com.microsoft", "DequantizeLinear") | ("com.microsoft", "GatherBlockQuantized")
+    )
+}
+
 /// The names of the attributes that an operator has in any operator set since 7; `None` if the
 /// operator is not listed.
 pub(crate) fn attributes(op: &str) -> Option<&'static [&'static str]> {

