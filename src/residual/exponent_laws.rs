@@ -105,6 +105,9 @@ impl Node<'_, '_> {
             ("", "GroupNormalization" | "InstanceNormalization") => Some(self.normalizer()),
             ("", "BatchNormalization") => self.batch_norm(),
             ("", "Split") => Some(self.passed(usize::MAX)),
+            ("", "QuantizeLinear") => self.at.is_constant(1).then(|| self.codes()),
+            ("", "DequantizeLinear") => Some(self.dequantized()),
+            ("", "DynamicQuantizeLinear") => Some(self.codes_and_scale()),
             ("", op) if is_scale_transparent(op) => Some(self.passed(1)),
             _ => match self.at.graph.category(self.at.node)? {
                 Category::Movement | Category::Selection => Some(self.passed(1)),
@@ -175,6 +178,33 @@ impl Node<'_, '_> {
             .iter_mut()
             .take(outputs)
             .for_each(|made| *made = self.first());
+        law
+    }
+
+    /// The law of a quantization, whose scale has the unit of the value. Codes have none.
+    fn codes(&self) -> Law {
+        let mut law = self.makes(0);
+        law.wanted[1] = self.first();
+        law
+    }
+
+    /// The law of a quantization that computes the scale.
+    fn codes_and_scale(&self) -> Law {
+        let mut law = self.makes(0);
+        let scale = law.made.get_mut(1);
+        scale.into_iter().for_each(|scale| *scale = self.first());
+        law
+    }
+
+    /// The law of codes times a scale, which gets the exponent of the goal.
+    fn dequantized(&self) -> Law {
+        let exponent = match self.at.is_constant(1) {
+            true => self.goal.unwrap_or_default(),
+            false => self.on(1),
+        };
+        let mut law = Law::plain(self.at);
+        law.wanted[1] = exponent;
+        law.made[0] = exponent;
         law
     }
 

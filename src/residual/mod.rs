@@ -5,6 +5,7 @@
 //! [`streams`] finds the writers and readers. Each change of basis has a file of its own.
 
 pub(crate) mod centring;
+mod codes;
 pub(crate) mod constant_norms;
 pub(crate) mod exponent_laws;
 mod input_mean;
@@ -23,7 +24,7 @@ use crate::analysis::Analysis;
 use crate::hash::HashSet;
 use crate::ir::NodeId;
 use crate::refusal::Refusal;
-use streams::{ReadBy, Stream, StreamReader, StreamWriter, WrittenBy};
+use streams::{AtCodes, ReadBy, Stream, StreamReader, StreamWriter, WrittenBy};
 
 /// The name of [`centring`].
 pub(crate) const CENTRING: &str = "centring";
@@ -51,7 +52,7 @@ pub(crate) fn centred(
     let cores = online::cores(view, sites);
     let mut change = BasisChange::default();
     let mut touched: HashSet<NodeId> = HashSet::default();
-    for stream in streams::streams(analysis, view, sites) {
+    for stream in streams::streams(analysis, view, sites, AtCodes::Ends) {
         let listed = listed(analysis, sites, &stream);
         let planned = centring::plan((analysis, view), sites, &cores, &stream);
         let planned = planned

@@ -19,6 +19,7 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::tensor::{DataType, rounded, underflow};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::{Reason, Refusal};
+use crate::residual::codes;
 use crate::residual::exponent_laws::{Attribute, EPSILON, Law, USUAL_EPSILON};
 use crate::residual::streams::Stream;
 
@@ -100,7 +101,10 @@ impl Exponents<'_> {
             return Ok(());
         };
         let before = self.folds.len() + self.attributes.len();
-        let goal = goal.map(|_| self.power);
+        let goal = match goal {
+            Some(_) => Some(self.power),
+            None => codes::product_of_codes(self.analysis, node).map(|_| 0),
+        };
         if let Err(reason) = self.place(node, goal, stream, &streams) {
             let refusal = Refusal::new(reason, name);
             let sites = streams.into_iter().collect();
@@ -114,10 +118,14 @@ impl Exponents<'_> {
         Ok(())
     }
 
-    /// The stream to which a result of a node belongs.
+    /// The stream to which a result of a node belongs, or the product of codes that it scales.
     fn goal(&self, node: NodeId) -> Option<usize> {
         let mut outputs = self.analysis.graph.outputs(node).iter().flatten();
-        outputs.find_map(|value| self.goals.get(value).copied())
+        let own = outputs.find_map(|value| self.goals.get(value).copied());
+        own.or_else(|| {
+            let product = codes::product_of_codes(self.analysis, node)?;
+            self.goals.get(&product).copied()
+        })
     }
 
     /// The streams to which a node belongs, or whose powers are in its inputs.
@@ -274,17 +282,17 @@ impl Exponents<'_> {
         made.is_some_and(|made| self.goals.contains_key(&made))
     }
 
-    /// Whether a node can absorb a power of two from that side.
+    /// Whether a node, or the scales of its quantized constants, can absorb a power of two from that
+    /// side.
     fn takes(&self, at: &At, side: Side) -> bool {
-        let Ok(rank) = rank(at, side) else {
-            return false;
-        };
-        // The factor 2 stands for any power.
-        let scale = Affine::scale(Numbers::number(2.0, rank));
-        let is_layer = linear(at.graph.domain_op(at.node)).is_some_and(|linear| linear.is_layer());
-        let has_place =
-            matches!(side, Side::Constant(_)) || is_layer && takes_all(at, side, &scale);
-        has_place && linear::check(at, side, &scale).is_ok()
+        match codes::carriers(at, side) {
+            Some(carriers) => {
+                let mut carriers = carriers.iter();
+                carriers.len() > 0
+                    && carriers.all(|(node, side)| takes_itself(&self.analysis.at(*node), *side))
+            }
+            None => takes_itself(at, side),
+        }
     }
 
     /// Lets a node absorb a power on that side. This removes the exponent of an operand, or adds it
@@ -295,17 +303,17 @@ impl Exponents<'_> {
         } else {
             exponent
         };
-        // The rank is known, because `takes` has checked it.
-        let scale = Affine::scale(Numbers::number(
-            factor(-exponent),
-            rank(at, side).unwrap_or_default(),
-        ));
-        self.folds.push(Fold {
-            node: at.node,
-            side,
-            affine: scale,
-            site: stream,
-        });
+        let carriers = codes::carriers(at, side).unwrap_or_else(|| vec![(at.node, side)]);
+        for (node, side) in carriers {
+            // The rank is known, because `takes` has checked it.
+            let rank = rank(&self.analysis.at(node), side).unwrap_or_default();
+            self.folds.push(Fold {
+                node,
+                side,
+                affine: Affine::scale(Numbers::number(factor(-exponent), rank)),
+                site: stream,
+            });
+        }
     }
 
     /// Removes an exponent from an input whose node cannot have it there.
@@ -386,6 +394,18 @@ impl Exponents<'_> {
             multiplied,
         })
     }
+}
+
+/// Whether a node can absorb a power of two from that side.
+fn takes_itself(at: &At, side: Side) -> bool {
+    let Ok(rank) = rank(at, side) else {
+        return false;
+    };
+    // The factor 2 stands for any power.
+    let scale = Affine::scale(Numbers::number(2.0, rank));
+    let is_layer = linear(at.graph.domain_op(at.node)).is_some_and(|linear| linear.is_layer());
+    let has_place = matches!(side, Side::Constant(_)) || is_layer && takes_all(at, side, &scale);
+    has_place && linear::check(at, side, &scale).is_ok()
 }
 
 /// The rank of the array that a power multiplies.

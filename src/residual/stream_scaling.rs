@@ -14,7 +14,7 @@ use crate::analysis::Analysis;
 use crate::error::{Error, Result};
 use crate::refusal::Refusal;
 use crate::residual::scaled_operators::{ScaledStreams, scale};
-use crate::residual::streams::{Stream, streams};
+use crate::residual::streams::{AtCodes, Stream, streams};
 use crate::residual::{BasisChange, listed, name, stays};
 
 /// The largest k of the scale `2^-k`. With a larger one, squares leave the range of float32.
@@ -36,7 +36,7 @@ pub(crate) fn possible(power: u32) -> Result<u32> {
 
 /// The streams of a model that contain a sum of varying values.
 pub(crate) fn residual(analysis: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
-    streams(analysis, view, sites)
+    streams(analysis, view, sites, AtCodes::Continues)
         .into_iter()
         .filter(|stream| stream.sums > 0)
         .collect()

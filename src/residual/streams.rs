@@ -12,6 +12,7 @@ use crate::hash::{HashMap, HashSet};
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 
+use crate::residual::codes;
 use crate::residual::ties::{self, Tie};
 
 /// A value, and the axis of channels in it.
@@ -105,8 +106,23 @@ pub(crate) enum ReadBy {
     Other(NodeId, usize),
 }
 
+/// Whether a stream continues behind a QuantizeLinear and a DequantizeLinear. A power of two passes
+/// both, any other change of basis does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AtCodes {
+    /// It continues.
+    Continues,
+    /// It ends.
+    Ends,
+}
+
 /// The streams that normalizations by statistics read, in execution order.
-pub(crate) fn streams(analysis: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
+pub(crate) fn streams(
+    analysis: &Analysis,
+    view: &View,
+    sites: &[Site],
+    at_codes: AtCodes,
+) -> Vec<Stream> {
     let cores = online::cores(view, sites);
     let site_of = sites_of_nodes(sites, &cores);
     let mut seen: HashSet<ValueId> = HashSet::default();
@@ -121,6 +137,7 @@ pub(crate) fn streams(analysis: &Analysis, view: &View, sites: &[Site]) -> Vec<S
             continue;
         };
         let mut walk = Traversal::new(analysis, &cores, &site_of, channels);
+        walk.at_codes = at_codes;
         walk.everywhere(Channels {
             value: core.input,
             axis,
@@ -167,6 +184,7 @@ struct Traversal<'w> {
     open: Vec<Channels>,
     linked: HashSet<NodeId>,
     stream: Stream,
+    at_codes: AtCodes,
 }
 
 /// The largest number of operators in a row before readers that need only extents.
@@ -219,6 +237,7 @@ impl<'w> Traversal<'w> {
             open: vec![],
             linked,
             stream,
+            at_codes: AtCodes::Ends,
         }
     }
 
@@ -245,6 +264,12 @@ impl<'w> Traversal<'w> {
     /// Visits the producer of a value of the stream.
     fn back(&mut self, at: Channels) {
         let (analysis, channels) = (self.analysis, self.stream.channels);
+        if self.at_codes == AtCodes::Continues
+            && let Some(value) = codes::quantized_from(analysis, at.value)
+        {
+            self.reach(Channels { value, ..at });
+            return;
+        }
         let source = match analysis.graph.producer(at.value) {
             None => WrittenBy::Input,
             Some((node, _)) => match self.site_of.get(&node) {
@@ -264,6 +289,14 @@ impl<'w> Traversal<'w> {
     /// Visits a reader of a value of the stream.
     fn on(&mut self, at: Channels, reader: Reader) {
         let (analysis, channels) = (self.analysis, self.stream.channels);
+        if self.at_codes == AtCodes::Continues
+            && let Some(values) = codes::dequantized_by(analysis, reader)
+        {
+            for value in values {
+                self.reach(Channels { value, ..at });
+            }
+            return;
+        }
         let by = match reader {
             Reader::Output => ReadBy::Output,
             Reader::Capture { node } => ReadBy::Body(node),

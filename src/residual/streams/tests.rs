@@ -36,7 +36,7 @@ fn listed(model: &Model) -> Vec<(Stream, Vec<String>, Vec<String>)> {
         let readers = stream.readers.iter().map(|it| reader(it.by)).collect();
         (stream, writers, readers)
     };
-    streams(&known, &view, &sites)
+    streams(&known, &view, &sites, super::AtCodes::Ends)
         .into_iter()
         .map(listed)
         .collect()
