@@ -97,9 +97,15 @@ fn described(tensor: &RoundedTensor) -> String {
         formula,
         units,
         allowed,
+        is_of_first,
     } = tensor;
+    let model = if *is_of_first {
+        " of the first model"
+    } else {
+        ""
+    };
     format!(
-        "  {name} = {formula}, within {units:.1} units in the last place (rounding explains {allowed:.1})"
+        "  {name}{model} = {formula}, within {units:.1} units in the last place (rounding explains {allowed:.1})"
     )
 }
 

@@ -1,10 +1,11 @@
 //! Compares the casts of two models to narrower types of floats, which round values while a model runs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
 use crate::analysis::Analysis;
+use crate::ir::{Reader, ValueId};
 use crate::onnx::Model;
 use crate::onnx::tensor::DataType;
 
@@ -21,9 +22,9 @@ pub struct NarrowingCast {
 }
 
 /// Finds narrowing casts that only one model has. For each source and target type, if one model has n
-/// casts more than the other, these are n of its casts.
-pub(super) fn unpaired(first: &Model, second: &Model) -> Vec<NarrowingCast> {
-    let [of_first, of_second] = [first, second].map(narrowing);
+/// casts more than the other, these are n of its casts. Casts of constants that are read only in formulas are left out, because the formulas round as they do.
+pub(super) fn unpaired(models: [&Model; 2], in_formulas: &HashSet<&str>) -> Vec<NarrowingCast> {
+    let [of_first, of_second] = models.map(|model| narrowing(model, in_formulas));
     let mut unpaired = vec![];
     for (own, others, is_of_first) in [
         (&of_first, &of_second, true),
@@ -47,8 +48,12 @@ pub(super) fn unpaired(first: &Model, second: &Model) -> Vec<NarrowingCast> {
     unpaired
 }
 
-/// The names of the results of narrowing casts, by source and target type. Casts of constants are left out.
-fn narrowing(model: &Model) -> HashMap<(DataType, DataType), Vec<String>> {
+/// The names of the results of narrowing casts, by source and target type. Casts of constants that do not round are left
+/// out.
+fn narrowing(
+    model: &Model,
+    in_formulas: &HashSet<&str>,
+) -> HashMap<(DataType, DataType), Vec<String>> {
     let mut casts: HashMap<(DataType, DataType), Vec<String>> = HashMap::new();
     let Ok(analysis) = Analysis::new(model) else {
         return casts;
@@ -56,11 +61,14 @@ fn narrowing(model: &Model) -> HashMap<(DataType, DataType), Vec<String>> {
     let graph = &analysis.graph;
     for &node in graph.order().iter().filter(|&&node| graph.is(node, "Cast")) {
         let types = graph.input(node, 0).zip(graph.output(node, 0));
-        let Some((input, output)) =
-            types.filter(|&(input, _)| !analysis.constants.is_constant(input))
-        else {
+        let Some((input, output)) = types else {
             continue;
         };
+        if analysis.constants.is_constant(input)
+            && (keeps(&analysis, input, output) || is_inside(&analysis, output, in_formulas))
+        {
+            continue;
+        }
         let types = [input, output].map(|value| analysis.facts.data_type(value));
         if let [Some(from), Some(to)] = types
             && narrows(from, to)
@@ -70,6 +78,31 @@ fn narrowing(model: &Model) -> HashMap<(DataType, DataType), Vec<String>> {
         }
     }
     casts
+}
+
+/// Whether a cast of a constant keeps each element.
+fn keeps(analysis: &Analysis, input: ValueId, output: ValueId) -> bool {
+    let [before, after] = [input, output].map(|value| analysis.constants.read(value));
+    matches!((before, after), (Ok(before), Ok(after)) if before == after)
+}
+
+/// Whether a constant is read only to compute the named values.
+fn is_inside(analysis: &Analysis, constant: ValueId, names: &HashSet<&str>) -> bool {
+    let Analysis {
+        graph, constants, ..
+    } = analysis;
+    if names.contains(graph.value_name(constant)) {
+        return true;
+    }
+    let readers = graph.readers(constant);
+    let are_inside = readers.iter().all(|reader| match reader {
+        Reader::Node { node, .. } => {
+            let mut results = graph.outputs(*node).iter().flatten();
+            results.all(|&made| constants.is_constant(made) && is_inside(analysis, made, names))
+        }
+        _ => false,
+    });
+    are_inside && !readers.is_empty()
 }
 
 /// Whether the type `to` lacks numbers of the type `from`, both of floats.

@@ -1,15 +1,17 @@
 //! Finds formulas over the tensors of the first model for tensors that only the second model stores.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use ndarray::ArrayD;
 use serde::Serialize;
 
+use super::candidates::{
+    CandidateKey, FormulaCandidate, FormulaCandidates, as_folded_biases, as_folded_weights,
+    of_folding, of_graph, of_scalars, of_stored, value,
+};
 use super::constants::ComputedConstants;
 use super::elements::ElementSet;
-use super::formulas;
-use super::rounded::{ErrorBound, Rounded};
-use crate::FuseOptions;
+use super::rounded::ErrorBound;
 use crate::affine::plan::Stored;
 use crate::analysis::Analysis;
 use crate::onnx::Model;
@@ -17,18 +19,20 @@ use crate::onnx::tensor::{self, DataType};
 use crate::prove::stored_outside;
 use crate::recipe::Recipe;
 
-/// A tensor of the second model that holds the rounded values of a formula.
+/// A tensor of one model that holds the rounded values of a formula over the other one.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RoundedTensor {
     /// The name of the tensor.
     pub name: String,
-    /// The formula, over the values of the first model.
+    /// The formula, over the values of the other model.
     pub formula: String,
     /// The largest difference between the tensor and the formula, in units in the last place of the element.
     pub units: f64,
     /// The largest difference that the rounding of the formula's operations explains, in the same units.
     pub allowed: f64,
+    /// Whether the first model has the tensor.
+    pub is_of_first: bool,
 }
 
 /// A tensor with a formula that gives its elements up to rounding.
@@ -36,82 +40,52 @@ pub struct RoundedTensor {
 pub(super) struct Matched {
     /// The tensor and its formula.
     pub stored: Stored,
-    error: ErrorBound,
+    /// Whether the evaluation of the formula does not round.
+    is_exact: bool,
     units: f64,
     allowed: f64,
 }
 
 impl Matched {
+    /// The names of the tensor and of the constants in its formula.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        let constants = self.stored.recipe.constants().into_iter();
+        let constants = constants.map(|name| &**name);
+        constants.chain([self.stored.name.as_str()])
+    }
+
     /// The entry for the verdict. `None` if the evaluation of the formula does not round.
-    pub(super) fn rounded(&self) -> Option<RoundedTensor> {
-        (!self.error.is_exact()).then(|| RoundedTensor {
+    pub(super) fn rounded(&self, is_of_first: bool) -> Option<RoundedTensor> {
+        (!self.is_exact).then(|| RoundedTensor {
             name: self.stored.name.clone(),
             formula: self.stored.recipe.to_string(),
             units: self.units,
             allowed: self.allowed,
+            is_of_first,
         })
     }
 }
 
 /// A tensor of the second model.
 #[derive(Clone)]
-struct Foreign {
-    name: String,
-    data_type: DataType,
-    values: ArrayD<f64>,
-}
-
-/// A formula over values of the first model.
-struct FormulaCandidate {
-    recipe: Recipe,
-    /// The first and the last element of its value. No permutation of the axes moves these two.
-    ends: [f64; 2],
-    error: ErrorBound,
-}
-
-impl FormulaCandidate {
-    fn new(recipe: Recipe, data_type: DataType, constants: &ComputedConstants) -> Option<Self> {
-        let made = value(&recipe, data_type, constants)?;
-        let numbers = made.values.as_slice()?;
-        let ends = [*numbers.first()?, *numbers.last()?];
-        Some(Self {
-            recipe,
-            ends,
-            error: made.error,
-        })
-    }
-
-    /// Whether a tensor with this first and last element may match the formula.
-    fn may_be(&self, ends: [f64; 2]) -> bool {
-        let mut pairs = self.ends.iter().zip(ends);
-        pairs.all(|(&number, other)| (number - other).abs() <= self.error.at(number))
-    }
-}
-
-/// Evaluates a recipe, with a bound on the errors.
-fn value(recipe: &Recipe, data_type: DataType, constants: &ComputedConstants) -> Option<Rounded> {
-    formulas::value(recipe, data_type, &|name| constants.read(name))
+pub(super) struct Foreign {
+    pub name: String,
+    pub data_type: DataType,
+    pub values: ArrayD<f64>,
+    /// The error of the elements, if the second model computes them.
+    pub error: ErrorBound,
 }
 
 /// A number is short if at most this many binary digits follow its first nonzero digit.
 const DIGITS: u32 = 11;
 
-/// The maximum number of scalars that are combined in pairs.
-const SCALARS: usize = 64;
-
-/// The candidates by type and number of elements.
-type FormulaCandidates = HashMap<(DataType, usize), Vec<FormulaCandidate>>;
-
 /// Finds formulas for the named tensors of the second model.
 ///
-/// The candidates are the constants that the first model computes, combinations of its scalars, and the tensors that
-/// folding it creates. A tensor whose elements the first model stores at other places is not matched with folded
-/// tensors, because its elements already have the right images in the field.
+/// The candidates are the constants that the first model computes, combinations of its scalars, its stored tensors, and
+/// the tensors that folding it creates. A tensor whose elements the first model stores at other places is not matched
+/// with stored and folded tensors, because its elements already have the right images in the field.
 pub(super) fn matched(first: &Model, second: &Model, names: &[String]) -> Vec<Matched> {
-    let mut open: Vec<Foreign> = names
-        .iter()
-        .filter_map(|name| foreign(second, name))
-        .collect();
+    let mut open = foreign_tensors(second, names);
     let Ok(analysis) = Analysis::new(first) else {
         return vec![];
     };
@@ -122,26 +96,23 @@ pub(super) fn matched(first: &Model, second: &Model, names: &[String]) -> Vec<Ma
     open = [short, long].concat();
     let elements = ElementSet::new(first);
     open.retain(|foreign| !elements.has_all(&foreign.values));
+    found.extend(take_folded_in_both(&mut open, [first, second], &constants));
     if !open.is_empty() {
-        found.extend(take_matched(
-            &mut open,
-            &of_folding(first, &constants),
-            &constants,
-        ));
+        let candidates = of_folding(first, &constants);
+        found.extend(take_matched(&mut open, &candidates, &constants));
     }
     found
 }
 
 /// Removes the tensors that match a candidate from `open`, and returns the matches.
-fn take_matched(
+pub(super) fn take_matched(
     open: &mut Vec<Foreign>,
     candidates: &FormulaCandidates,
     constants: &ComputedConstants,
 ) -> Vec<Matched> {
     let mut found = vec![];
     open.retain(|foreign| {
-        let key = (foreign.data_type, foreign.values.len());
-        let mut candidates = candidates.get(&key).into_iter().flatten();
+        let mut candidates = candidates.get(&foreign.key()).into_iter().flatten();
         let matched = candidates.find_map(|candidate| foreign.matched(candidate, constants));
         let is_open = matched.is_none();
         found.extend(matched);
@@ -150,74 +121,69 @@ fn take_matched(
     found
 }
 
-/// The constants that a graph computes. Constants that are only moved elements need no formula.
-fn of_graph(constants: &ComputedConstants) -> FormulaCandidates {
-    let mut candidates = FormulaCandidates::new();
-    for (value, data_type) in constants.computed() {
-        if let Some(candidate) = FormulaCandidate::new(value, data_type, constants) {
-            let key = (data_type, candidate.recipe.len());
-            candidates.entry(key).or_default().push(candidate);
-        }
-    }
-    candidates
-}
-
-/// The reciprocals of the scalars of a graph, and the products and quotients of two scalars.
-fn of_scalars(constants: &ComputedConstants) -> FormulaCandidates {
-    let mut candidates = FormulaCandidates::new();
-    let scalars = constants.scalars();
-    for (number, data_type) in scalars.iter().take(SCALARS) {
-        let reciprocal = Recipe::number(1.0, 0).div(number);
-        let others = scalars.iter().take(SCALARS);
-        let others = others.filter(|(_, other_type)| other_type == data_type);
-        let pairs = others.flat_map(|(other, _)| [number.mul(other), number.div(other)]);
-        for recipe in [reciprocal].into_iter().chain(pairs).flatten() {
-            let candidate = FormulaCandidate::new(recipe, *data_type, constants);
-            let candidate = candidate.filter(|candidate| candidate.error != ErrorBound::EXACT);
-            candidates
-                .entry((*data_type, 1))
-                .or_default()
-                .extend(candidate);
-        }
-    }
-    candidates
-}
-
-/// The tensors that folding the model creates.
-fn of_folding(model: &Model, constants: &ComputedConstants) -> FormulaCandidates {
-    let mut candidates = FormulaCandidates::new();
-    let Ok(plan) = crate::plan(model, &FuseOptions::default()) else {
-        return candidates;
-    };
-    for Stored {
-        recipe, data_type, ..
-    } in plan.tensors
-    {
-        if let Some(candidate) = FormulaCandidate::new(recipe, data_type, constants) {
-            let key = (data_type, candidate.recipe.len());
-            candidates.entry(key).or_default().push(candidate);
-        }
-    }
-    candidates
-}
-
-/// Reads a tensor of a model. `None` if it is empty or has an element that is not finite.
-fn foreign(model: &Model, name: &str) -> Option<Foreign> {
-    let tensor = stored_outside(model)
+/// Removes the tensors that equal a stored tensor of the first model up to the rounding of a fold that is in neither
+/// model, and returns the matches. Such a fold changes the weight and the bias of a layer. A bias is therefore matched
+/// only beside a weight.
+fn take_folded_in_both(
+    open: &mut Vec<Foreign>,
+    [first, second]: [&Model; 2],
+    constants: &ComputedConstants,
+) -> Vec<Matched> {
+    let keys: Vec<CandidateKey> = open.iter().map(Foreign::key).collect();
+    let mut candidates = of_stored(first, &keys, constants);
+    as_folded_weights(&mut candidates);
+    let mut found = take_matched(open, &candidates, constants);
+    let beside = read_beside(second, &found);
+    let (mut biases, others) = std::mem::take(open)
         .into_iter()
-        .find(|(other, _)| *other == name)?
-        .1;
-    let values = tensor::read_f64(&tensor, model.externals()).ok()?;
-    let data_type = tensor::data_type(&tensor).ok()?;
-    let is_finite = values.iter().all(|number| number.is_finite());
-    (is_finite && !values.is_empty()).then(|| Foreign {
-        name: name.to_owned(),
-        data_type,
-        values,
-    })
+        .partition(|foreign| beside.contains(foreign.name.as_str()));
+    as_folded_biases(&mut candidates, constants);
+    found.extend(take_matched(&mut biases, &candidates, constants));
+    *open = [others, biases].concat();
+    found
+}
+
+/// The names that nodes read beside one of these tensors.
+fn read_beside<'m>(model: &'m Model, tensors: &[Matched]) -> HashSet<&'m str> {
+    let names: HashSet<&String> = tensors.iter().map(|found| &found.stored.name).collect();
+    let nodes = model.graph().node.iter();
+    let readers = nodes.filter(|node| node.input.iter().any(|name| names.contains(name)));
+    let read = readers.flat_map(|node| &node.input);
+    read.map(String::as_str).collect()
+}
+
+/// Reads the named tensors of a model, except those that are empty or have an element that is not finite.
+fn foreign_tensors(model: &Model, names: &[String]) -> Vec<Foreign> {
+    let names: HashSet<&str> = names.iter().map(String::as_str).collect();
+    let mut tensors = vec![];
+    for (name, tensor) in stored_outside(model) {
+        let read = names
+            .contains(name)
+            .then(|| tensor::read_f64(&tensor, model.externals()));
+        if let (Some(Ok(values)), Ok(data_type)) = (read, tensor::data_type(&tensor))
+            && is_finite(&values)
+        {
+            tensors.push(Foreign {
+                name: name.to_owned(),
+                data_type,
+                values,
+                error: ErrorBound::EXACT,
+            });
+        }
+    }
+    tensors
+}
+
+/// Whether an array has elements, all of them finite.
+pub(super) fn is_finite(values: &ArrayD<f64>) -> bool {
+    !values.is_empty() && values.iter().all(|number| number.is_finite())
 }
 
 impl Foreign {
+    pub(super) fn key(&self) -> CandidateKey {
+        (self.data_type, self.values.len())
+    }
+
     /// Whether all elements have few binary digits, like ¼ and 8. Rounding rarely gives such numbers.
     fn is_short(&self) -> bool {
         let mut numbers = self.values.iter();
@@ -231,25 +197,32 @@ impl Foreign {
         constants: &ComputedConstants,
     ) -> Option<Matched> {
         let numbers = self.values.as_slice()?;
-        if !candidate.may_be([*numbers.first()?, *numbers.last()?]) {
+        if !candidate.may_be([*numbers.first()?, *numbers.last()?], self.error) {
             return None;
         }
         let recipe = candidate.recipe.reshape(self.values.shape())?;
-        self.agreeing(recipe, constants).or_else(|| {
-            self.agreeing(
-                exchanged(&candidate.recipe, self.values.shape())?,
-                constants,
-            )
-        })
+        self.agreeing(recipe, candidate.hidden, constants)
+            .or_else(|| {
+                let recipe = exchanged(&candidate.recipe, self.values.shape())?;
+                self.agreeing(recipe, candidate.hidden, constants)
+            })
     }
 
     /// Matches the tensor with a formula of the same shape, if rounding explains the difference of each element.
-    fn agreeing(&self, recipe: Recipe, constants: &ComputedConstants) -> Option<Matched> {
+    fn agreeing(
+        &self,
+        recipe: Recipe,
+        hidden: ErrorBound,
+        constants: &ComputedConstants,
+    ) -> Option<Matched> {
         let made = value(&recipe, self.data_type, constants)?;
+        let errors = [made.error, hidden, self.error];
         let (mut units, mut allowed) = (0.0_f64, 0.0_f64);
         for (&number, &wanted) in self.values.iter().zip(&made.values) {
-            let (difference, bound) = ((number - wanted).abs(), made.error.at(wanted));
-            if difference > bound {
+            let bound: f64 = errors.iter().map(|error| error.at(wanted)).sum();
+            let difference = (number - wanted).abs();
+            // Without a bound, the formula explains any number.
+            if !bound.is_finite() || difference > bound {
                 return None;
             }
             let unit = unit_in_the_last_place(self.data_type, number);
@@ -264,7 +237,7 @@ impl Foreign {
                 replaces: None,
                 sites: vec![],
             },
-            error: made.error,
+            is_exact: errors.iter().all(|error| error.is_exact()),
             units,
             allowed,
         })

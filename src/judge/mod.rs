@@ -4,25 +4,28 @@
 //! counts as its elements, or as a formula over the tensors of the first model that gives these elements up to
 //! rounding. The proof decides the identity. Only a run on an input shows a difference.
 
+mod candidates;
 mod canonical_form;
 mod casts;
+mod computed_twins;
 mod constants;
+mod direction;
 mod elements;
 mod formulas;
+mod hidden_fold;
 mod interface;
 mod match_tensors;
 mod rounded;
 mod witness;
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 
+use self::direction::{Direction, Established};
 use self::match_tensors::Matched;
-use crate::affine::plan::Stored;
-use crate::ir::Graph;
 use crate::onnx::Model;
-use crate::prove::{
-    Proof, ProveOptions, RecordedValues, ValueDigests, foreign, same_function_recorded,
-};
+use crate::prove::{Proof, ProveOptions, RecordedValues, ValueDigests};
 
 pub use casts::NarrowingCast;
 pub(crate) use interface::counterparts;
@@ -49,7 +52,7 @@ pub enum Judgement {
         points: usize,
         /// A bound on the probability that the verdict is wrong.
         bound: f64,
-        /// The tensors of the second model that formulas replace.
+        /// The tensors that formulas over the other model replace.
         tensors: Vec<RoundedTensor>,
     },
     /// Both models compute the same function if some casts to narrower types do not round.
@@ -60,7 +63,7 @@ pub enum Judgement {
         bound: f64,
         /// The casts that only one of the models has.
         casts: Vec<NarrowingCast>,
-        /// The tensors of the second model that formulas replace.
+        /// The tensors that formulas over the other model replace.
         tensors: Vec<RoundedTensor>,
     },
     /// The outputs differ on an input, by far more than rounding.
@@ -121,7 +124,7 @@ pub(crate) fn compared_values(
             options,
             record: Some(&record),
         };
-        judge.proof();
+        judge.direction(false).record_values();
     }
     record.take()
 }
@@ -156,53 +159,48 @@ struct Judge<'j> {
 }
 
 impl Judge<'_> {
+    /// Proves that the models are the same function, with formulas over the first model for tensors of the second one, or
+    /// with formulas over the second model for tensors of the first one.
     fn verdict(&self) -> Judgement {
-        let (proof, matched) = self.proof();
-        let formulas: Vec<Stored> = matched.iter().map(|found| found.stored.clone()).collect();
-        match proof {
-            Proof::Proved { points, bound, .. } => self.proved(points, bound, matched),
-            Proof::Invalid { at, reason } => Judgement::Invalid { at, reason },
-            Proof::Disproved { at, reason, .. } => self.as_held(&formulas, unmatched(&at, &reason)),
-            Proof::Undecided { reason } => self.as_held(&formulas, reason),
-        }
-    }
-
-    /// The proof with formulas for the tensors that match them, and these tensors.
-    fn proof(&self) -> (Proof, Vec<Matched>) {
-        let [first, second] = [&self.first, &self.second];
-        let matched = match foreign(first, second) {
-            Ok(foreign) => match_tensors::matched(first, second, &read(second, foreign)),
-            Err(_) => vec![],
+        let failed = match self.direction(false).proved() {
+            Ok(established) => return self.proved(established, false),
+            Err(Proof::Invalid { at, reason }) => return Judgement::Invalid { at, reason },
+            Err(failed) => failed,
         };
-        let formulas: Vec<Stored> = matched.iter().map(|found| found.stored.clone()).collect();
-        let proof = same_function_recorded([first, second], &formulas, self.options, self.record);
-        (proof, matched)
-    }
-
-    /// The verdict after the proof with these formulas failed for this reason. Tries a proof without formulas first,
-    /// because a tensor may match a formula by chance.
-    fn as_held(&self, formulas: &[Stored], reason: String) -> Judgement {
-        if formulas.is_empty() {
-            return self.unproved(reason);
-        }
-        let again = RecordedValues::default();
-        let models = [&self.first, &self.second];
-        let record = self.record.map(|_| &again);
-        match same_function_recorded(models, &[], self.options, record) {
-            Proof::Proved { points, bound, .. } => {
-                if let Some(record) = self.record {
-                    record.keep(again.take());
-                }
-                self.proved(points, bound, vec![])
-            }
-            _ => self.unproved(reason),
+        match self.direction(true).proved_by_formulas() {
+            Some(established) => self.proved(established, true),
+            None => self.unproved(missing(failed)),
         }
     }
 
-    /// The verdict after a proof with these formulas succeeded.
-    fn proved(&self, points: usize, bound: f64, matched: Vec<Matched>) -> Judgement {
-        let tensors: Vec<RoundedTensor> = matched.iter().filter_map(Matched::rounded).collect();
-        let casts = casts::unpaired(&self.first, &self.second);
+    /// The models as they are, or with exchanged roles.
+    fn direction(&self, is_exchanged: bool) -> Direction<'_> {
+        let [base, other] = if is_exchanged {
+            [&self.second, &self.first]
+        } else {
+            [&self.first, &self.second]
+        };
+        Direction {
+            base,
+            other,
+            is_exchanged,
+            options: self.options,
+            record: self.record,
+        }
+    }
+
+    /// The verdict after a proof succeeded, with formulas for tensors of one of the models.
+    fn proved(&self, established: Established, is_of_first: bool) -> Judgement {
+        let Established {
+            points,
+            bound,
+            matched,
+        } = established;
+        let rounded = matched.iter();
+        let rounded = rounded.filter_map(|matched| matched.rounded(is_of_first));
+        let tensors: Vec<RoundedTensor> = rounded.collect();
+        let named: HashSet<&str> = matched.iter().flat_map(Matched::names).collect();
+        let casts = casts::unpaired([&self.first, &self.second], &named);
         match (casts.is_empty(), tensors.is_empty()) {
             (true, true) => Judgement::Same { points, bound },
             (true, false) => Judgement::Rounded {
@@ -228,21 +226,15 @@ impl Judge<'_> {
     }
 }
 
-/// Keeps the names of tensors that a node or an output of the model reads.
-fn read(model: &Model, mut names: Vec<String>) -> Vec<String> {
-    if let Ok(graph) = Graph::new(model) {
-        names.retain(|name| graph.reads(name));
-    }
-    names
-}
-
-/// A sentence that names the first value without a counterpart.
-fn unmatched(at: &str, reason: &str) -> String {
-    if at.is_empty() {
-        reason.to_owned()
-    } else {
-        format!(
+/// The missing step of a proof that failed. Names the first value without a counterpart.
+fn missing(failed: Proof) -> String {
+    match failed {
+        Proof::Disproved { at, reason, .. } if !at.is_empty() => format!(
             "`{at}` is the first value without a known counterpart in the first model: {reason}"
-        )
+        ),
+        Proof::Disproved { reason, .. }
+        | Proof::Undecided { reason }
+        | Proof::Invalid { reason, .. } => reason,
+        Proof::Proved { .. } => String::new(),
     }
 }

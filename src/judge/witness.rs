@@ -15,7 +15,6 @@ const SEEDS: u64 = 2;
 
 /// A difference counts if it exceeds the effect of one rounding of each weight this many times.
 const FAR: f64 = 100.0;
-const FAR_BEYOND_TOLERANCE: f64 = 10.0;
 
 /// An input on which the outputs of two models differ.
 #[derive(Debug, serde::Serialize)]
@@ -100,8 +99,7 @@ impl Engines {
         {
             let rounding = distance(expected, moved)?;
             let relative = distance(expected, other)?;
-            let is_far =
-                relative > FAR * rounding && relative > FAR_BEYOND_TOLERANCE * self.tolerance;
+            let is_far = relative > FAR * rounding && relative > self.tolerance;
             if is_far && worst.is_none_or(|(_, most, _)| relative > most) {
                 worst = Some((at, relative, rounding));
             }

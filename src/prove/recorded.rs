@@ -19,6 +19,11 @@ impl RecordedValues {
         self.0.replace(values);
     }
 
+    /// Whether no comparison is recorded.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.borrow().0.iter().all(HashMap::is_empty)
+    }
+
     /// Removes and returns the record; empty if no comparison was possible.
     pub(crate) fn take(&self) -> ValueDigests {
         self.0.take()

@@ -25,6 +25,11 @@ fn normalized() -> Model {
 
 /// The Conv with the normalization folded into its weights, in float32 as tools do. The mean is multiplied by `sign`.
 fn folded(sign: f32) -> Model {
+    folded_by(|gamma, variance| gamma / (variance + 1e-5).sqrt(), sign)
+}
+
+/// Like [`folded`], with a formula for the factor of a channel.
+fn folded_by(factor: fn(f32, f32) -> f32, sign: f32) -> Model {
     let original = normalized();
     let read = |name: &str| -> Vec<f32> {
         let tensors = &original.graph().initializer;
@@ -33,11 +38,7 @@ fn folded(sign: f32) -> Model {
         numbers.iter().map(|&number| number as f32).collect()
     };
     let [w, g, bt, mu, va] = ["w", "g", "bt", "mu", "va"].map(read);
-    let factors: Vec<f32> = g
-        .iter()
-        .zip(&va)
-        .map(|(g, va)| g / (va + 1e-5).sqrt())
-        .collect();
+    let factors: Vec<f32> = g.iter().zip(&va).map(|(&g, &va)| factor(g, va)).collect();
     let weight: Vec<String> = w
         .iter()
         .enumerate()
@@ -118,6 +119,87 @@ fn changed_number_of_a_folded_tensor_is_never_accepted() {
             assert!(!is_accepted, "{tensor} {at} {part}: {found:?}");
         }
     }
+}
+
+/// Two tools that fold in different orders of the operations give different roundings, and neither file has the operands.
+#[test]
+fn two_folds_of_one_normalization_are_roundings_of_each_other() {
+    let other = folded_by(
+        |gamma, variance| gamma * (1.0 / (variance + 1e-5)).sqrt(),
+        1.0,
+    );
+    let found = judged(&folded(1.0), &other);
+    let Judgement::Rounded { tensors, .. } = &found else {
+        panic!("{found:?}");
+    };
+    assert_eq!(tensors[0].formula, "w2");
+    assert!(
+        tensors[0].units > 0.0 && tensors[0].allowed <= 7.0,
+        "{tensors:?}"
+    );
+    let wrong = folded_by(|gamma, variance| gamma / (variance + 2e-5).sqrt(), 1.0);
+    let found = judged(&folded(1.0), &wrong);
+    let is_accepted = matches!(found, Judgement::Same { .. } | Judgement::Rounded { .. });
+    assert!(!is_accepted, "{found:?}");
+}
+
+#[test]
+fn changed_bias_beside_an_equal_weight_is_never_accepted() {
+    let mut changed = folded(1.0);
+    let externals = changed.externals().clone();
+    let tensors = &mut changed.graph_mut().initializer;
+    let bias = tensors
+        .iter_mut()
+        .find(|tensor| tensor.name() == "b2")
+        .unwrap();
+    let mut numbers = unfold::onnx::tensor::read_f64(bias, &externals).unwrap();
+    // The change is 10 roundings of the largest element, and more than 7 of the changed one.
+    numbers.mapv_inplace(f64::abs);
+    let largest = numbers.iter().copied().fold(0.0, f64::max);
+    let place = numbers
+        .iter()
+        .position(|&number| number < largest / 2.0)
+        .unwrap();
+    let mut numbers = unfold::onnx::tensor::read_f64(bias, &externals).unwrap();
+    numbers.as_slice_mut().unwrap()[place] += 10.0 * largest / f64::from(1 << 24);
+    let float = unfold::onnx::DataType::Float;
+    *bias = unfold::onnx::tensor::make("b2", float, &numbers.view()).unwrap();
+    let found = judged(&folded(1.0), &changed);
+    assert!(matches!(found, Judgement::Undecided { .. }), "{found:?}");
+}
+
+#[test]
+fn number_that_only_the_second_model_computes_is_a_rounding() {
+    let computed = "input x b 4\n const n = 3\n r = Sqrt(n)\n y = Div(x, r)\n output y";
+    let found = verdict(
+        "input x b 4\n const c = 1.7320508\n y = Div(x, c)\n output y",
+        computed,
+    );
+    let Judgement::Rounded { tensors, .. } = &found else {
+        panic!("{found:?}");
+    };
+    assert_eq!(
+        (tensors[0].name.as_str(), tensors[0].formula.as_str()),
+        ("r", "c")
+    );
+    let found = verdict(
+        "input x b 4\n const c = 1.7321\n y = Div(x, c)\n output y",
+        computed,
+    );
+    let is_accepted = matches!(found, Judgement::Same { .. } | Judgement::Rounded { .. });
+    assert!(!is_accepted, "{found:?}");
+}
+
+#[test]
+fn normalization_that_only_the_second_model_has_is_a_rounding_of_the_first_one() {
+    let found = judged(&folded(1.0), &normalized());
+    let Judgement::Rounded { tensors, .. } = &found else {
+        panic!("{found:?}");
+    };
+    assert!(
+        tensors.iter().all(|tensor| tensor.is_of_first),
+        "{tensors:?}"
+    );
 }
 
 #[test]
@@ -203,6 +285,27 @@ fn removed_narrowing_cast_is_named() {
     );
 }
 
+/// 0.1 is no number of float16, and 0.5 is one.
+#[test]
+fn added_cast_of_a_constant_is_named_where_it_rounds() {
+    let added = |number: &str, rest: &str| {
+        text::model(&format!(
+            "input x b 4\n const c = {number}\n {rest}\n output y"
+        ))
+    };
+    let cast = "h = Cast(c) to=10\n d = Cast(h) to=1\n y = Add(x, d)";
+    let found = judged(&added("0.1", "y = Add(x, c)"), &added("0.1", cast));
+    let Judgement::Casts { casts, .. } = &found else {
+        panic!("{found:?}");
+    };
+    assert_eq!((casts[0].name.as_str(), casts[0].is_of_first), ("h", false));
+    let found = judged(&added("0.5", "y = Add(x, c)"), &added("0.5", cast));
+    assert!(matches!(found, Judgement::Same { .. }), "{found:?}");
+    // The formula of the stored number has the cast.
+    let found = judged(&added("0.1", cast), &added("0.099975586", "y = Add(x, c)"));
+    assert!(matches!(found, Judgement::Rounded { .. }), "{found:?}");
+}
+
 #[test]
 fn sign_under_a_root_has_a_witness() {
     let found = verdict(
@@ -240,6 +343,34 @@ fn number_that_the_first_model_computes_is_a_rounding() {
         matches!(found, Judgement::Undecided { .. } | Judgement::Different(_)),
         "{found:?}"
     );
+}
+
+/// The quotient of the scalars is infinite, and is no formula for another number.
+#[test]
+fn scalar_of_zero_is_in_no_formula() {
+    let found = verdict(
+        "input x b 4\n const z = 0\n const n = 6.9282\n c = Add(x, z)\n y = Div(c, n)\n output y",
+        "input x b 4\n const s = 0.14433764\n y = Mul(x, s)\n output y",
+    );
+    assert!(matches!(found, Judgement::Rounded { .. }), "{found:?}");
+}
+
+#[test]
+fn softmax_and_maximum_along_another_axis_of_a_transpose_are_the_same() {
+    let swapped = "t = Transpose(x) perm=[0,2,1]\n s = Softmax(t) axis=-1\n y = Transpose(s) perm=[0,2,1]\n output y";
+    assert_same(
+        "input x b 4 3\n y = Softmax(x) axis=1\n output y",
+        &format!("input x b 4 3\n {swapped}"),
+    );
+    assert_same(
+        "opset 17\n input x b 4 3\n y = ReduceMax(x) axes=[1] keepdims=0\n output y",
+        "opset 18\n input x b 4 3\n ints a 1 = 2\n t = Transpose(x) perm=[0,2,1]\n y = ReduceMax(t, a) keepdims=0\n output y",
+    );
+    let found = verdict(
+        "input x b 4 4\n y = Softmax(x) axis=1\n output y",
+        "input x b 4 4\n y = Softmax(x) axis=2\n output y",
+    );
+    assert!(matches!(found, Judgement::Different(_)), "{found:?}");
 }
 
 #[test]

@@ -14,8 +14,18 @@ pub(super) fn activated(
         ("", _) => return Some(value.to_owned()),
         ("Relu" | "Sigmoid" | "Tanh", []) => vec![],
         ("LeakyRelu", &[alpha]) => vec![float("alpha", alpha)],
+        ("Clip", &[low, high]) => return clamped(writer, [low, high], value),
         ("HardSigmoid", &[alpha, beta]) => vec![float("alpha", alpha), float("beta", beta)],
         _ => return None,
     };
     Some(writer.maker.op(name, &[value], attributes))
+}
+
+/// Adds a Clip. Its bounds are inputs since operator set 11.
+fn clamped(writer: &mut Writer, bounds: [f32; 2], value: &str) -> Option<String> {
+    if writer.opset() < 11 {
+        return None;
+    }
+    let [low, high] = bounds.map(|bound| writer.number(bound.into()));
+    Some(writer.maker.op("Clip", &[value, &low?, &high?], vec![]))
 }

@@ -40,6 +40,7 @@ fn write(writer: &mut Writer) -> Option<()> {
 mod tests {
     use tract_onnx::prelude::{tensor1, tensor3};
 
+    use crate::onnx::proto::{AttributeProto, AttributeType};
     use crate::ops::definitions::tests::{assert_close, one, run, text};
 
     #[test]
@@ -64,5 +65,27 @@ mod tests {
             tensor3(&[[[3_f32, 1.0]]]),
         ];
         assert_close(&run(&model, &inputs)[0], &tensor3(&[[[2.5_f32, 0.0]]]));
+    }
+
+    #[test]
+    fn fused_conv_clips_to_its_parameters() {
+        let shapes = [("x", &["1", "1", "3"][..]), ("w", &["1", "1", "2"])];
+        let bounds = AttributeProto {
+            name: Some("activation_params".to_owned()),
+            r#type: Some(AttributeType::Floats.into()),
+            floats: vec![-0.5, 1.5],
+            ..AttributeProto::default()
+        };
+        let model = one(
+            "com.microsoft",
+            "FusedConv x, w -> y",
+            vec![text("activation", "Clip"), bounds],
+            &shapes,
+        );
+        let inputs = [
+            tensor3(&[[[1_f32, 2.0, -4.0]]]),
+            tensor3(&[[[1_f32, -1.0]]]),
+        ];
+        assert_close(&run(&model, &inputs)[0], &tensor3(&[[[-0.5_f32, 1.5]]]));
     }
 }

@@ -23,6 +23,11 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// The operator set of the model.
+    pub(super) fn opset(&self) -> i64 {
+        self.at.opset()
+    }
+
     /// The name of an input; `None` if the node lacks it.
     pub(super) fn input(&self, slot: usize) -> Option<String> {
         self.at

@@ -222,7 +222,9 @@ impl Evaluation<'_> {
         let category = call.node.category();
         let is_elementwise = category.is_some_and(Category::is_elementwise);
         match (call.node.op(), is_elementwise) {
-            (("", "Softmax" | "LogSoftmax"), _) => softmax(call, digest),
+            (("", op @ ("Softmax" | "LogSoftmax")), _) => {
+                softmax(call, self.operator_alone(op, location))
+            }
             (("com.microsoft", "BiasGelu" | "FastGelu"), _) => biased(call, digest),
             (("com.microsoft", "FusedConv" | "FusedGemm"), _) => {
                 let activation = self.function(&only_activation(call.node), None, location);
@@ -239,7 +241,11 @@ impl Evaluation<'_> {
                     made => made,
                 }
             }
-            (("", "GlobalMaxPool" | "GridSample" | "MaxPool" | "ReduceMax" | "ReduceMin"), _)
+            // The axes, as an attribute or an input, are those of the lanes.
+            (("", op @ ("ReduceMax" | "ReduceMin")), _) => {
+                self.of_lanes(call, self.operator_alone(op, location), expected)
+            }
+            (("", "GlobalMaxPool" | "GridSample" | "MaxPool"), _)
             | (("" | "com.microsoft", "RotaryEmbedding"), _) => {
                 self.of_lanes(call, digest, expected)
             }

@@ -82,7 +82,10 @@ pub(crate) fn of_lanes(
     let elements = call.field(0)?;
     let rank = elements.ndim();
     knows(call, attributes(call.node.op_type()))?;
-    let function = with_others(call, function, 1..call.inputs.len());
+    let function = match call.node.op_type() {
+        "ReduceMax" | "ReduceMin" => function,
+        _ => with_others(call, function, 1..call.inputs.len()),
+    };
     let maximum = Lanes {
         call,
         function,

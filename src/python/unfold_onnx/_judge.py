@@ -17,7 +17,7 @@ Accepted = Literal["rounding", "casts"]
 
 @dataclass(frozen=True)
 class RoundedTensor:
-    """A tensor of the second model that holds the rounded values of a formula over the first model."""
+    """A tensor of one model that holds the rounded values of a formula over the other one."""
 
     name: str
     formula: str
@@ -25,6 +25,7 @@ class RoundedTensor:
     """The largest difference between the tensor and the formula, in units in the last place of the element."""
     allowed: float
     """The largest difference that the rounding of the formula's operations explains, in the same units."""
+    is_of_first: bool
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,256 @@
+"""Changes one thing in a model, again and again, and judges each changed model against its original.
+
+    python benches/peers/single_edits.py --binary target/release/unfold --edits 2000 models/digits/*.onnx
+
+An edit changes an attribute, one weight by 1 in 100 or 1 in 10,000, an edge, the type of a value, an axis, an operator, or
+the order of two operands. onnxruntime, without graph optimizations, computes what an edit changes. An edit must not be
+accepted if an output changes by more than rounding, and needs a witness if it changes far more. Each witness must show a
+difference in onnxruntime. Printed is each verdict that is wrong, and a table of all verdicts by kind of edit.
+"""
+
+import argparse
+import collections
+import copy
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+SCALES = (1.0, 0.0625, 16.0)
+BATCH = 2
+EXACT, FAR = 1e-6, 1e-2  # differences relative to the largest output: rounding, and what needs a witness
+VERDICTS = {0: "same", 2: "invalid", 3: "different", 4: "undecided", 5: "rounded", 6: "casts"}
+SWAPPED = {"Add": "Sub", "Sub": "Add", "Mul": "Div", "Div": "Mul", "Relu": "Sigmoid", "Sigmoid": "Tanh", "Tanh": "Sigmoid", "Erf": "Tanh",
+           "Sqrt": "Exp", "MaxPool": "AveragePool", "ReduceMean": "ReduceSum", "ReduceSum": "ReduceMean", "Softmax": "LogSoftmax"}
+AXES = {"axis", "axes", "perm"}
+
+
+class Edited:
+    """A copy of a model, and the generator that draws an edit of it."""
+
+    def __init__(self, model, shapes, draw):
+        self.model, self.graph, self.shapes, self.draw = copy.deepcopy(model), None, shapes, draw
+        self.graph = self.model.graph
+
+    def one(self, things):
+        things = list(things)
+        return things[self.draw.integers(len(things))] if things else None
+
+    def attribute(self, is_axis=False):
+        pairs = [(n, a) for n in self.graph.node for a in n.attribute if (a.name in AXES) == is_axis and n.op_type != "Constant"]
+        pair = self.one(pairs)
+        return pair and self.changed(pair[1])
+
+    def changed(self, attribute):
+        if attribute.type == attribute.FLOAT:
+            attribute.f = attribute.f * 1.5 + (attribute.f == 0)
+        elif attribute.type == attribute.INT:
+            attribute.i = int(attribute.i + self.one([-1, 1]))
+        elif attribute.type == attribute.INTS and attribute.ints:
+            place = int(self.draw.integers(len(attribute.ints)))
+            if attribute.name == "perm":
+                order = list(attribute.ints)
+                other = (place + 1) % len(order)
+                order[place], order[other] = order[other], order[place]
+                attribute.ints[:] = order
+            else:
+                attribute.ints[place] += int(self.one([-1, 1]))
+        else:
+            return None
+        return attribute.name
+
+    def axis(self):
+        """An axis that is an attribute, or the elements of a constant of integers."""
+        constants = [t for t in self.graph.initializer if t.data_type == TensorProto.INT64]
+        constants += [a.t for n in self.graph.node if n.op_type == "Constant" for a in n.attribute if a.t.data_type == TensorProto.INT64]
+        if self.draw.random() < 0.5 or not constants:
+            return self.attribute(is_axis=True)
+        constant = self.one(constants)
+        numbers = np.array(numpy_helper.to_array(constant))
+        if not numbers.size:
+            return None
+        numbers.reshape(-1)[self.draw.integers(numbers.size)] += self.one([-1, 1])
+        constant.CopyFrom(numpy_helper.from_array(numbers, constant.name))
+        return constant.name
+
+    def weight(self, part):
+        floats = [t for t in self.graph.initializer if t.data_type == TensorProto.FLOAT and np.prod(t.dims) > 0]
+        tensor = self.one(floats)
+        numbers = np.array(numpy_helper.to_array(tensor))
+        place = self.draw.integers(numbers.size)
+        numbers.reshape(-1)[place] *= np.float32(1 + part)
+        if numbers.reshape(-1)[place] == numpy_helper.to_array(tensor).reshape(-1)[place]:
+            return None
+        tensor.CopyFrom(numpy_helper.from_array(numbers, tensor.name))
+        return f"{tensor.name}[{place}]"
+
+    def edge(self):
+        """Another earlier value of the same type and shape as an input."""
+        place = int(self.draw.integers(len(self.graph.node)))
+        node = self.graph.node[place]
+        slot = int(self.draw.integers(len(node.input))) if node.input else None
+        known = {v for n in self.graph.node[:place] for v in n.output} | {t.name for t in self.graph.initializer} | {i.name for i in self.graph.input}
+        wanted = slot is not None and self.shapes.get(node.input[slot])
+        others = sorted(v for v in known if wanted and v != node.input[slot] and self.shapes.get(v) == wanted)
+        other = self.one(others)
+        if other is None:
+            return None
+        node.input[slot] = other
+        return f"{node.output[0]}: {other}"
+
+    def type(self):
+        """A cast to float16 and back, or another type of a Cast."""
+        floats = [(n, s) for n in self.graph.node for s, v in enumerate(n.input) if self.shapes.get(v, (0,))[0] == TensorProto.FLOAT]
+        pair = self.one(floats)
+        if pair is None:
+            return None
+        node, slot = pair
+        name = node.input[slot]
+        casts = [helper.make_node("Cast", [name], ["edit/half"], to=TensorProto.FLOAT16), helper.make_node("Cast", ["edit/half"], ["edit/back"], to=TensorProto.FLOAT)]
+        place = list(self.graph.node).index(node)
+        node.input[slot] = "edit/back"
+        nodes = list(self.graph.node)
+        nodes[place:place] = casts
+        del self.graph.node[:]
+        self.graph.node.extend(nodes)
+        return name
+
+    def operator(self):
+        node = self.one(n for n in self.graph.node if n.op_type in SWAPPED)
+        if node is None:
+            return None
+        node.op_type = SWAPPED[node.op_type]
+        return node.output[0]
+
+    def operands(self):
+        node = self.one(n for n in self.graph.node if len(n.input) > 1 and n.op_type in ("Sub", "Div", "MatMul", "Concat", "Where", "Pow"))
+        if node is None:
+            return None
+        node.input[0], node.input[1] = node.input[1], node.input[0]
+        return node.output[0]
+
+
+KINDS = {
+    "attribute": Edited.attribute,
+    "weight 1e-2": lambda edited: edited.weight(1e-2),
+    "weight 1e-4": lambda edited: edited.weight(1e-4),
+    "edge": Edited.edge,
+    "type": Edited.type,
+    "axis": Edited.axis,
+    "operator": Edited.operator,
+    "operands": Edited.operands,
+}
+
+
+def shapes_of(model):
+    """The types and shapes of the values of a model, by name."""
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    values = [*graph.value_info, *graph.input, *graph.output]
+    shapes = {v.name: (v.type.tensor_type.elem_type, *(d.dim_value or d.dim_param for d in v.type.tensor_type.shape.dim)) for v in values}
+    return shapes | {t.name: (t.data_type, *t.dims) for t in graph.initializer}
+
+
+def session(path):
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def feeds(model):
+    """Random inputs at each scale."""
+    draw = np.random.default_rng(0)
+    for scale in SCALES:
+        yield {i.name: scale * draw.standard_normal([d if isinstance(d, int) else BATCH for d in i.shape]).astype(np.float32) for i in model.get_inputs()}
+
+
+def difference(first, second, inputs):
+    """The largest difference of an output, relative to its largest element; infinite for other shapes or failures."""
+    worst = 0.0
+    try:
+        pairs = zip(first.run(None, inputs), second.run(None, inputs))
+    except Exception:  # whatever onnxruntime raises for an invalid model
+        return np.inf
+    for expected, other in pairs:
+        if expected.shape != other.shape or expected.dtype != other.dtype:
+            return np.inf
+        finite = np.isfinite(expected)
+        apart = np.abs(expected.astype("d") - other)[finite]
+        worst = max(worst, float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0) / max(np.abs(expected[finite]).max(initial=0.0), 1e-30)))
+    return worst
+
+
+def wrong(verdict, apart, witness, models):
+    """The reason why a verdict is wrong, if it is."""
+    if verdict in ("same", "rounded") and apart > EXACT:
+        return f"accepted, although an output changes by {apart:.1e}"
+    if verdict == "different":
+        shown = difference(*models, dict(np.load(witness)))
+        return None if shown > 1e-4 else f"the witness shows {shown:.1e} in onnxruntime"
+    if verdict == "undecided" and apart > FAR:
+        return f"no witness, although an output changes by {apart:.1e}"
+    return None
+
+
+def judged(arguments, path, model, original, kind, draw, folder):
+    """The verdict on one edit, and whether it is wrong; `None` if there is nothing to edit, or the edit is invalid."""
+    edited = Edited(model, arguments.shapes, draw)
+    place = KINDS[kind](edited)
+    target, witness = folder / "edited.onnx", folder / "witness.npz"
+    if place is None or edited.model.SerializeToString() == model.SerializeToString():
+        return None
+    onnx.save(edited.model, target)
+    try:
+        other = session(target)
+    except Exception:  # whatever onnxruntime raises for an invalid model
+        return "no model", None
+    apart = max(difference(original, other, inputs) for inputs in feeds(original))
+    command = [arguments.binary, "prove", str(path), str(target), "-q", "--witness", str(witness)]
+    code = subprocess.run(command, capture_output=True, timeout=600).returncode
+    verdict = VERDICTS.get(code, f"code {code}")
+    reason = wrong(verdict, apart, witness, (original, other))
+    if verdict in ("same", "rounded") and apart <= EXACT:
+        verdict += ", no change"
+    if verdict == "undecided":
+        verdict += ", no change" if apart <= EXACT else ""
+    return verdict, reason and f"{path.name}: {kind} of {place}: {reason}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--binary", required=True)
+    parser.add_argument("--edits", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    counts, mistakes = collections.Counter(), []
+    rounds = -(-arguments.edits // (len(arguments.models) * len(KINDS)))
+    with tempfile.TemporaryDirectory() as folder:
+        for number, path in enumerate(arguments.models):
+            model, original = onnx.load(path), session(path)
+            arguments.shapes = shapes_of(model)
+            for turn in range(rounds):
+                for at, kind in enumerate(KINDS):
+                    draw = np.random.default_rng([arguments.seed, number, turn, at])
+                    found = judged(arguments, path, model, original, kind, draw, Path(folder))
+                    if found is None:
+                        continue
+                    verdict, mistake = found
+                    counts[kind, verdict] += 1
+                    if mistake:
+                        mistakes.append(mistake)
+                        print(mistake, flush=True)
+    for (kind, verdict), count in sorted(counts.items()):
+        print(f"{kind:12} {verdict:24} {count}")
+    print(f"{sum(counts.values())} edits, {len(mistakes)} wrong verdicts")
+    sys.exit(bool(mistakes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+//! Formulas over the tensors of a model that may give the elements of another model's tensors.
+
+use std::collections::HashMap;
+
+use super::constants::ComputedConstants;
+use super::formulas;
+use super::hidden_fold;
+use super::rounded::{ErrorBound, Rounded};
+use crate::FuseOptions;
+use crate::affine::plan::Stored;
+use crate::onnx::Model;
+use crate::onnx::tensor::{DataType, float_type};
+use crate::prove::stored_outside;
+use crate::recipe::Recipe;
+
+/// The maximum number of scalars that are combined in pairs.
+const SCALARS: usize = 64;
+
+/// The type and the number of elements of a tensor.
+pub(super) type CandidateKey = (DataType, usize);
+
+/// The candidates by type and number of elements.
+pub(super) type FormulaCandidates = HashMap<CandidateKey, Vec<FormulaCandidate>>;
+
+/// A formula over values of a model.
+pub(super) struct FormulaCandidate {
+    pub recipe: Recipe,
+    /// The first and the last element of its value. No permutation of the axes moves these two.
+    ends: [f64; 2],
+    /// The error of the formula's operations.
+    error: ErrorBound,
+    /// The error of operations that are in neither model.
+    pub hidden: ErrorBound,
+}
+
+impl FormulaCandidate {
+    fn new(recipe: Recipe, data_type: DataType, constants: &ComputedConstants) -> Option<Self> {
+        let made = value(&recipe, data_type, constants)?;
+        let numbers = made.values.as_slice()?;
+        let ends = [*numbers.first()?, *numbers.last()?];
+        let are_finite = ends.iter().all(|&number| made.error.at(number).is_finite());
+        are_finite.then_some(Self {
+            recipe,
+            ends,
+            error: made.error,
+            hidden: ErrorBound::EXACT,
+        })
+    }
+
+    /// Whether a tensor with this first and last element, and this error, may match the formula.
+    pub(super) fn may_be(&self, ends: [f64; 2], error: ErrorBound) -> bool {
+        let mut pairs = self.ends.iter().zip(ends);
+        pairs.all(|(&number, other)| {
+            let bounds = [self.error, self.hidden, error].map(|bound| bound.at(number));
+            (number - other).abs() <= bounds.iter().sum()
+        })
+    }
+}
+
+/// Evaluates a recipe, with a bound on the errors.
+pub(super) fn value(
+    recipe: &Recipe,
+    data_type: DataType,
+    constants: &ComputedConstants,
+) -> Option<Rounded> {
+    formulas::value(recipe, data_type, &|name| constants.read(name))
+}
+
+/// The constants that a graph computes. Constants that are only moved elements need no formula.
+pub(super) fn of_graph(constants: &ComputedConstants) -> FormulaCandidates {
+    let computed = constants.computed().into_iter();
+    by_key(computed.filter_map(|(recipe, data_type)| {
+        let candidate = FormulaCandidate::new(recipe, data_type, constants)?;
+        Some((data_type, candidate))
+    }))
+}
+
+/// The reciprocals of the scalars of a graph, and the products and quotients of two scalars.
+pub(super) fn of_scalars(constants: &ComputedConstants) -> FormulaCandidates {
+    let mut candidates = FormulaCandidates::new();
+    let scalars = constants.scalars();
+    for (number, data_type) in scalars.iter().take(SCALARS) {
+        let reciprocal = Recipe::number(1.0, 0).div(number);
+        let others = scalars.iter().take(SCALARS);
+        let others = others.filter(|(_, other_type)| other_type == data_type);
+        let pairs = others.flat_map(|(other, _)| [number.mul(other), number.div(other)]);
+        for recipe in [reciprocal].into_iter().chain(pairs).flatten() {
+            let candidate = FormulaCandidate::new(recipe, *data_type, constants);
+            let candidate = candidate.filter(|candidate| candidate.error != ErrorBound::EXACT);
+            candidates
+                .entry((*data_type, 1))
+                .or_default()
+                .extend(candidate);
+        }
+    }
+    candidates
+}
+
+/// The tensors that folding the model creates.
+pub(super) fn of_folding(model: &Model, constants: &ComputedConstants) -> FormulaCandidates {
+    let Ok(plan) = crate::plan(model, &FuseOptions::default()) else {
+        return FormulaCandidates::new();
+    };
+    by_key(plan.tensors.into_iter().filter_map(|tensor| {
+        let Stored {
+            recipe, data_type, ..
+        } = tensor;
+        let candidate = FormulaCandidate::new(recipe, data_type, constants)?;
+        Some((data_type, candidate))
+    }))
+}
+
+/// The float tensors that a model stores, as far as they have one of these types and sizes.
+pub(super) fn of_stored(
+    model: &Model,
+    keys: &[CandidateKey],
+    constants: &ComputedConstants,
+) -> FormulaCandidates {
+    let mut candidates = FormulaCandidates::new();
+    for (name, tensor) in stored_outside(model) {
+        let extents = tensor.dims.iter().map(|&extent| extent as usize);
+        let shape: Vec<usize> = extents.collect();
+        let Some(data_type) = float_type(&tensor) else {
+            continue;
+        };
+        let key = (data_type, shape.iter().product());
+        if keys.contains(&key) {
+            let recipe = Recipe::constant(name, &shape);
+            let candidate = FormulaCandidate::new(recipe, data_type, constants);
+            candidates.entry(key).or_default().extend(candidate);
+        }
+    }
+    candidates
+}
+
+/// Adds the rounding of a fold that is in neither model, which may have computed the tensors as weights.
+pub(super) fn as_folded_weights(candidates: &mut FormulaCandidates) {
+    for (&(data_type, _), candidates) in candidates {
+        let hidden = hidden_fold::of_weight(data_type);
+        for candidate in candidates {
+            candidate.hidden = hidden;
+        }
+    }
+}
+
+/// Adds the rounding of a fold that is in neither model, which may have computed the tensors as biases.
+pub(super) fn as_folded_biases(candidates: &mut FormulaCandidates, constants: &ComputedConstants) {
+    for (&(data_type, _), candidates) in candidates {
+        for candidate in candidates {
+            let made = value(&candidate.recipe, data_type, constants);
+            let bias = made.map(|made| hidden_fold::of_bias(data_type, &made.values));
+            candidate.hidden = bias.unwrap_or(ErrorBound::EXACT);
+        }
+    }
+}
+
+fn by_key(candidates: impl Iterator<Item = (DataType, FormulaCandidate)>) -> FormulaCandidates {
+    let mut keyed = FormulaCandidates::new();
+    for (data_type, candidate) in candidates {
+        let key = (data_type, candidate.recipe.len());
+        keyed.entry(key).or_default().push(candidate);
+    }
+    keyed
+}

@@ -1,0 +1,81 @@
+//! Finds the constants that the second model computes and the first one stores.
+
+use std::collections::HashSet;
+
+use super::candidates::{CandidateKey, of_stored};
+use super::constants::ComputedConstants;
+use super::match_tensors::{Foreign, Matched, is_finite, take_matched};
+use crate::analysis::Analysis;
+use crate::onnx::Model;
+use crate::onnx::tensor;
+use crate::recipe::Op;
+
+/// The second model, with tensors in the place of some computed constants.
+pub(super) struct StoredTwins {
+    /// The second model. Each matched constant is an initializer.
+    pub model: Model,
+    /// The constants, with the tensors of the first model that hold their values up to rounding.
+    pub matched: Vec<Matched>,
+}
+
+/// Stores each constant that the second model computes and that a tensor of the first one holds up to rounding. `None`
+/// if there are none.
+pub(super) fn stored(first: &Model, second: &Model) -> Option<StoredTwins> {
+    let [of_first, of_second] = [Analysis::new(first).ok()?, Analysis::new(second).ok()?];
+    let [of_first, of_second] = [&of_first, &of_second].map(ComputedConstants::new);
+    let computed = rounded_constants(second, &of_second);
+    let keys: Vec<CandidateKey> = computed.iter().map(Foreign::key).collect();
+    let candidates = of_stored(first, &keys, &of_first);
+    let matched = take_matched(&mut computed.clone(), &candidates, &of_first);
+    if matched.is_empty() {
+        return None;
+    }
+    let names: HashSet<&String> = matched.iter().map(|found| &found.stored.name).collect();
+    let constants = computed.iter();
+    let constants = constants.filter(|constant| names.contains(&constant.name));
+    let model = with_stored(second, constants)?;
+    Some(StoredTwins { model, matched })
+}
+
+/// The constants of a graph whose computation rounds, each the only result of a node.
+fn rounded_constants(model: &Model, constants: &ComputedConstants) -> Vec<Foreign> {
+    let nodes = model.graph().node.iter();
+    let only: HashSet<&str> = nodes
+        .filter_map(|node| match &node.output[..] {
+            [output] => Some(output.as_str()),
+            _ => None,
+        })
+        .collect();
+    let computed = constants.computed().into_iter();
+    let rounded = computed.filter_map(|(recipe, data_type)| {
+        let Op::Constant(name) = recipe.op() else {
+            return None;
+        };
+        let made = constants.read(name)?;
+        let is_rounded =
+            !made.error.is_exact() && is_finite(&made.values) && only.contains(&**name);
+        is_rounded.then(|| Foreign {
+            name: name.to_string(),
+            data_type,
+            values: made.values,
+            error: made.error,
+        })
+    });
+    rounded.collect()
+}
+
+/// Replaces the nodes that compute these constants by initializers. `None` if a tensor cannot be stored.
+fn with_stored<'c>(model: &Model, constants: impl Iterator<Item = &'c Foreign>) -> Option<Model> {
+    let mut model = model.clone();
+    let graph = model.graph_mut();
+    let mut names = HashSet::new();
+    for constant in constants {
+        let tensor = tensor::make(&constant.name, constant.data_type, &constant.values.view());
+        graph.initializer.push(tensor.ok()?);
+        names.insert(&constant.name);
+    }
+    graph
+        .node
+        .retain(|node| !node.output.iter().any(|output| names.contains(output)));
+    Some(model)
+}

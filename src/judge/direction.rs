@@ -1,0 +1,141 @@
+//! Proves that two models are the same function, with formulas over one of them for tensors of the other one.
+
+use super::computed_twins::{self, StoredTwins};
+use super::match_tensors::{self, Matched};
+use crate::affine::plan::Stored;
+use crate::ir::Graph;
+use crate::onnx::Model;
+use crate::prove::{
+    Proof, ProveOptions, RecordedValues, ValueDigests, foreign, same_function_recorded,
+};
+
+/// Two models, and the one whose tensors formulas may replace.
+pub(super) struct Direction<'d> {
+    /// The model over which the formulas are.
+    pub base: &'d Model,
+    /// The model whose tensors they replace.
+    pub other: &'d Model,
+    /// Whether `other` is the first model of the verdict.
+    pub is_exchanged: bool,
+    pub options: &'d ProveOptions,
+    /// The record of the values of both models, if requested.
+    pub record: Option<&'d RecordedValues>,
+}
+
+/// A proof that succeeded.
+pub(super) struct Established {
+    /// The number of points at which both models were evaluated.
+    pub points: usize,
+    /// A bound on the probability that the models differ.
+    pub bound: f64,
+    /// The tensors with their formulas.
+    pub matched: Vec<Matched>,
+}
+
+impl Direction<'_> {
+    /// Proves that the models are the same function.
+    ///
+    /// # Errors
+    /// The proof that failed, with formulas for the stored tensors.
+    pub(super) fn proved(&self) -> Result<Established, Proof> {
+        let matched = self.matched();
+        let has_formulas = !matched.is_empty();
+        let (matched, failed) = match self.with_formulas(self.other, matched) {
+            Ok(established) => return Ok(established),
+            Err((_, failed @ Proof::Invalid { .. })) => return Err(failed),
+            Err(failed) => failed,
+        };
+        if let Some(established) = self.with_stored_twins(matched) {
+            return Ok(established);
+        }
+        // A tensor may match a formula by chance.
+        if has_formulas && let Ok(established) = self.with_formulas(self.other, vec![]) {
+            return Ok(established);
+        }
+        Err(failed)
+    }
+
+    /// Like [`Direction::proved`], but `None` if there are no formulas.
+    pub(super) fn proved_by_formulas(&self) -> Option<Established> {
+        let matched = self.matched();
+        if matched.is_empty() {
+            return self.with_stored_twins(matched);
+        }
+        match self.with_formulas(self.other, matched) {
+            Ok(established) => Some(established),
+            Err((matched, _)) => self.with_stored_twins(matched),
+        }
+    }
+
+    /// Compares the values of both models, with formulas for the stored tensors.
+    pub(super) fn record_values(&self) {
+        let _ = self.with_formulas(self.other, self.matched());
+    }
+
+    /// The tensors that `base` lacks, as far as they match a formula.
+    fn matched(&self) -> Vec<Matched> {
+        match foreign(self.base, self.other) {
+            Ok(foreign) => {
+                match_tensors::matched(self.base, self.other, &read(self.other, foreign))
+            }
+            Err(_) => vec![],
+        }
+    }
+
+    /// Proves it with the constants in their places that `other` computes and `base` stores. `None` if there are none, or
+    /// if the proof fails.
+    fn with_stored_twins(&self, matched: Vec<Matched>) -> Option<Established> {
+        let StoredTwins {
+            model,
+            matched: twins,
+        } = computed_twins::stored(self.base, self.other)?;
+        let all = matched.into_iter().chain(twins).collect();
+        self.with_formulas(&model, all).ok()
+    }
+
+    /// Proves it for `other` with formulas.
+    ///
+    /// # Errors
+    /// The formulas, and the proof that failed.
+    fn with_formulas(
+        &self,
+        other: &Model,
+        matched: Vec<Matched>,
+    ) -> Result<Established, (Vec<Matched>, Proof)> {
+        let formulas: Vec<Stored> = matched.iter().map(|found| found.stored.clone()).collect();
+        let models = [self.base, other];
+        let values = RecordedValues::default();
+        let record = self.record.map(|_| &values);
+        let proof = same_function_recorded(models, &formulas, self.options, record);
+        self.keep(values.take(), matches!(proof, Proof::Proved { .. }));
+        match proof {
+            Proof::Proved { points, bound, .. } => Ok(Established {
+                points,
+                bound,
+                matched,
+            }),
+            failed => Err((matched, failed)),
+        }
+    }
+
+    /// Records the values of a proof that succeeded, or of the first one.
+    fn keep(&self, ValueDigests([base, other]): ValueDigests, is_proved: bool) {
+        if let Some(record) = self.record
+            && (is_proved || record.is_empty())
+        {
+            record.keep(ValueDigests(if self.is_exchanged {
+                [other, base]
+            } else {
+                [base, other]
+            }));
+        }
+    }
+}
+
+/// Keeps the names of tensors that a node or an output of the model reads.
+fn read(model: &Model, mut names: Vec<String>) -> Vec<String> {
+    if let Ok(graph) = Graph::new(model) {
+        names.retain(|name| graph.reads(name));
+    }
+    names
+}

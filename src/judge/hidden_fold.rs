@@ -1,0 +1,104 @@
+//! The rounding of a folded BatchNormalization that is in neither of two models.
+//!
+//! Two exporters may fold the same BatchNormalization into a layer. Each of them rounds in its own way, and neither file
+//! holds the operands. A weight holds `w·γ/√(v + ε)`, and its error is relative to the element. A bias holds
+//! `(b − μ)·γ/√(v + ε) + β`, in which the sum may cancel. The bound takes the largest magnitude of the bias for both
+//! terms of the sum.
+
+use ndarray::{ArrayD, arr0};
+
+use super::formulas;
+use super::rounded::{ErrorBound, Rounded};
+use crate::onnx::tensor::{DataType, rounded};
+use crate::recipe::Recipe;
+
+/// The bound on the difference of two weights that folds of one BatchNormalization give.
+pub(super) fn of_weight(data_type: DataType) -> ErrorBound {
+    match weight().and_then(|weight| relative(&weight, data_type)) {
+        Some(relative) => ErrorBound {
+            relative,
+            absolute: f64::INFINITY,
+        },
+        None => ErrorBound::EXACT,
+    }
+}
+
+/// The bound on the difference of two biases that folds of one BatchNormalization give, from the elements of one.
+pub(super) fn of_bias(data_type: DataType, bias: &ArrayD<f64>) -> ErrorBound {
+    let magnitudes = bias.iter().map(|number| number.abs());
+    let largest = magnitudes.fold(0.0, f64::max);
+    match term().and_then(|term| relative(&term, data_type)) {
+        Some(relative) => ErrorBound {
+            relative: f64::INFINITY,
+            absolute: relative * largest,
+        },
+        None => ErrorBound::EXACT,
+    }
+}
+
+/// `w·γ/√(v + ε)`
+fn weight() -> Option<Recipe> {
+    let [w, gamma, variance, epsilon] =
+        ["w", "γ", "v", "ε"].map(|name| Recipe::constant(name, &[]));
+    let deviation = variance.add(&epsilon)?.sqrt();
+    w.mul(&gamma.div(&deviation)?)
+}
+
+/// `(b − μ)·γ/√(v + ε) + β`, in which β is so small that the sum does not cancel.
+fn term() -> Option<Recipe> {
+    let [bias, mean, gamma, variance, epsilon, shift] =
+        ["b", "μ", "γ", "v", "ε", "β"].map(|name| Recipe::constant(name, &[]));
+    let deviation = variance.add(&epsilon)?.sqrt();
+    let scale = gamma.div(&deviation)?;
+    bias.sub(&mean)?.mul(&scale)?.add(&shift)
+}
+
+/// The error of a formula without cancellation, relative to its value. It does not depend on the operands.
+fn relative(formula: &Recipe, data_type: DataType) -> Option<f64> {
+    let made = formulas::value(formula, data_type, &|name| {
+        let number = rounded(data_type, operand(name));
+        Some(Rounded {
+            values: arr0(number).into_dyn(),
+            error: ErrorBound::EXACT,
+        })
+    })?;
+    let number = made.values.first()?;
+    Some(made.error.at(*number) / number.abs())
+}
+
+/// A number that uses all binary digits of its type, so that each operation rounds.
+fn operand(name: &str) -> f64 {
+    match name {
+        "w" | "b" => 0.7,
+        "γ" => 1.3,
+        "v" => 0.9,
+        "ε" => 1e-5,
+        "μ" => -0.1,
+        _ => 1e-9,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Half a unit in the last place of 1, in float32.
+    const UNIT: f64 = 0.5 / 8_388_608.0;
+
+    #[test]
+    fn bounds_count_each_operation_as_two_roundings() {
+        // The root halves the error of the sum: 1 + 2, then 2 for the quotient, and 2 for the product.
+        let weight = of_weight(DataType::Float);
+        assert!(
+            (weight.at(3.0) / (3.0 * UNIT) - 7.0).abs() < 0.01,
+            "{weight:?}"
+        );
+        // The difference and the sum add 2 each.
+        let bias = of_bias(DataType::Float, &ndarray::arr1(&[0.25, -2.0]).into_dyn());
+        assert!(
+            (bias.at(0.01) / (2.0 * UNIT) - 11.0).abs() < 0.01,
+            "{bias:?}"
+        );
+        assert!(of_weight(DataType::Int8).is_exact());
+    }
+}
