@@ -1267,6 +1267,25 @@ fn prove_saves_the_witness_of_a_difference_and_accepts_roundings() {
     );
     let accepted = unfold([&"prove", &one, &other, &"--accept", &"rounding"]);
     assert_eq!(accepted.code, DONE, "{}", accepted.stderr);
+    let report = file("report.xml");
+    let junit = unfold([&"prove", &one, &wrong, &"--junit", &report]);
+    assert_eq!(junit.code, DIFFERS, "{}", junit.stderr);
+    let xml = fs::read_to_string(&report).unwrap();
+    let failure =
+        "<failure type=\"different\" message=\"computes something else: a run differs by ";
+    assert!(
+        xml.contains(failure) && xml.contains("failures=\"1\""),
+        "{xml}"
+    );
+    assert_eq!(
+        unfold([&"prove", &one, &one, &"--junit", &report]).code,
+        DONE
+    );
+    let xml = fs::read_to_string(&report).unwrap();
+    assert!(
+        xml.contains("tests=\"1\" failures=\"0\"") && !xml.contains("<failure"),
+        "{xml}"
+    );
     let different = unfold([&"prove", &one, &wrong, &"--witness", &witness]);
     assert_eq!(different.code, DIFFERS, "{}", different.stderr);
     // The file has the input of both models.

@@ -1,16 +1,21 @@
 //! `unfold diff`: aligns the nodes of two models by the values that they compute.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ColumnConstraint, Table};
 use serde::Serialize;
 use unfold::diff::{BlockVerdict, DiffBlock, DiffNode, ModelDifference, NodeCounts, diff};
+use unfold::inspect::{PairedNodes, pair_page};
+use unfold::onnx::Model;
 use unfold::prove::ProveOptions;
+use unfold::report::plain;
 use unfold::run::Dims;
 
 use super::inputs::sizes;
 use super::out::{self, Paint, Tone};
+use super::output_path::page_target;
 use super::path::JsonPath;
 use super::progress_bar::StepProgress;
 use super::storage::ReachArgs;
@@ -28,6 +33,7 @@ const EXAMPLES: &str = "\
 Examples:
   unfold diff model.onnx fused.onnx
   unfold diff model.onnx simplified.onnx --accept rounding
+  unfold diff model.onnx simplified.onnx --html diff.html
   unfold diff model.onnx fused.onnx --json | jq -c '.blocks[] | [.verdict, .first[].name]'
   unfold diff model.onnx fused.onnx --json | jq -r '.aligned[] | [.first, .second] | @tsv'";
 
@@ -64,6 +70,10 @@ pub(crate) struct DiffArgs {
     #[arg(long)]
     json: bool,
 
+    /// Writes a self-contained page with both graphs side by side, aligned by value
+    #[arg(long, value_name = "FILE", value_parser = file())]
+    html: Option<PathBuf>,
+
     /// Shows no progress
     #[arg(long, short)]
     quiet: bool,
@@ -80,6 +90,7 @@ pub(super) struct DiffJson<'d> {
 
 /// Runs the command.
 pub(crate) fn run(args: &DiffArgs) -> Result<End> {
+    args.html.as_deref().map_or(Ok(()), page_target)?;
     let steps = StepProgress::new("diff", args.quiet);
     steps.begin("load");
     let first = args.reach.open(&args.first)?;
@@ -91,7 +102,15 @@ pub(crate) fn run(args: &DiffArgs) -> Result<End> {
     steps.begin("prove");
     let difference = diff(&first, &second, &options)?;
     drop(steps);
-    let text = match args.json {
+    if let Some(page) = &args.html {
+        write_page(
+            page,
+            [&args.first, &args.second],
+            [&first, &second],
+            &difference,
+        )?;
+    }
+    let mut text = match args.json {
         true => out::json(&DiffJson {
             first: JsonPath(&args.first),
             second: JsonPath(&args.second),
@@ -99,6 +118,9 @@ pub(crate) fn run(args: &DiffArgs) -> Result<End> {
         })?,
         false => text(&difference, Paint::stdout()),
     };
+    if let Some(page) = args.html.as_ref().filter(|_| !args.json) {
+        text += &(plain(&format!("page written to {}", page.display())) + "\n");
+    }
     out::print(&text)?;
     let judged = JudgedModel {
         path: &args.second,
@@ -107,6 +129,27 @@ pub(crate) fn run(args: &DiffArgs) -> Result<End> {
         advice: "`unfold prove --witness FILE.npz` saves the inputs that show it",
     };
     verdicts::end(&difference.judgement, &judged)
+}
+
+/// Writes the page of two models.
+fn write_page(
+    page: &Path,
+    paths: [&Path; 2],
+    models: [&Model; 2],
+    difference: &ModelDifference,
+) -> Result<()> {
+    let [first, second] = paths.map(|path| path.file_name().unwrap_or(path.as_os_str()));
+    let name = format!("{}, {}", first.to_string_lossy(), second.to_string_lossy());
+    let mut pairs = vec![];
+    for pair in &difference.aligned {
+        pairs.push(PairedNodes {
+            first: &pair.first,
+            second: &pair.second,
+            kept: pair.kept,
+        });
+    }
+    let text = pair_page(&name, models, &pairs)?;
+    fs::write(page, text).with_context(|| page.display().to_string())
 }
 
 /// The numbers of nodes, the blocks and the verdict.

@@ -37,6 +37,19 @@ impl End {
             .unwrap_or(Self::Done)
     }
 
+    /// The name of the verdict of a proof.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Done => "same",
+            Self::Failed => "failed",
+            Self::Differs => "different",
+            Self::Unverified => "undecided",
+            Self::Rounded => "rounded",
+            Self::Casts => "casts",
+            Self::Interrupted => "interrupted",
+        }
+    }
+
     fn severity(self) -> u8 {
         match self {
             Self::Done => 0,

@@ -18,6 +18,7 @@ mod half;
 pub(crate) mod inputs;
 pub(crate) mod inspect;
 mod interrupt;
+mod junit;
 pub(crate) mod measure;
 pub(crate) mod memory;
 mod memory_admission;

@@ -1,6 +1,7 @@
 //! `unfold prove`: decides whether two models are the same function.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -16,6 +17,7 @@ use unfold::{FuseOptions, Fused};
 
 use super::constant_norms::{self, taken_as_constant};
 use super::inputs::sizes;
+use super::junit::{self, JunitCase};
 use super::out::{self, Paint};
 use super::path::JsonPath;
 use super::progress_bar::StepProgress;
@@ -32,6 +34,7 @@ Examples:
   unfold prove model.onnx fused.onnx --constant-norms
   unfold prove model.onnx fused.onnx --dim batch=1 --points 3 --seed 7
   unfold prove model.onnx simplified.onnx --accept rounding --witness input.npz
+  unfold prove model.onnx simplified.onnx --junit report.xml
   unfold prove model.onnx fused.onnx --json | jq .proof.verdict";
 
 /// Proves that two models are the same function, or shows an input on which they differ.
@@ -82,6 +85,10 @@ pub(crate) struct ProveArgs {
     #[arg(long, value_name = "FILE")]
     witness: Option<PathBuf>,
 
+    /// Writes the verdict as a JUnit report, which test servers show
+    #[arg(long, value_name = "FILE", value_parser = file())]
+    junit: Option<PathBuf>,
+
     #[command(flatten)]
     reach: ReachArgs,
 
@@ -117,6 +124,7 @@ pub(super) struct ProveJson<'j> {
 
 /// Runs the command.
 pub(crate) fn run(args: &ProveArgs) -> Result<End> {
+    let begin = Instant::now();
     let steps = StepProgress::new("prove", args.quiet);
     steps.begin("load");
     let (original, fused) = (
@@ -158,7 +166,18 @@ pub(crate) fn run(args: &ProveArgs) -> Result<End> {
     } else if let Some(line) = outcome.success().filter(|_| !args.quiet) {
         out::print(&(line + "\n" + &constant_norms::assumed(&constant)))?;
     }
-    outcome.end(args)
+    let end = outcome.end(args)?;
+    if let Some(file) = &args.junit {
+        let message = outcome.message();
+        let case = JunitCase {
+            class: args.original.display().to_string(),
+            name: args.fused.display().to_string(),
+            time: begin.elapsed(),
+            failure: (end != End::Done).then_some((end.name(), &message)),
+        };
+        junit::write(file, &case)?;
+    }
+    Ok(end)
 }
 
 impl ProveArgs {
@@ -237,6 +256,25 @@ impl ProveOutcome {
         }
     }
 
+    /// The verdict in a sentence about the second model.
+    fn message(&self) -> String {
+        if let Some(line) = self.success() {
+            return line;
+        }
+        match self {
+            Self::Judged(judgement) => verdicts::failure(judgement),
+            Self::Claim(Proof::Disproved { at, reason, .. }, _) => {
+                let site = self.site().map(|site| format!(" (for the site {site})"));
+                let site = site.unwrap_or_default();
+                format!("computes something else at `{at}`{site}: {reason}")
+            }
+            Self::Claim(Proof::Undecided { reason }, _) => {
+                format!("it could not be decided: {reason}")
+            }
+            Self::Claim(_, _) => String::new(),
+        }
+    }
+
     /// The exit code. Prints an error if the models differ or the verdict is undecided.
     fn end(&self, args: &ProveArgs) -> Result<End> {
         let fused = args.fused.display();
@@ -246,15 +284,11 @@ impl ProveOutcome {
             Self::Claim(Proof::Invalid { at, reason }, _) => {
                 bail!("{fused} is no valid model, at `{at}`: {reason}")
             }
-            Self::Claim(Proof::Disproved { at, reason, .. }, _) => {
-                let site = self.site().map(|site| format!(" (for the site {site})"));
-                let site = site.unwrap_or_default();
-                let line = format!("{fused} computes something else at `{at}`{site}: {reason}");
-                (End::Differs, line)
+            Self::Claim(Proof::Disproved { .. }, _) => {
+                (End::Differs, format!("{fused} {}", self.message()))
             }
-            Self::Claim(Proof::Undecided { reason }, _) => {
-                let line = format!("{fused}: it could not be decided: {reason}");
-                (End::Unverified, line)
+            Self::Claim(Proof::Undecided { .. }, _) => {
+                (End::Unverified, format!("{fused}: {}", self.message()))
             }
         };
         out::complain("error", &line);

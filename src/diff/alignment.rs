@@ -128,6 +128,7 @@ impl<'a, 'm> Alignment<'a, 'm> {
                 pairs.push(NodePair {
                     first: first.graph.name(node).to_owned(),
                     second: second.graph.name(other).to_owned(),
+                    kept: self.is_kept(0, node),
                 });
             }
         }

@@ -59,6 +59,8 @@ pub(crate) struct NodePair {
     pub first: String,
     /// The name of the node of the second model.
     pub second: String,
+    /// Whether both models have a node with this operator, these operands and results.
+    pub kept: bool,
 }
 
 /// Nodes of the first model that became nodes of the second one.

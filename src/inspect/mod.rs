@@ -19,7 +19,7 @@ use crate::report::{
     Outline, OutlinePart, OutlineSite, OutlineValue, ReportedRefusal, ReportedTensor, SiteState,
     counted, outline_html,
 };
-use rows::rows;
+use rows::{Pairing, rows};
 use side::GraphSide;
 
 /// The page of a model under a name, as `unfold inspect --html` writes it: the graph before and after, and each site with
@@ -38,8 +38,46 @@ use side::GraphSide;
 /// # Errors
 /// If one of the two models is invalid.
 pub fn model_page(name: &str, model: &Model, fused: &Fused) -> Result<String> {
-    let outline = outline(name, model, fused)?;
-    outline_html(&outline).map_err(|error| Error::Defect {
+    page(model, &outline(name, model, fused)?)
+}
+
+/// A node of the second model that computes the value of a node of the first one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PairedNodes<'p> {
+    /// The name of the node of the first model.
+    pub first: &'p str,
+    /// The name of the node of the second model.
+    pub second: &'p str,
+    /// Whether both have the same operator and operands.
+    pub kept: bool,
+}
+
+/// The page of two models with these pairs of nodes, under a name: both graphs side by side.
+///
+/// # Errors
+/// If one of the two models is invalid.
+pub(crate) fn pair_page(name: &str, models: [&Model; 2], pairs: &[PairedNodes]) -> Result<String> {
+    let [before, after] = models.map(GraphSide::new);
+    let sides = [before?, after?];
+    let (rows, blocks) = rows(&sides, &Plan::default(), &Pairing::by_value(&sides, pairs));
+    let outline = Outline {
+        command: "diff",
+        model: name.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        file_bytes: models.map(Model::read_bytes),
+        sites: vec![],
+        streams: vec![],
+        tensors: vec![],
+        reasons: BTreeMap::new(),
+        values: values(&sides),
+        rows,
+        blocks,
+    };
+    page(models[0], &outline)
+}
+
+fn page(model: &Model, outline: &Outline) -> Result<String> {
+    outline_html(outline).map_err(|error| Error::Defect {
         file: model.file(),
         at: "the page of the model".into(),
         reason: error.to_string(),
@@ -60,13 +98,14 @@ fn outline(name: &str, model: &Model, fused: &Fused) -> Result<Outline> {
         None => GraphSide::new(models[side]),
     });
     let sides = [before?, after?];
-    let (rows, blocks) = rows(&sides, plan);
+    let (rows, blocks) = rows(&sides, plan, &Pairing::by_name(&sides));
     let refusals = plan
         .sites
         .iter()
         .flat_map(SitePlan::outcomes)
         .flat_map(Outcome::refusals);
     Ok(Outline {
+        command: "inspect",
         model: name.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         file_bytes: [model.read_bytes(), fused.model.file_bytes()],

@@ -2,16 +2,22 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::PairedNodes;
 use super::blocks::{Lead, blocks};
 use super::side::GraphSide;
 use crate::affine::plan::Plan;
 use crate::ir::NodeId;
+use crate::onnx::proto::NodeProto;
 use crate::report::{OutlineBlock, OutlineRow, RowChange};
 
 /// The operators before and after in a common order, and their blocks.
-pub(super) fn rows(sides: &[GraphSide; 2], plan: &Plan) -> (Vec<OutlineRow>, Vec<OutlineBlock>) {
+pub(super) fn rows(
+    sides: &[GraphSide; 2],
+    plan: &Plan,
+    pairing: &Pairing,
+) -> (Vec<OutlineRow>, Vec<OutlineBlock>) {
     let [before, after] = sides;
-    let old_by_new = pairs(before, after);
+    let old_by_new = &pairing.old_by_new;
     let new_by_old: HashMap<NodeId, NodeId> =
         old_by_new.iter().map(|(&new, &old)| (old, new)).collect();
     // A new operator is placed after the operator that precedes it in the result.
@@ -23,7 +29,7 @@ pub(super) fn rows(sides: &[GraphSide; 2], plan: &Plan) -> (Vec<OutlineRow>, Vec
             None => new.entry(last).or_default().push(node),
         }
     }
-    let mut rows = Rows::new(sides, plan);
+    let mut rows = Rows::new(sides, plan, pairing);
     for &node in new.get(&None).into_iter().flatten() {
         rows.add_new(node);
     }
@@ -36,6 +42,44 @@ pub(super) fn rows(sides: &[GraphSide; 2], plan: &Plan) -> (Vec<OutlineRow>, Vec
     (rows.rows, blocks(&rows.leads))
 }
 
+/// The operators after, each with its counterpart before.
+pub(super) struct Pairing {
+    old_by_new: HashMap<NodeId, NodeId>,
+    /// The operators before that are kept. `None` if names decide.
+    kept: Option<HashSet<NodeId>>,
+}
+
+impl Pairing {
+    /// Pairs operators of the same name, or else with the same output.
+    pub(super) fn by_name(sides: &[GraphSide; 2]) -> Self {
+        Self {
+            old_by_new: pairs(&sides[0], &sides[1]),
+            kept: None,
+        }
+    }
+
+    /// Pairs the operators of given pairs. Only the first pair with an operator counts.
+    pub(super) fn by_value(sides: &[GraphSide; 2], pairs: &[PairedNodes]) -> Self {
+        let [before, after] = sides.each_ref().map(names);
+        let (mut old_by_new, mut kept) = (HashMap::new(), HashSet::new());
+        for pair in pairs {
+            let nodes = [before.get(pair.first), after.get(pair.second)];
+            if let [Some(&Some(old)), Some(&Some(new))] = nodes
+                && !old_by_new.contains_key(&new)
+            {
+                old_by_new.insert(new, old);
+                if pair.kept {
+                    kept.insert(old);
+                }
+            }
+        }
+        Self {
+            old_by_new,
+            kept: Some(kept),
+        }
+    }
+}
+
 /// The rows while they are collected.
 struct Rows<'s> {
     before: &'s GraphSide<'s>,
@@ -44,12 +88,13 @@ struct Rows<'s> {
     sites: HashMap<&'s str, Vec<usize>>,
     /// The names of new tensors.
     tensors: HashSet<&'s str>,
+    kept: Option<&'s HashSet<NodeId>>,
     rows: Vec<OutlineRow>,
     leads: Vec<Lead>,
 }
 
 impl<'s> Rows<'s> {
-    fn new([before, after]: &'s [GraphSide<'s>; 2], plan: &'s Plan) -> Self {
+    fn new([before, after]: &'s [GraphSide<'s>; 2], plan: &'s Plan, pairing: &'s Pairing) -> Self {
         let mut sites: HashMap<&str, Vec<usize>> = HashMap::new();
         for (place, site) in plan.sites.iter().enumerate() {
             for node in &site.nodes {
@@ -62,6 +107,7 @@ impl<'s> Rows<'s> {
             after,
             sites,
             tensors: tensors.collect(),
+            kept: pairing.kept.as_ref(),
             rows: vec![],
             leads: vec![],
         }
@@ -70,9 +116,11 @@ impl<'s> Rows<'s> {
     /// Adds a row for an operator before, with its counterpart after.
     fn add_old(&mut self, old: NodeId, new: Option<NodeId>) {
         let Rows { before, after, .. } = self;
-        let change = match new {
-            Some(new) => change([before, after], [old, new], &self.tensors),
-            None => RowChange::Gone,
+        let change = match (new, self.kept) {
+            (Some(_), Some(kept)) if !kept.contains(&old) => RowChange::Changed,
+            (Some(new), Some(_)) => renaming(before.graph.node(old), after.graph.node(new)),
+            (Some(new), None) => change([before, after], [old, new], &self.tensors),
+            (None, _) => RowChange::Gone,
         };
         let shown = new.filter(|_| change != RowChange::Same);
         let sites = self.sites.get(before.graph.name(old));
@@ -172,7 +220,14 @@ fn change(sides: [&GraphSide; 2], nodes: [NodeId; 2], tensors: &HashSet<&str>) -
         || reads_new
     {
         RowChange::Changed
-    } else if old.input != new.input || old.output != new.output {
+    } else {
+        renaming(old, new)
+    }
+}
+
+/// Whether the names of inputs and outputs are the only change of an operator.
+fn renaming(old: &NodeProto, new: &NodeProto) -> RowChange {
+    if old.input != new.input || old.output != new.output {
         RowChange::Rewired
     } else {
         RowChange::Same

@@ -64,9 +64,9 @@ fn diff_lists_a_rewritten_part_between_equal_values() {
     ]);
     assert_eq!(json["nodes"], counts);
     let pairs = serde_json::json!([
-        {"first": "Add_a", "second": "Gemm_v1"},
-        {"first": "Relu_r", "second": "Relu_v3"},
-        {"first": "Exp_y", "second": "Exp_out"},
+        {"first": "Add_a", "second": "Gemm_v1", "kept": false},
+        {"first": "Relu_r", "second": "Relu_v3", "kept": true},
+        {"first": "Exp_y", "second": "Exp_out", "kept": true},
     ]);
     assert_eq!(json["aligned"], pairs);
     let blocks = json["blocks"].as_array().unwrap();
@@ -74,6 +74,38 @@ fn diff_lists_a_rewritten_part_between_equal_values() {
     assert_eq!(names(&blocks[0], "first"), ["MatMul_m", "Add_a"]);
     assert_eq!(names(&blocks[0], "second"), ["Gemm_v1", "Identity_v2"]);
     assert_eq!(blocks[0]["verdict"], "same");
+}
+
+#[test]
+fn diff_writes_a_page_with_both_graphs_side_by_side() {
+    let other = CHAIN
+        .replace("r = Relu(a)", "s = Identity(a)\n r = Relu(s)")
+        .replace("MatMul(x, w)", "Gemm(x, w)");
+    let (folder, [one, two]) = saved([CHAIN, &other]);
+    let page = folder.path().join("page.html");
+    let run = unfold([&"diff", &one, &two, &"--html", &page]);
+    assert_eq!(run.code, DONE, "{}", run.stderr);
+    assert!(run.stdout.contains("page written to "), "{}", run.stdout);
+    let text = fs::read_to_string(&page).unwrap();
+    let data = text.split("id=\"data\">").nth(1).unwrap();
+    let data = data.split("</script>").next().unwrap();
+    let data: Value = serde_json::from_str(data).unwrap();
+    assert_eq!(data["command"], "diff");
+    let rows = data["rows"].as_array().unwrap().iter();
+    let changes: Vec<[&str; 2]> = rows
+        .map(|row| {
+            let node = row.get("before").unwrap_or(&row["after"]);
+            [&row["change"], &node["operator"]].map(|word| word.as_str().unwrap())
+        })
+        .collect();
+    let expected = [
+        ["changed", "MatMul"],
+        ["same", "Add"],
+        ["new", "Identity"],
+        ["rewired", "Relu"],
+        ["same", "Exp"],
+    ];
+    assert_eq!(changes, expected);
 }
 
 #[test]

@@ -116,6 +116,7 @@ at("about").textContent = `unfold ${data.version}; ${plural(totals[0].before, "o
 at("about").after(...data.streams.map(stream => make("p", {}, stream)));
 at("heads").children[0].textContent = `Before: ${plural(totals[0].before, "operator")}`;
 at("heads").children[1].textContent = `After: ${plural(totals[0].after, "operator")}`;
+at("states").hidden = data.command === "diff";
 at("states").append(...Object.entries(STATES).map(([state, { sign, means }]) => {
   const count = sites.filter(site => site.state === state).length;
   const toggles = ({ currentTarget }) => {

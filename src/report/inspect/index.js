@@ -13,7 +13,13 @@ const STATES = {
   left: { sign: "–", means: "left: nothing of it is to be folded" },
 };
 const WORST = ["refused", "partly", "left", "folded"];
-const CHANGES = {
+const CHANGES = data.command === "diff" ? {
+  same: "Both models have it.",
+  rewired: "Both models have it, with other names for what it reads or makes.",
+  changed: "Each model computes this value in its own way.",
+  gone: "Only the first model has it.",
+  new: "Only the second model has it.",
+} : {
   same: "It is as it was.",
   rewired: "It is as it was, but for the names of what it reads or makes.",
   changed: "It has changed.",

@@ -24,6 +24,8 @@ const SCRIPT: &str = concat!(
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Outline {
+    /// The command that writes the page: `inspect`, or `diff` for any two models.
+    pub command: &'static str,
     /// The name of the model, such as its file.
     pub model: String,
     /// The version of unfold.
@@ -233,7 +235,7 @@ pub(crate) fn outline_html(outline: &Outline) -> serde_json::Result<String> {
          <script>\n{SCRIPT}</script>\n"
     );
     Ok(document(
-        &format!("{} - unfold inspect", outline.model),
+        &format!("{} - unfold {}", outline.model, outline.command),
         STYLE,
         &body,
     ))
@@ -254,6 +256,7 @@ mod tests {
             stored: true,
         };
         let outline = Outline {
+            command: "inspect",
             model: HOSTILE.into(),
             version: "0".into(),
             file_bytes: [1, 1],

@@ -93,7 +93,8 @@ const nodePanel = place => {
 const KEYS = [["↑ ↓", "the row above, below"], ["→ ←", "open, close a block"], ["Enter", "the details of a row"],
   ["n p", "the next, previous site"], ["/", "find"], ["Esc", "back"]];
 const home = () => [
-  make("h2", {}, sites.length ? plural(sites.length, "site") : "No normalizer was found"),
+  make("h2", {}, sites.length ? plural(sites.length, "site")
+    : data.command === "diff" ? "Two models, aligned by value" : "No normalizer was found"),
   make("ul", { id: "sites" }, sites.map(({ name, kind, state }, site) => make("li", { "data-state": state },
     make("span", { class: "state" }, STATES[state].sign), " ", link(name, () => choose({ site })),
     make("span", { class: "faint" }, ` ${kind}`)))),
