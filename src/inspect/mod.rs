@@ -245,8 +245,9 @@ mod tests {
     use crate::onnx::proto::{
         AttributeProto, AttributeType, GraphProto, NodeProto, ValueInfoProto,
     };
+    use crate::onnx::tensor::read_f64;
     use crate::passes::legalize::Target;
-    use crate::report::{OutlineItem, RowChange};
+    use crate::report::{Distribution, OutlineItem, RowChange};
 
     /// The outline of a model in `models/digits`, with the model and the result.
     fn outline_of_digits(name: &str) -> (Outline, Model, Fused) {
@@ -301,9 +302,17 @@ mod tests {
         }
     }
 
+    /// The distribution of an initializer.
+    fn distribution_of(model: &Model, name: &str) -> Option<Distribution> {
+        let mut tensors = model.graph().initializer.iter();
+        let tensor = tensors.find(|tensor| tensor.name() == name).unwrap();
+        let elements = read_f64(tensor, model.externals()).unwrap();
+        Distribution::new(&elements.into_raw_vec_and_offset().0)
+    }
+
     #[test]
     fn folded_site_is_removed_and_its_target_has_a_new_weight() {
-        let (outline, ..) = outline_of_digits("un-dynamo");
+        let (outline, model, fused) = outline_of_digits("un-dynamo");
         let place = outline
             .sites
             .iter()
@@ -347,14 +356,16 @@ mod tests {
             outline.values[0]["val_122"],
             OutlineValue {
                 of: "float[40, 80]".into(),
-                stored: true
+                stored: true,
+                elements: distribution_of(&model, "val_122"),
             }
         );
         assert_eq!(
             outline.values[1][weight],
             OutlineValue {
                 of: "float[40, 80]".into(),
-                stored: true
+                stored: true,
+                elements: distribution_of(&fused.model, weight),
             }
         );
         assert!(outline.blocks.iter().any(|block| block.name == "blocks.0"));

@@ -9,12 +9,16 @@ use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::Model;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{AttributeProto, AttributeType};
-use crate::report::{Class, OutlineNode, OutlineValue};
+use crate::onnx::tensor::{DataType, data_type, read_f64};
+use crate::report::{Class, Distribution, OutlineNode, OutlineValue};
 use crate::shape::facts::Facts;
 
 /// The maximum number of elements or characters of lists and strings in attributes. Longer ones
 /// are cut.
 const LONGEST: usize = 16;
+
+/// The maximum number of elements of a tensor whose distribution is computed.
+const MOST_ELEMENTS: i64 = 1 << 20;
 
 /// A graph with facts about its values.
 pub(super) struct GraphSide<'m> {
@@ -110,11 +114,22 @@ impl<'m> GraphSide<'m> {
                 let facts = OutlineValue {
                     of: self.type_and_shape(value),
                     stored: self.is_stored(value),
+                    elements: self.distribution(value),
                 };
                 values.insert(self.graph.value_name(value).to_owned(), facts);
             }
         }
         values
+    }
+
+    /// The distribution of the elements of an initializer of floats. `None` for larger ones.
+    fn distribution(&self, value: ValueId) -> Option<Distribution> {
+        let tensor = self.graph.initializer(value)?;
+        let count: i64 = tensor.dims.iter().product();
+        let is_float = data_type(tensor).is_ok_and(DataType::is_float);
+        (is_float && count <= MOST_ELEMENTS).then_some(())?;
+        let elements = read_f64(tensor, self.graph.model().externals()).ok()?;
+        Distribution::new(elements.as_slice()?)
     }
 
     /// The type and the extents of a value, such as `float[batch, 65, 40]`.

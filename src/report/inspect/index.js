@@ -7,10 +7,10 @@ const at = id => document.getElementById(id);
 const [tree, panel, main, find] = [at("tree"), at("panel"), document.querySelector("main"), at("find")];
 
 const STATES = {
-  folded: { sign: "✓", means: "folded: all that can be folded of it is" },
-  partly: { sign: "◐", means: "folded in part: something of it went, and something stayed" },
-  refused: { sign: "✕", means: "refused: something stands in the way" },
-  left: { sign: "–", means: "left: nothing of it is to be folded" },
+  folded: { sign: "✓", means: "folded: everything in it that can fold" },
+  partly: { sign: "◐", means: "folded in part: the rest stays, for the reasons below" },
+  refused: { sign: "✕", means: "refused, for the reasons below" },
+  left: { sign: "–", means: "left: there is nothing to fold" },
 };
 const WORST = ["refused", "partly", "left", "folded"];
 const CHANGES = data.command === "diff" ? {
@@ -20,11 +20,11 @@ const CHANGES = data.command === "diff" ? {
   gone: "Only the first model has it.",
   new: "Only the second model has it.",
 } : {
-  same: "It is as it was.",
-  rewired: "It is as it was, but for the names of what it reads or makes.",
-  changed: "It has changed.",
-  gone: "It is gone: only what is folded, constant or there twice needed it.",
-  new: "It is new.",
+  same: "Unchanged.",
+  rewired: "Unchanged, except for the names of its inputs or outputs.",
+  changed: "It has other constants or attributes, or is another operator.",
+  gone: "Removed: only folded, constant or duplicate operators read its result.",
+  new: "New.",
 };
 // The maximum number of sites of a block that are listed, and of rows that are open at the start.
 const CHIPS = 6, FEW = 60;

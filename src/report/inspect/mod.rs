@@ -186,7 +186,7 @@ pub(crate) struct OutlineNode {
 }
 
 /// An input or output of an operator.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct OutlineValue {
     /// The type and the extents, such as `float[batch, 65, 40]`; unknown ones are `?`.
@@ -194,6 +194,50 @@ pub(crate) struct OutlineValue {
     /// Whether it is a constant of the model.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub stored: bool,
+    /// The elements of a constant of floats.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub elements: Option<Distribution>,
+}
+
+/// The distribution of the elements of a tensor.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Distribution {
+    /// The smallest element.
+    pub min: f64,
+    /// The largest element.
+    pub max: f64,
+    /// The mean of all elements.
+    pub mean: f64,
+    /// The number of elements in each of the equal intervals from `min` to `max`.
+    pub counts: Vec<usize>,
+}
+
+impl Distribution {
+    /// The number of intervals.
+    const INTERVALS: usize = 24;
+
+    /// The distribution of these elements. `None` if there are none, or if one is not finite.
+    pub(crate) fn new(elements: &[f64]) -> Option<Self> {
+        let min = elements.iter().copied().fold(f64::INFINITY, f64::min);
+        let max = elements.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = elements.iter().sum();
+        if elements.is_empty() || !sum.is_finite() {
+            return None;
+        }
+        let mut counts = vec![0; Self::INTERVALS];
+        for element in elements {
+            let place = (element - min) / (max - min) * Self::INTERVALS as f64;
+            // Without a range, the quotient is NaN, which becomes 0.
+            counts[(place as usize).min(Self::INTERVALS - 1)] += 1;
+        }
+        Some(Self {
+            min,
+            max,
+            mean: sum / elements.len() as f64,
+            counts,
+        })
+    }
 }
 
 /// A group of related operators.
@@ -250,10 +294,27 @@ mod tests {
         "</script><!--<script>alert(1)</script>\"'&<img src=x onerror=alert(1)>\u{2028}\\";
 
     #[test]
+    fn distribution_counts_elements_in_equal_intervals() {
+        let found = Distribution::new(&[-1.0, 0.0, 1.0, 1.0, 5.0]).unwrap();
+        assert_eq!((found.min, found.max, found.mean), (-1.0, 5.0, 1.2));
+        let counted: Vec<(usize, usize)> = (0..24)
+            .map(|place| (place, found.counts[place]))
+            .filter(|&(_, count)| count > 0)
+            .collect();
+        // An interval has the length 6/24.
+        assert_eq!(counted, [(0, 1), (4, 1), (8, 2), (23, 1)]);
+        let one = Distribution::new(&[2.0, 2.0]).unwrap();
+        assert_eq!((one.min, one.max, one.counts[0]), (2.0, 2.0, 2));
+        assert_eq!(Distribution::new(&[]), None);
+        assert_eq!(Distribution::new(&[1.0, f64::NAN]), None);
+    }
+
+    #[test]
     fn hostile_names_stay_inside_the_json() {
         let value = OutlineValue {
             of: HOSTILE.into(),
             stored: true,
+            elements: None,
         };
         let outline = Outline {
             command: "inspect",

@@ -26,8 +26,22 @@ const prose = text => text.split(/\n(?=\*[A-Z])|\n\n/).map(paragraph => {
   return make("p", {}, ...parts, paragraph.slice(last));
 });
 
+/** Draws the number of elements in each interval as bars. */
+const histogram = ({ min, max, mean, counts }) => {
+  const most = Math.max(...counts);
+  const bars = counts.map(count => make("span", { style: `height: ${Math.ceil((count / most) * 100)}%` }));
+  const digits = number => Number(number.toPrecision(4));
+  return make("span", { class: "distribution" },
+    make("span", { class: "histogram", role: "img", "aria-label": "Distribution of the elements" }, bars),
+    make("span", { class: "faint" }, `${digits(min)} to ${digits(max)}, mean ${digits(mean)}`));
+};
+const elementsOf = (which, name) => {
+  const elements = valueOf(which, name)?.elements;
+  return elements ? histogram(elements) : null;
+};
+
 const tensorElement = ({ name, data_type, shape, formula, inputs, sites: own }) => make("div", { class: "tensor" },
-  make("strong", {}, name), ` ${data_type}[${shape.join(", ")}]`,
+  make("strong", {}, name), ` ${data_type}[${shape.join(", ")}]`, elementsOf(1, name),
   make("pre", { class: "formula" }, formula.split(/(?<=; )/).map(step => make("div", {}, step))),
   terms([inputs.length ? ["from", inputs.map(input => `${input} ${valueOf(0, input)?.of ?? ""}`.trim()).join("; ")] : null,
     own.length ? ["for", listed(own, site => link(site, () => choose({ site: siteNamed.get(site) })))] : null]));
@@ -65,7 +79,8 @@ const sitePanel = place => [bar(), make("h2", {}, sites[place].name),
 const valueElement = which => name => {
   const maker = makers[which].get(name);
   const { of = "", stored } = valueOf(which, name) ?? {};
-  return make("span", {}, maker === undefined ? name : link(name, () => choose({ node: maker })), ` ${of}${stored ? ", stored" : ""}`);
+  return make("span", {}, maker === undefined ? name : link(name, () => choose({ node: maker })),
+    ` ${of}${stored ? ", stored" : ""}`, elementsOf(which, name));
 };
 const nodePanel = place => {
   const row = rows[place];
