@@ -13,6 +13,8 @@ pub(super) struct Alignment<'a, 'm> {
     pub sides: &'a [ComparedModel<'m>; 2],
     /// The pairs of outputs whose values differ.
     pub parted: Vec<[ValueId; 2]>,
+    /// The values that differ first, and count as equal behind.
+    pub assumed: Option<[ValueId; 2]>,
     /// The values that each model computes, stores or has as an input.
     values: [HashSet<Digest>; 2],
     /// The values that each model stores.
@@ -35,6 +37,7 @@ impl<'a, 'm> Alignment<'a, 'm> {
         let mut alignment = Self {
             sides,
             parted: parted_outputs(sides),
+            assumed: None,
             values: [0, 1].map(|side| sides[side].values()),
             stored: [0, 1].map(|side| sides[side].stored()),
             functions: Default::default(),
@@ -44,6 +47,15 @@ impl<'a, 'm> Alignment<'a, 'm> {
             nodes.map(|&node| alignment.function(side, node)).collect()
         });
         alignment
+    }
+
+    /// Marks the values with these names as those that differ first.
+    pub(super) fn assume(&mut self, name: &str, other: &str) {
+        let values = [(0, name), (1, other)];
+        let values = values.map(|(side, name)| self.sides[side].graph.value(name));
+        if let [Some(value), Some(other)] = values {
+            self.assumed = Some([value, other]);
+        }
     }
 
     fn function(&self, side: usize, node: NodeId) -> NodeFunction<'a> {
@@ -73,14 +85,27 @@ impl<'a, 'm> Alignment<'a, 'm> {
         digest.is_some_and(|digest| self.stored[1 - side].contains(&digest))
     }
 
+    /// Whether a node computes the value that differs first.
+    fn is_assumed(&self, side: usize, node: NodeId) -> bool {
+        let mut results = self.sides[side].results(node);
+        let assumed = self.assumed.map(|values| values[side]);
+        assumed.is_some_and(|value| results.any(|own| own == value))
+    }
+
     /// Whether the other model has all results of a node that are read.
     fn is_aligned(&self, side: usize, node: NodeId) -> bool {
+        if self.is_assumed(side, node) {
+            return false;
+        }
         let mut results = self.sides[side].results(node).peekable();
         results.peek().is_some() && results.all(|value| self.is_shared(side, value))
     }
 
     /// Whether the other model has a node with the same operator, operands and results.
     pub(super) fn is_kept(&self, side: usize, node: NodeId) -> bool {
+        if self.is_assumed(side, node) {
+            return false;
+        }
         let function = self.function(side, node);
         let values = function.reads.iter().chain(&function.results);
         values.clone().all(Option::is_some) && self.functions[1 - side].contains(&function)

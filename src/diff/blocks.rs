@@ -54,7 +54,7 @@ fn groups(alignment: &Alignment) -> Vec<Vec<SidedNode>> {
             sets.join((side, node), maker);
         }
     }
-    for outputs in &alignment.parted {
+    for outputs in alignment.parted.iter().chain(&alignment.assumed) {
         if let [Some(first), Some(second)] = producers(alignment, outputs) {
             sets.join(first, second);
         }
@@ -133,7 +133,8 @@ impl<'j> Conditions<'j> {
         for &(side, node) in nodes {
             let own = &alignment.sides[side];
             let graph = &own.graph;
-            let mut parted = alignment.parted.iter().map(|outputs| outputs[side]);
+            let parted = alignment.parted.iter().chain(&alignment.assumed);
+            let mut parted = parted.map(|outputs| outputs[side]);
             is_parted |= parted.any(|output| graph.producer(output).is_some_and(|p| p.0 == node));
             let mut results = own.results(node).map(|value| graph.value_name(value));
             let mut reads = own.reads(node).map(|value| graph.value_name(value));

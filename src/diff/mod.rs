@@ -22,6 +22,7 @@ use blocks::blocks;
 use side::ComparedModel;
 
 pub(crate) use reduce::{DifferingParts, reduce};
+use reduce::{behind_difference, is_open};
 
 /// The difference between two models.
 #[derive(Debug, Serialize)]
@@ -31,7 +32,8 @@ pub(crate) struct ModelDifference {
     pub judgement: Judgement,
     /// The numbers of nodes of the first and the second model. A Constant counts as a tensor, and not as a node.
     pub nodes: [NodeCounts; 2],
-    /// The nodes of the first model whose value the second one computes, each with a node that computes it there.
+    /// The nodes of the first model whose value the second one computes, each with a node that computes it there. The
+    /// values at the first difference count as equal.
     pub aligned: Vec<NodePair>,
     /// The parts in which the models differ, in the order of execution.
     pub blocks: Vec<DiffBlock>,
@@ -126,13 +128,23 @@ pub(crate) fn diff(
     second: &Model,
     options: &ProveOptions,
 ) -> Result<ModelDifference> {
-    let (judgement, values) = judge_with_values(first, second, options);
+    let (judgement, mut values) = judge_with_values(first, second, options);
+    let mut assumed = None;
+    if is_open(&judgement)
+        && let Some(behind) = behind_difference(first, second, options)?
+    {
+        values = behind.values;
+        assumed = Some(behind.names);
+    }
     let [of_first, of_second] = &values.0;
     let sides = [
         ComparedModel::new(first, of_first)?,
         ComparedModel::new(second, of_second)?,
     ];
-    let alignment = Alignment::new(&sides);
+    let mut alignment = Alignment::new(&sides);
+    if let Some([name, other]) = assumed {
+        alignment.assume(&name, &other);
+    }
     Ok(ModelDifference {
         nodes: [0, 1].map(|side| alignment.counts(side)),
         aligned: alignment.pairs(),

@@ -16,7 +16,7 @@ use crate::judge::{
 };
 use crate::onnx::Model;
 use crate::onnx::proto::{TensorProto, ValueInfoProto};
-use crate::prove::ProveOptions;
+use crate::prove::{ProveOptions, ValueDigests};
 use crate::run::{Dims, Engine, Input, fix_shapes, random};
 
 /// The maximum number of candidates for the first difference whose effect on the outputs is examined.
@@ -53,10 +53,6 @@ pub(crate) fn reduce(first: &Model, second: &Model, options: &ProveOptions) -> R
     let models = sized(first, second, &options.dims);
     let [first, second] = &models;
     let (judgement, values) = judge_with_values(first, second, options);
-    let is_open = matches!(
-        judgement,
-        Judgement::Different(_) | Judgement::Undecided { .. }
-    );
     let [of_first, of_second] = &values.0;
     let sides = [
         ComparedModel::new(first, of_first)?,
@@ -65,7 +61,7 @@ pub(crate) fn reduce(first: &Model, second: &Model, options: &ProveOptions) -> R
     let analyses = [Analysis::new(first)?, Analysis::new(second)?];
     let alignment = Alignment::new(&sides);
     let mut parts = None;
-    if is_open && !alignment.parted.is_empty() && !of_first.is_empty() {
+    if is_open(&judgement) && !alignment.parted.is_empty() && !of_first.is_empty() {
         let reducer = Reducer {
             alignment: &alignment,
             analyses: [&analyses[0], &analyses[1]],
@@ -75,9 +71,76 @@ pub(crate) fn reduce(first: &Model, second: &Model, options: &ProveOptions) -> R
             Judgement::Different(witness) => Some(witness),
             _ => None,
         };
-        parts = reducer.parts(&reducer.first_difference(), witness);
+        let (pair, _) = reducer.first_difference();
+        parts = reducer.parts(&pair, witness);
     }
     Ok(Reduction { judgement, parts })
+}
+
+/// Whether there is no proof that both models are the same.
+pub(super) fn is_open(judgement: &Judgement) -> bool {
+    matches!(
+        judgement,
+        Judgement::Different(_) | Judgement::Undecided { .. }
+    )
+}
+
+/// The values behind the first difference of two models.
+pub(super) struct BehindDifference {
+    /// The names of the values that differ first.
+    pub names: [String; 2],
+    /// The values of both models if these two are equal.
+    pub values: ValueDigests,
+}
+
+/// Assumes that the values that differ first are equal, and compares the values behind them, at the sizes of `options`.
+/// `None` if no such pair of values is found.
+///
+/// # Errors
+/// If one of the graphs is invalid.
+pub(super) fn behind_difference(
+    first: &Model,
+    second: &Model,
+    options: &ProveOptions,
+) -> Result<Option<BehindDifference>> {
+    let models = sized(first, second, &options.dims);
+    let [first, second] = &models;
+    let mut values = compared_values(first, second, options);
+    let [of_first, of_second] = &values.0;
+    let sides = [
+        ComparedModel::new(first, of_first)?,
+        ComparedModel::new(second, of_second)?,
+    ];
+    let analyses = [Analysis::new(first)?, Analysis::new(second)?];
+    let alignment = Alignment::new(&sides);
+    if alignment.parted.is_empty() || of_first.is_empty() {
+        return Ok(None);
+    }
+    let reducer = Reducer {
+        alignment: &alignment,
+        analyses: [&analyses[0], &analyses[1]],
+        options,
+    };
+    let (pair, behind) = reducer.first_difference();
+    let Some(mut behind) = behind else {
+        return Ok(None);
+    };
+    let names = [0, 1].map(|side| {
+        let graph = &sides[side].graph;
+        graph.value_name(pair.values[side]).to_owned()
+    });
+    for (side, own) in sides.iter().enumerate() {
+        if let Some(assumed) = behind.0[side].remove(ASSUMED) {
+            values.0[side].insert(names[side].clone(), assumed);
+        }
+        for (name, digest) in behind.0[side].drain() {
+            let value = own.graph.value(&name);
+            if value.is_some_and(|value| !alignment.is_shared(side, value)) {
+                values.0[side].insert(name, digest);
+            }
+        }
+    }
+    Ok(Some(BehindDifference { names, values }))
 }
 
 /// Both models with the extents of their inputs fixed. The second model has the sizes of the first.
@@ -116,16 +179,16 @@ struct Reducer<'r, 'm> {
 
 impl Reducer<'_, '_> {
     /// The pair of values that explains most of the difference: if they are assumed to be equal, the fewest other values
-    /// differ.
-    fn first_difference(&self) -> PartedPair {
-        let mut best: Option<(usize, PartedPair)> = None;
+    /// differ. Also returns the values behind it, if there are any.
+    fn first_difference(&self) -> (PartedPair, Option<ValueDigests>) {
+        let mut best: Option<(usize, PartedPair, ValueDigests)> = None;
         let candidates = candidates(self.alignment, self.analyses);
         for pair in candidates.into_iter().take(EXAMINED) {
-            let Some(left) = self.left_if_equal(&pair) else {
+            let Some((left, values)) = self.left_if_equal(&pair) else {
                 continue;
             };
-            if best.is_none_or(|(fewest, _)| left < fewest) {
-                best = Some((left, pair));
+            if best.as_ref().is_none_or(|(fewest, ..)| left < *fewest) {
+                best = Some((left, pair, values));
             }
             if left == 0 {
                 break;
@@ -135,15 +198,19 @@ impl Reducer<'_, '_> {
             values: self.alignment.parted[0],
             nodes: 0,
         };
-        best.map_or(outputs, |(_, pair)| pair)
+        match best {
+            Some((_, pair, values)) => (pair, Some(values)),
+            None => (outputs, None),
+        }
     }
 
-    /// The number of nodes without a counterpart if these two values are assumed to be equal; 0 if the outputs agree then.
-    fn left_if_equal(&self, pair: &PartedPair) -> Option<usize> {
+    /// The number of nodes without a counterpart if these two values are assumed to be equal, 0 if the outputs agree then,
+    /// and all values.
+    fn left_if_equal(&self, pair: &PartedPair) -> Option<(usize, ValueDigests)> {
         let [first, second] = [0, 1].map(|side| self.assuming(side, pair));
         let (first, second) = (first?, second?);
         if first.graph().output.is_empty() {
-            return Some(0);
+            return Some((0, ValueDigests::default()));
         }
         let values = compared_values(&first, &second, self.options);
         let [of_first, of_second] = &values.0;
@@ -153,9 +220,12 @@ impl Reducer<'_, '_> {
         ];
         let alignment = Alignment::new(&sides);
         if of_first.is_empty() || alignment.parted.is_empty() {
-            return of_first.get(ASSUMED).map(|_| 0);
+            let is_compared = of_first.contains_key(ASSUMED);
+            return is_compared.then_some((0, values));
         }
-        Some([0, 1].map(|side| alignment.counts(side).only).iter().sum())
+        let left = [0, 1].map(|side| alignment.counts(side).only);
+        let left = left.iter().sum();
+        Some((left, values))
     }
 
     /// One of the models, with an input in the place of its value of this pair.

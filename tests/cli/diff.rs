@@ -142,7 +142,13 @@ fn diff_of_different_models_ends_as_prove_does() {
     assert_eq!(run.code, DIFFERS, "{}", run.stderr);
     let json = difference(&run);
     let blocks = json["blocks"].as_array().unwrap();
+    assert_eq!(blocks.len(), 1, "{blocks:#?}");
     assert_eq!(blocks[0]["verdict"], "different");
+    assert_eq!(names(&blocks[0], "first"), ["Add_a"]);
+    assert_eq!(names(&blocks[0], "second"), ["Add_a"]);
+    // Behind the difference, both models are the same.
+    let counts = serde_json::json!({"all": 4, "same": 3, "only": 1, "unread": 0});
+    assert_eq!(json["nodes"], serde_json::json!([counts, counts]));
     assert_eq!(json["aligned"][0]["first"], "MatMul_m");
     assert!(
         run.stderr.contains("computes something else"),
