@@ -62,11 +62,14 @@ impl SlicingArgs {
             (Some(change), Some(goal))
                 if self.require && goal != MemoryGoal::Min && change.is_missed() =>
             {
-                let left = left(change);
-                bail!(
-                    "--memory {goal}: activations take {} at their peak; {left}",
-                    bytes(change.after)
-                )
+                match &change.reason {
+                    Some(reason) => bail!("--memory {goal}: {}", plain(reason)),
+                    None => bail!(
+                        "--memory {goal}: activations take {} at their peak; {}",
+                        bytes(change.after),
+                        left(change)
+                    ),
+                }
             }
             _ => Ok(()),
         }
@@ -101,20 +104,19 @@ pub(super) fn text(change: Option<&MemoryChange>) -> String {
         };
         text += &(plain(&format!("cut into {by}: {of}{}", hidden(cut))) + "\n");
     }
-    let part = if *before == 0 {
-        1.0
-    } else {
-        *after as f64 / *before as f64
-    };
+    if let Some(reason) = reason {
+        text += &(plain(&format!("not cut: {reason}")) + "\n");
+    }
+    if *before == 0 {
+        return text;
+    }
+    let part = *after as f64 / *before as f64;
     let _ = writeln!(
         text,
         "peak of activations {} to {} ({part:.2})",
         bytes(*before),
         bytes(*after)
     );
-    if let Some(reason) = reason {
-        text += &(plain(&format!("not cut: {reason}")) + "\n");
-    }
     if change.is_missed() || change.goal.is_none() {
         text += &(left(change) + "\n");
     }

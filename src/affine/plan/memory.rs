@@ -22,6 +22,9 @@ pub struct MemoryChange {
     /// The reason why nothing in the model is sliced, or why the peak is only a lower bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Whether the peak is only a lower bound, because sizes are unknown.
+    #[serde(skip)]
+    pub(crate) is_lower_bound: bool,
 }
 
 impl MemoryChange {
@@ -40,9 +43,10 @@ impl MemoryChange {
         }
     }
 
-    /// Whether a requested peak is not reached.
+    /// Whether a requested peak is not reached, or not known to be reached.
     pub fn is_missed(&self) -> bool {
-        self.goal.is_some_and(|goal| self.after > goal)
+        self.goal
+            .is_some_and(|goal| self.is_lower_bound || self.after > goal)
     }
 }
 

@@ -73,6 +73,7 @@ pub(crate) fn sliced(
         return (change, vec![]);
     }
     change.reason = unknown_size(analysis, &sizes.plan);
+    change.is_lower_bound = change.reason.is_some();
     if let Some(reason) = change.reason.clone().filter(|_| wanted.memory.is_some()) {
         change.keep_whole(&reason);
         return (change, vec![]);
@@ -91,6 +92,7 @@ pub(crate) fn sliced_by_default(analysis: &Analysis) -> Option<(MemoryChange, Ve
     let mut change = unchanged_peak(&search, &sizes.plan);
     change.before = change.after;
     change.reason = unknown_size(analysis, &sizes.plan);
+    change.is_lower_bound = change.reason.is_some();
     let cuts = search.masked();
     (!cuts.is_empty()).then(|| applied(&search, &cuts, change))
 }
@@ -109,6 +111,7 @@ fn applied(
         before: change.before,
         goal: change.goal,
         reason: change.reason,
+        is_lower_bound: change.is_lower_bound,
         cuts: cuts.iter().map(|cut| reported_cut(analysis, cut)).collect(),
         ..unchanged_peak(search, &after)
     };
@@ -126,7 +129,9 @@ fn has_body(analysis: &Analysis) -> Option<&'static str> {
 /// The reason why the peak of a plan is not known.
 fn unknown_size(analysis: &Analysis, plan: &MemoryPlan) -> Option<String> {
     let name = analysis.graph.value_name(*plan.unknown.first()?);
-    Some(format!("the size of `{name}` is not known"))
+    Some(format!(
+        "the size of `{name}` is not known; `--expect NAME=SIZE` gives that of a dimension"
+    ))
 }
 
 /// The cuts with a given number of parts, and those that the goal needs in addition.

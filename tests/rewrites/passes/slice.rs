@@ -448,6 +448,6 @@ fn peak_of_unknown_extents_is_reported_with_a_reason() {
     let (_, change) = sliced(&model(text), &with_goal(MemoryGoal::Min));
     assert_eq!(
         change.reason.as_deref(),
-        Some("the size of `x` is not known")
+        Some("the size of `x` is not known; `--expect NAME=SIZE` gives that of a dimension")
     );
 }
