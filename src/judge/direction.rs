@@ -10,7 +10,7 @@ use crate::prove::{
 };
 
 /// Two models, and the one whose tensors formulas may replace.
-pub(super) struct Direction<'d> {
+pub(super) struct ComparisonDirection<'d> {
     /// The model over which the formulas are.
     pub base: &'d Model,
     /// The model whose tensors they replace.
@@ -23,7 +23,7 @@ pub(super) struct Direction<'d> {
 }
 
 /// A proof that succeeded.
-pub(super) struct Established {
+pub(super) struct EstablishedFormulas {
     /// The number of points at which both models were evaluated.
     pub points: usize,
     /// A bound on the probability that the models differ.
@@ -32,12 +32,12 @@ pub(super) struct Established {
     pub matched: Vec<Matched>,
 }
 
-impl Direction<'_> {
+impl ComparisonDirection<'_> {
     /// Proves that the models are the same function.
     ///
     /// # Errors
     /// The proof that failed, with formulas for the stored tensors.
-    pub(super) fn proved(&self) -> Result<Established, Proof> {
+    pub(super) fn proved(&self) -> Result<EstablishedFormulas, Proof> {
         let matched = self.matched();
         let has_formulas = !matched.is_empty();
         let (matched, failed) = match self.with_formulas(self.other, matched) {
@@ -55,8 +55,8 @@ impl Direction<'_> {
         Err(failed)
     }
 
-    /// Like [`Direction::proved`], but `None` if there are no formulas.
-    pub(super) fn proved_by_formulas(&self) -> Option<Established> {
+    /// Like [`ComparisonDirection::proved`], but `None` if there are no formulas.
+    pub(super) fn proved_by_formulas(&self) -> Option<EstablishedFormulas> {
         let matched = self.matched();
         if matched.is_empty() {
             return self.with_stored_twins(matched);
@@ -84,7 +84,7 @@ impl Direction<'_> {
 
     /// Proves it with the constants in their places that `other` computes and `base` stores. `None` if there are none, or
     /// if the proof fails.
-    fn with_stored_twins(&self, matched: Vec<Matched>) -> Option<Established> {
+    fn with_stored_twins(&self, matched: Vec<Matched>) -> Option<EstablishedFormulas> {
         let StoredTwins {
             model,
             matched: twins,
@@ -101,7 +101,7 @@ impl Direction<'_> {
         &self,
         other: &Model,
         matched: Vec<Matched>,
-    ) -> Result<Established, (Vec<Matched>, Proof)> {
+    ) -> Result<EstablishedFormulas, (Vec<Matched>, Proof)> {
         let formulas: Vec<Stored> = matched.iter().map(|found| found.stored.clone()).collect();
         let models = [self.base, other];
         let values = RecordedValues::default();
@@ -109,7 +109,7 @@ impl Direction<'_> {
         let proof = same_function_recorded(models, &formulas, self.options, record);
         self.keep(values.take(), matches!(proof, Proof::Proved { .. }));
         match proof {
-            Proof::Proved { points, bound, .. } => Ok(Established {
+            Proof::Proved { points, bound, .. } => Ok(EstablishedFormulas {
                 points,
                 bound,
                 matched,

@@ -22,7 +22,7 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 
-use self::direction::{Direction, Established};
+use self::direction::{ComparisonDirection, EstablishedFormulas};
 use self::match_tensors::Matched;
 use crate::onnx::Model;
 use crate::prove::{Proof, ProveOptions, RecordedValues, ValueDigests};
@@ -174,13 +174,13 @@ impl Judge<'_> {
     }
 
     /// The models as they are, or with exchanged roles.
-    fn direction(&self, is_exchanged: bool) -> Direction<'_> {
+    fn direction(&self, is_exchanged: bool) -> ComparisonDirection<'_> {
         let [base, other] = if is_exchanged {
             [&self.second, &self.first]
         } else {
             [&self.first, &self.second]
         };
-        Direction {
+        ComparisonDirection {
             base,
             other,
             is_exchanged,
@@ -190,8 +190,8 @@ impl Judge<'_> {
     }
 
     /// The verdict after a proof succeeded, with formulas for tensors of one of the models.
-    fn proved(&self, established: Established, is_of_first: bool) -> Judgement {
-        let Established {
+    fn proved(&self, established: EstablishedFormulas, is_of_first: bool) -> Judgement {
+        let EstablishedFormulas {
             points,
             bound,
             matched,

@@ -75,11 +75,15 @@ impl PartTarget {
         let missing = self.behind.len().checked_sub(self.before.len())?;
         let mut places =
             (0..self.behind.len()).filter(|&place| extent(&self.behind[place]).is_none());
-        let is_kept = |place: usize| {
-            let from = place.checked_sub(missing);
-            from.is_some_and(|from| same(&self.before[from], &self.behind[place]))
-        };
-        places.all(is_kept).then(|| self.numbers(1))?
+        places
+            .all(|place| self.is_kept(place, missing))
+            .then(|| self.numbers(1))?
+    }
+
+    /// Whether an extent of the result is that of the operand, which has `missing` axes less.
+    fn is_kept(&self, place: usize, missing: usize) -> bool {
+        let from = place.checked_sub(missing);
+        from.is_some_and(|from| same(&self.before[from], &self.behind[place]))
     }
 
     /// The known extents, with `open` for the others. `None` if an extent is 0.

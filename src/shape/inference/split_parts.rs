@@ -51,18 +51,21 @@ impl Inference {
         let Some(along) = along.filter(|&along| extents.get(along) == Some(&None)) else {
             return fact;
         };
-        let symbol = |part: usize| {
-            self.template
-                .symbols
-                .sym(&format!("part {part} of {lengths}"))
-        };
         extents[along] = if part + 1 < node.output.len() {
-            Some(TDim::from(symbol(part)))
+            Some(self.length_of_part(part, lengths))
         } else {
-            let others: TDim = (0..part).map(|part| TDim::from(symbol(part))).sum();
+            let others: TDim = (0..part)
+                .map(|part| self.length_of_part(part, lengths))
+                .sum();
             whole[along].clone().map(|whole| whole - others)
         };
         fact.with_shape(closed(extents))
+    }
+
+    /// The symbol for the length of a part, by the name of the lengths that the Split reads.
+    fn length_of_part(&self, part: usize, lengths: &str) -> TDim {
+        let name = format!("part {part} of {lengths}");
+        TDim::from(self.template.symbols.sym(&name))
     }
 }
 
