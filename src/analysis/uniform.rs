@@ -5,7 +5,7 @@
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
 use crate::ir::ValueId;
-use crate::onnx::external::Externals;
+use crate::onnx::external_data::Externals;
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::{DataType, data_type, read_f64, read_i64, rounded};
 use crate::recipe::Recipe;

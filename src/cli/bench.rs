@@ -14,9 +14,9 @@ use unfold::zoo;
 
 use super::interrupt::end;
 use super::measure::MeasureArgs;
+use super::option_values::{file, named};
 use super::output_path::page_target;
 use super::storage::ReachArgs;
-use super::values::{file, named};
 use super::{bench_variants, bench_zoo, out};
 use crate::cli::exit_code::End;
 use crate::cli::usage_errors::misused;

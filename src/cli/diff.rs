@@ -14,12 +14,12 @@ use unfold::report::plain;
 use unfold::run::Dims;
 
 use super::inputs::sizes;
+use super::option_values::file;
 use super::out::{self, Paint, Tone};
 use super::output_path::page_target;
 use super::path::JsonPath;
 use super::progress_bar::StepProgress;
 use super::storage::ReachArgs;
-use super::values::file;
 use super::verdicts::{self, Accepted, JudgedModel};
 use crate::cli::exit_code::{EXIT_CODES, End};
 

@@ -27,7 +27,7 @@ use super::next_steps::FusedFile;
 use super::operators;
 use super::out::Paint;
 use super::path::JsonPath;
-use super::scaling::{Samples, ScalingChoice};
+use super::scale_stream::{Samples, ScalingChoice};
 use super::sites::{self, JsonSite};
 use super::size_change::{Growth, Sizes};
 use super::slicing;

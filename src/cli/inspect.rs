@@ -12,6 +12,7 @@ use unfold::provenance::Provenance;
 use unfold::report::plain;
 use unfold::{FuseOptions, Fused, Planned, model_page};
 
+use super::option_values::file;
 use super::out::{self, Paint};
 use super::output_path::page_target;
 use super::path::JsonPath;
@@ -20,7 +21,6 @@ use super::sites::{self, JsonSite};
 use super::storage::ReachArgs;
 use super::streams;
 use super::summary::{self, Summary};
-use super::values::file;
 use crate::cli::exit_code::End;
 
 const EXAMPLES: &str = "\

@@ -13,9 +13,9 @@ use unfold::verify::{Verdict, VerifyOptions, compare};
 
 use super::bench_variants;
 use super::inputs::{known_to_some, read_inputs};
+use super::option_values::from_one;
 use super::progress_bar::StepProgress;
 use super::rounds::{RoundArgs, labelled};
-use super::values::from_one;
 use crate::cli::reexecute::resident;
 use crate::cli::usage_errors::misused;
 

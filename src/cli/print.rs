@@ -6,9 +6,9 @@ use anyhow::Result;
 use unfold::onnx::PrintedElements;
 
 use super::exit_code::End;
+use super::option_values::file;
 use super::out;
 use super::storage::ReachArgs;
-use super::values::file;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -12,11 +12,11 @@ use unfold::report::counted;
 use unfold::run::Dims;
 
 use super::inputs::sizes;
+use super::option_values::file;
 use super::out::{self, Paint};
 use super::output_path::model_target;
 use super::progress_bar::StepProgress;
 use super::storage::ReachArgs;
-use super::values::file;
 use super::verdicts::{self, JudgedModel};
 use crate::cli::exit_code::{EXIT_CODES, End};
 

@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow};
 use unfold::bench::BenchOptions;
 use unfold::run::Dims;
 
-use super::values::{from_one, seconds, threads};
+use super::option_values::{from_one, seconds, threads};
 
 /// The rounds, sizes and threads of a measurement.
 #[derive(Debug, clap::Args)]

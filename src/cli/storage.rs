@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use unfold::error::Result;
 use unfold::onnx::{DataPlace, Model, SaveOptions};
 
-use super::values::folder;
+use super::option_values::folder;
 
 /// The folders in which the weights of a model may be.
 #[derive(Debug, Default, clap::Args)]

@@ -17,6 +17,7 @@ use super::command_line::command;
 use super::exit_code::{EXIT_CODES, End};
 use super::fuse::{Fix, FuseArgs, Task, fuse, to_fix};
 use super::inputs::{known_to_some, read_inputs};
+use super::option_values::{file, from_zero};
 use super::out::{self, Paint};
 use super::output_path::target;
 use super::path::JsonPath;
@@ -25,7 +26,6 @@ use super::rounds::{RoundArgs, labelled};
 use super::storage::ReachArgs;
 use super::tune_report::Tuned;
 use super::usage_errors::misused;
-use super::values::{file, from_zero};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -7,9 +7,9 @@ use anyhow::Result;
 use unfold::report::{bytes, plain};
 use unfold::zoo::{Entry, find};
 
+use super::option_values::file;
 use super::out;
 use super::output_path::model_target;
-use super::values::file;
 use crate::cli::exit_code::End;
 use crate::cli::usage_errors::misused;
 

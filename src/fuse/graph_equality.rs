@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use prost::Message;
 
 use crate::onnx::Model;
-use crate::onnx::external::Externals;
+use crate::onnx::external_data::Externals;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor;
 

@@ -7,7 +7,6 @@ mod first_constants;
 mod graph_equality;
 mod growth_budget;
 mod observe;
-mod only;
 mod options;
 mod pass;
 mod pass_info;
@@ -18,6 +17,7 @@ pub(crate) mod plan_log;
 mod planted_faults;
 mod recompute;
 mod runner;
+mod single_pass;
 mod skip_patterns;
 mod stage;
 mod stats;
@@ -38,9 +38,9 @@ use crate::provenance::{FoldOptions, Provenance};
 use crate::run::fixed;
 
 pub use observe::PassResult;
-pub use only::Pipeline;
 pub use options::{FuseOptions, OnProgress};
 pub use pass_info::{PassInfo, StageInfo};
+pub use single_pass::Pipeline;
 
 /// A model after the pipeline, with the plan.
 pub struct Fused {

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use crate::fuse::only::Pipeline;
 use crate::fuse::pass::Pass;
 use crate::fuse::pipeline::PIPELINE;
+use crate::fuse::single_pass::Pipeline;
 use crate::fuse::stage::{PipelineStage, Repeats};
 
 /// A stage of the pipeline.

@@ -13,7 +13,7 @@ use prost::Message;
 use super::data::{Data, write_at};
 use super::digest::Pending;
 use super::element::DataType;
-use super::external::Span;
+use super::external_data::Span;
 use super::proto::{DataLocation, GraphProto, ModelProto, TensorProto};
 use super::transfer::Transfer;
 use super::walk::{self, Visited};

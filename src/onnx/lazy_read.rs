@@ -9,7 +9,7 @@ use prost::DecodeError;
 use crate::error::Result;
 use crate::onnx::data::{Data, DataFile};
 use crate::onnx::decode::decode;
-use crate::onnx::external::Externals;
+use crate::onnx::external_data::Externals;
 use crate::onnx::proto::{ModelProto, TensorProto};
 use crate::onnx::wire::{self, Counts, Encoded, Flaw};
 use crate::onnx::{element, tensor};

@@ -5,11 +5,11 @@ mod data;
 mod decode;
 pub(crate) mod digest;
 mod element;
-pub(crate) mod external;
+pub(crate) mod external_data;
+mod file_format;
 mod file_layout;
 #[cfg(feature = "prove")]
 mod identical;
-mod identify;
 mod lazy_read;
 mod load;
 mod message_fields;
@@ -40,9 +40,9 @@ pub(crate) use crate::onnx::atomic_write::write_whole;
 pub(crate) use crate::onnx::atomic_write::{destination, halt_saves};
 pub use digest::Digests;
 use digest::{Contents, Pending};
-pub use external::{Externals, Resolver};
+pub use external_data::{Externals, Resolver};
 #[cfg(feature = "cli")]
-pub(crate) use identify::is_model;
+pub(crate) use file_format::is_model;
 
 pub use element::DataType;
 pub use file_layout::MessagePart;

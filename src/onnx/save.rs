@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 
 use super::data::{Data, reserve};
-use super::external::MEMORY;
+use super::external_data::MEMORY;
 use super::file_layout::{Layout, MessagePart, Storage, is_inside};
 use super::load::MAX_MESSAGE;
 use super::proto::TensorProto;

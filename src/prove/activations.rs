@@ -10,7 +10,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::ir::builder::float;
-use crate::onnx::external::Externals;
+use crate::onnx::external_data::Externals;
 use crate::onnx::node::{bodies, bodies_mut, constant_tensor};
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor::{self, DataType};

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use ndarray::{ArcArray, ArrayD, IxDyn};
 
-use crate::onnx::external::Externals;
+use crate::onnx::external_data::Externals;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType, Floats};
 use crate::prove::field;

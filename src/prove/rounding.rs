@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::ir::{Graph, Reader};
 use crate::onnx::Model;
 use crate::onnx::digest::sha256;
-use crate::onnx::external::Data;
+use crate::onnx::external_data::Data;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
 use crate::recipe::{DECIDED, Op, Promise};

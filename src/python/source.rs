@@ -16,7 +16,7 @@ use pyo3::types::PyMemoryView;
 use super::errors::ExternalDataError;
 use crate::error::Result;
 use crate::onnx::Model;
-use crate::onnx::external::{Externals, Resolver};
+use crate::onnx::external_data::{Externals, Resolver};
 use crate::python::python_callbacks::fetched;
 
 /// A model that has not been read yet.

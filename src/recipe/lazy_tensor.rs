@@ -9,7 +9,7 @@ use super::evaluate::{Cutting, PART, Supply, evaluate_from};
 use super::scaled::Scaled;
 use super::{Op, Recipe};
 use crate::hash::HashMap;
-use crate::onnx::external::{Found, Make};
+use crate::onnx::external_data::{Found, Make};
 use crate::onnx::tensor::{DataType, Floats, encode_into};
 use crate::onnx::value_range::ValueRange;
 use crate::refusal::{Reason, Refusal};
@@ -341,7 +341,7 @@ mod tests {
     use ndarray::array;
 
     use super::*;
-    use crate::onnx::external::Externals;
+    use crate::onnx::external_data::Externals;
     use crate::onnx::tensor::{self, encode_f64};
     use crate::recipe::evaluate;
     use crate::recipe::testing::{read, recipes};

@@ -16,7 +16,7 @@ mod origins;
 #[cfg(feature = "tract")]
 mod preconditions;
 #[cfg(feature = "tract")]
-mod random;
+mod random_inputs;
 #[cfg(feature = "tract")]
 mod skeleton;
 #[cfg(feature = "tract")]
@@ -39,7 +39,7 @@ pub(crate) use input::fix_shapes;
 #[cfg(feature = "prove")]
 pub(crate) use input::free;
 #[cfg(feature = "tract")]
-pub use random::random;
+pub use random_inputs::random;
 
 /// A tensor in tract: a type, a shape and elements.
 pub use tract_onnx::prelude::Tensor;

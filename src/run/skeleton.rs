@@ -18,7 +18,7 @@ use tract_onnx::prelude::TractResult;
 use super::failure::{Failure, Stage};
 use super::input::{Input, fix_shapes};
 use crate::error::Error;
-use crate::onnx::external::Externals;
+use crate::onnx::external_data::Externals;
 use crate::onnx::node::bodies;
 use crate::onnx::proto::{
     AttributeProto, DataLocation, GraphProto, ModelProto, StringStringEntryProto, TensorProto,

@@ -14,7 +14,7 @@ use crate::affine::rounding::{Extremes, Rounding, extremes, float, foreseen};
 use crate::analysis::Analysis;
 use crate::hash::{HashMap, map_of};
 use crate::ir::{Graph, ValueId};
-use crate::onnx::external::Data;
+use crate::onnx::external_data::Data;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor;
 use crate::recipe::{Given, Promise, Recipe};

@@ -10,7 +10,7 @@ use ndarray::ArrayD;
 use crate::error::{Error, Result};
 use crate::onnx::data::Data;
 use crate::onnx::element::error;
-use crate::onnx::external::Externals;
+use crate::onnx::external_data::Externals;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{DataType, data, data_type, shape, shaped};
 use crate::onnx::value_range::ValueRange;

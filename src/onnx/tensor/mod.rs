@@ -15,7 +15,7 @@ pub use super::element::data_type;
 use super::element::error;
 pub(crate) use super::element::without_elements;
 pub(crate) use super::element::{byte_size, count, float_type, is_held, shape};
-use super::external::Externals;
+use super::external_data::Externals;
 use super::proto::TensorProto;
 use crate::error::{Error, Result};
 pub(crate) use encode::{append, encode_f64, encode_into, rounded, underflow};

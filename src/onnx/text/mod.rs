@@ -29,7 +29,7 @@ pub use print::PrintedElements;
 use crate::error::{Error, Result};
 use crate::onnx::Model;
 use crate::onnx::element::DataType;
-use crate::onnx::external::Externals;
+use crate::onnx::external_data::Externals;
 use crate::onnx::proto::DataLocation;
 
 impl Model {

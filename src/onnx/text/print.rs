@@ -6,7 +6,7 @@ use super::{is_identifier, is_special_float, is_type_name};
 use crate::error::Result;
 use crate::onnx::Model;
 use crate::onnx::element::DataType;
-use crate::onnx::external::Externals;
+use crate::onnx::external_data::Externals;
 use crate::onnx::proto::{
     AttributeProto, AttributeType, Dim, Dimension, FunctionProto, GraphProto, NodeProto,
     OperatorSetIdProto, StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto,

@@ -15,7 +15,7 @@
 //! at most half of a known extent. A product of queries, keys and values is split first if only the
 //! queries are needed at fewer places.
 
-mod packed_product;
+mod divide_packed_product;
 mod per_sample;
 mod places;
 mod region;
@@ -36,7 +36,7 @@ pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
         let Some(region) = region::region(analysis, &group) else {
             continue;
         };
-        let split = packed_product::split_product(analysis, &region);
+        let split = divide_packed_product::split_product(analysis, &region);
         let Some(replacement) = split.or_else(|| write::moved(analysis, &group, &region)) else {
             continue;
         };

@@ -20,7 +20,7 @@ use super::scales::Scales;
 use crate::affine::recognize::batch_invariant::Alike;
 use crate::analysis::Analysis;
 use crate::ir::{Graph, NodeId, ValueId};
-use crate::onnx::external::Externals;
+use crate::onnx::external_data::Externals;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{FunctionProto, NodeProto, TensorProto};
 use crate::onnx::tensor::{self, DataType};

@@ -4,7 +4,7 @@ use ndarray::{ArcArray, ArrayD, Axis, IxDyn};
 
 use super::{Call, NotEvaluated, OpResult, axes};
 use crate::ir::axes::permutation;
-use crate::onnx::external::Externals;
+use crate::onnx::external_data::Externals;
 use crate::onnx::operator::input_at;
 use crate::prove::field_value::{FieldValue, either, of_tensor, slice};
 use crate::recipe::broadcast;

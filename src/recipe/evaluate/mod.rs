@@ -2,18 +2,18 @@
 //! results on every machine.
 
 mod cut;
+mod in_parts;
 mod kernels;
 mod operation;
-mod streamed;
 
 use std::ops::Range;
 
 use ndarray::{ArrayD, Axis};
 
 pub(super) use self::cut::Cutting;
+use self::in_parts::Streamed;
 pub(super) use self::operation::compute;
 use self::operation::{Array, row_major, vanishes};
-use self::streamed::Streamed;
 use super::{Op, Operation, Recipe};
 use crate::hash::HashMap;
 use crate::onnx::tensor::{DataType, Floats};

@@ -4,9 +4,9 @@
 //! order, BatchNormalization with fixed statistics, and sums of such branches over one value, such
 //! as `BN(x) + α·x`.
 
+mod name_words;
 mod search;
 mod step;
-mod words;
 
 use crate::affine::Affine;
 use crate::affine::recognize::{Family, KINDS, Kind, NORM, Part, Site, View};

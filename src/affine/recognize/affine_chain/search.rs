@@ -2,8 +2,8 @@
 
 use crate::affine::Affine;
 use crate::affine::recognize::affine_chain::Chain;
+use crate::affine::recognize::affine_chain::name_words::Words;
 use crate::affine::recognize::affine_chain::step::step;
-use crate::affine::recognize::affine_chain::words::Words;
 use crate::affine::recognize::narrowing::Narrowing;
 use crate::analysis::Analysis;
 use crate::analysis::constants::Constants;
