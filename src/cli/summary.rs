@@ -110,71 +110,70 @@ impl Summary {
 }
 
 /// The changes outside of sites, with a line for each kind; empty without changes.
-pub(super) fn tidied(
-    Tidy {
-        raised,
-        constants,
-        duplicates,
-        biased,
-        selected,
-        untold,
-        attentions,
-        attentions_kept,
-        kept,
-    }: &Tidy,
-) -> String {
+pub(super) fn tidied(tidy: &Tidy) -> String {
     let mut lines = String::new();
-    if let Some(OpsetUpgrade { from, to }) = raised {
+    if let Some(OpsetUpgrade { from, to }) = tidy.raised {
         lines += &format!("operator set {from} raised to {to}, which has HardSwish\n");
     }
-    for (count, thing, change, pass) in [
-        (
-            *constants,
-            "operator",
-            "with a constant result stored as constants",
-            "constant",
-        ),
-        (*duplicates, "duplicate operator", "removed", "duplicate"),
-        (
-            *biased,
-            "operator",
-            "in the form of the target, such as Gemm",
-            "biased",
-        ),
-        (
-            *selected,
-            "selection",
-            "moved forward, so that less is computed",
-            "demand",
-        ),
-        (
-            *untold,
-            "value",
-            "inside the model whose open shape is no longer declared",
-            "untold",
-        ),
-        (
-            *attentions,
-            "attention",
-            "as MultiHeadAttention of onnxruntime",
-            "legalize-attention",
-        ),
-    ] {
+    for (count, thing, change, pass) in changes(tidy) {
         if count > 0 {
             lines += &format!("{} {change} (--skip {pass})\n", counted(count, thing));
         }
     }
-    for (reason, &count) in attentions_kept {
+    for (reason, &count) in &tidy.attentions_kept {
         lines += &format!("{} as it was: {reason}\n", counted(count, "attention"));
     }
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    kept.iter()
+    tidy.kept
+        .iter()
         .for_each(|refusal| *counts.entry(refusal.reason.name()).or_default() += 1);
     for (reason, count) in counts {
         let constants = counted(count, "constant");
         lines += &format!("{constants} computed in each run: {reason}\n");
     }
     lines
+}
+
+/// The changes by kind: the number, the changed things, the change, and the name for `--skip`.
+fn changes(tidy: &Tidy) -> [(usize, &'static str, &'static str, &'static str); 6] {
+    [
+        (
+            tidy.constants,
+            "operator",
+            "with a constant result stored as constants",
+            "constant",
+        ),
+        (
+            tidy.duplicates,
+            "duplicate operator",
+            "removed",
+            "duplicate",
+        ),
+        (
+            tidy.biased,
+            "operator",
+            "in the form of the target, such as Gemm",
+            "biased",
+        ),
+        (
+            tidy.selected,
+            "selection",
+            "moved forward, so that less is computed",
+            "demand",
+        ),
+        (
+            tidy.untold,
+            "value",
+            "inside the model whose open shape is no longer declared",
+            "untold",
+        ),
+        (
+            tidy.attentions,
+            "attention",
+            "as MultiHeadAttention of onnxruntime",
+            "legalize-attention",
+        ),
+    ]
 }
 
 /// A line about the bound that stopped the run; empty if none did.

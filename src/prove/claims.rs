@@ -72,16 +72,9 @@ pub(super) fn claims(
         reads_past,
         record,
     } = check;
-    same_interface(original, fused)?;
-    no_redefined_operators([original, fused])?;
     let own = [original, fused].map(validity::own_nodes);
     let stored = original;
-    let (mut original, mut fused) = prepared_pair(original, fused, options)?;
-    same_ends(&original.model, &fused.model)?;
-    original.write_attention_out();
-    if reads_past {
-        original.read_past_activations(&[]);
-    }
+    let (original, mut fused) = comparable_pair(original, fused, options, reads_past)?;
     let analysis = Analysis::new(&original.model).map_err(|error| undecided(error.to_string()))?;
     // Recipes prefix the names of constants in bodies by the region path.
     let [stored_flat, flat] = [stored, &original.model].map(Flat::new);
@@ -127,6 +120,24 @@ pub(super) fn claims(
         tensors: recomputed,
         ..established
     })
+}
+
+/// The prepared models, which must have equal inputs and outputs.
+fn comparable_pair(
+    original: &Model,
+    fused: &Model,
+    options: &ProveOptions,
+    reads_past: bool,
+) -> Result<(Prepared, Prepared), Ended> {
+    same_interface(original, fused)?;
+    no_redefined_operators([original, fused])?;
+    let (mut original, fused) = prepared_pair(original, fused, options)?;
+    same_ends(&original.model, &fused.model)?;
+    original.write_attention_out();
+    if reads_past {
+        original.read_past_activations(&[]);
+    }
+    Ok((original, fused))
 }
 
 /// Refuses models with functions that replace operators.

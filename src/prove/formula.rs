@@ -11,7 +11,7 @@ use super::operators::products::product;
 use super::operators::{Allowance, NotEvaluated, inverses, sum, zip};
 use super::sources::{Sources, is_number};
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
-use crate::recipe::{Op, Recipe};
+use crate::recipe::{Op, Recipe, Windows};
 
 /// Computes a recipe.
 ///
@@ -120,23 +120,32 @@ fn compute(
         (Op::Sum(axis), [a]) => row_major(sum(a, &[*axis], true)),
         (Op::Product, [a, b]) => row_major(product(a, b, allowance)?),
         (Op::Conv(windows), [weight, values]) => {
-            let (&[group, outer, inner, _], &[_, _, _]) = (weight.shape(), values.shape()) else {
-                return Err(NotEvaluated::Uncovered);
-            };
-            let extents = ConvolutionExtents {
-                samples: 1,
-                group,
-                outer,
-                inner,
-            };
-            let sums = convolution(slice(weight), slice(values), extents, windows, allowance)?;
-            let places = windows.output.iter().product();
-            let sums = ArrayD::from_shape_vec(vec![group, outer, places], sums);
-            row_major(sums.map_err(|_| NotEvaluated::Uncovered)?)
+            row_major(convolved(weight, values, windows, allowance)?)
         }
         _ => return Err(NotEvaluated::Uncovered),
     };
     Ok(made)
+}
+
+/// Convolves values `[group, inner, input]` with a weight `[group, outer, inner, taps]`.
+fn convolved(
+    weight: &Elements,
+    values: &Elements,
+    windows: &Windows,
+    allowance: &Allowance,
+) -> Result<ArrayD<u32>, NotEvaluated> {
+    let (&[group, outer, inner, _], &[_, _, _]) = (weight.shape(), values.shape()) else {
+        return Err(NotEvaluated::Uncovered);
+    };
+    let extents = ConvolutionExtents {
+        samples: 1,
+        group,
+        outer,
+        inner,
+    };
+    let sums = convolution(slice(weight), slice(values), extents, windows, allowance)?;
+    let places = windows.output.iter().product();
+    ArrayD::from_shape_vec(vec![group, outer, places], sums).map_err(|_| NotEvaluated::Uncovered)
 }
 
 fn images(value: FieldValue) -> Result<Elements, NotEvaluated> {
