@@ -129,17 +129,23 @@ fn take_folded_in_both(
     [first, second]: [&Model; 2],
     constants: &ComputedConstants,
 ) -> Vec<Matched> {
-    let keys: Vec<CandidateKey> = open.iter().map(Foreign::key).collect();
+    // A tensor that keeps its name is a copy. No fold explains another element in it.
+    let stored = stored_outside(first);
+    let names: HashSet<&str> = stored.iter().map(|&(name, _)| name).collect();
+    let (copies, mut folds): (Vec<Foreign>, Vec<Foreign>) = std::mem::take(open)
+        .into_iter()
+        .partition(|foreign| names.contains(foreign.name.as_str()));
+    let keys: Vec<CandidateKey> = folds.iter().map(Foreign::key).collect();
     let mut candidates = of_stored(first, &keys, constants);
     as_folded_weights(&mut candidates);
-    let mut found = take_matched(open, &candidates, constants);
+    let mut found = take_matched(&mut folds, &candidates, constants);
     let beside = read_beside(second, &found);
-    let (mut biases, others) = std::mem::take(open)
+    let (mut biases, others): (Vec<Foreign>, Vec<Foreign>) = folds
         .into_iter()
         .partition(|foreign| beside.contains(foreign.name.as_str()));
     as_folded_biases(&mut candidates, constants);
     found.extend(take_matched(&mut biases, &candidates, constants));
-    *open = [others, biases].concat();
+    *open = [copies, others, biases].concat();
     found
 }
 
