@@ -22,7 +22,8 @@ pub struct NarrowingCast {
 }
 
 /// Finds narrowing casts that only one model has. For each source and target type, if one model has n
-/// casts more than the other, these are n of its casts. Casts of constants that are read only in formulas are left out, because the formulas round as they do.
+/// casts more than the other, these are n of its casts. Casts of constants that are read only in
+/// formulas are left out, because the formulas round as they do.
 pub(super) fn unpaired(models: [&Model; 2], in_formulas: &HashSet<&str>) -> Vec<NarrowingCast> {
     let [of_first, of_second] = models.map(|model| narrowing(model, in_formulas));
     let mut unpaired = vec![];
