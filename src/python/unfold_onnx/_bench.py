@@ -87,8 +87,8 @@ class BenchReport:
     """A self-contained page."""
 
     @classmethod
-    def of(cls, report: list[str]) -> BenchReport:
-        data, text, markdown, page = report
+    def of(cls, texts: list[str]) -> BenchReport:
+        data, text, markdown, page = texts
         report: Any = json.loads(data)
         settings = tuple(Setting.of(one) for one in report["settings"])
         return cls(settings, report["differs"], text, markdown, page)
