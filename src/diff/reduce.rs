@@ -228,7 +228,7 @@ impl Reducer<'_, '_> {
         Some((left, values))
     }
 
-    /// One of the models, with an input in the place of its value of this pair.
+    /// A copy of one model that reads an input instead of its value of this pair.
     fn assuming(&self, side: usize, pair: &PartedPair) -> Option<Model> {
         let graph = &self.alignment.sides[side].graph;
         let value = pair.values[side];

@@ -10,7 +10,7 @@ use crate::onnx::Model;
 use crate::onnx::tensor;
 use crate::recipe::Op;
 
-/// The second model, with tensors in the place of some computed constants.
+/// A copy of the second model that stores some of its computed constants.
 pub(super) struct StoredTwins {
     /// The second model. Each matched constant is an initializer.
     pub model: Model,
@@ -19,7 +19,7 @@ pub(super) struct StoredTwins {
 }
 
 /// Stores each constant that the second model computes and that a tensor of the first one holds up to rounding. `None`
-/// if there are none.
+/// if no constant matches.
 pub(super) fn stored(first: &Model, second: &Model) -> Option<StoredTwins> {
     let [of_first, of_second] = [Analysis::new(first).ok()?, Analysis::new(second).ok()?];
     let [of_first, of_second] = [&of_first, &of_second].map(ComputedConstants::new);

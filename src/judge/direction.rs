@@ -82,8 +82,8 @@ impl ComparisonDirection<'_> {
         }
     }
 
-    /// Proves it with the constants in their places that `other` computes and `base` stores. `None` if there are none, or
-    /// if the proof fails.
+    /// Proves that the models are the same function, after `other` stores the constants that `base` stores. `None` if no
+    /// constant matches, or if the proof fails.
     fn with_stored_twins(&self, matched: Vec<Matched>) -> Option<EstablishedFormulas> {
         let StoredTwins {
             model,

@@ -173,7 +173,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The models as they are, or with exchanged roles.
+    /// The comparison of the first model with the second one, or the reverse.
     fn direction(&self, is_exchanged: bool) -> ComparisonDirection<'_> {
         let [base, other] = if is_exchanged {
             [&self.second, &self.first]

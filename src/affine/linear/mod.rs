@@ -123,7 +123,7 @@ pub(crate) trait Linear: Rule {
     fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe>;
 }
 
-/// Finds a linear operator by its domain and name.
+/// Looks a linear operator up by its domain and its name.
 pub(crate) fn linear(operator: (&str, &str)) -> Option<&'static dyn Linear> {
     static BY_OPERATOR: LazyLock<HashMap<(&str, &str), &dyn Linear>> =
         LazyLock::new(|| by_operator(LINEAR.iter().copied()));

@@ -42,7 +42,7 @@ struct SplitConvolutions<'a> {
     data_type: DataType,
     /// The weights, of equal shapes.
     weights: Vec<Recipe>,
-    /// The biases; empty if there are none.
+    /// The biases; empty if the convolutions have none.
     biases: Vec<Recipe>,
 }
 

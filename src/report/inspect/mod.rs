@@ -217,7 +217,7 @@ impl Distribution {
     /// The number of intervals.
     const INTERVALS: usize = 24;
 
-    /// The distribution of these elements. `None` if there are none, or if one is not finite.
+    /// Counts these elements. `None` without elements, or if an element is not finite.
     pub(crate) fn new(elements: &[f64]) -> Option<Self> {
         let min = elements.iter().copied().fold(f64::INFINITY, f64::min);
         let max = elements.iter().copied().fold(f64::NEG_INFINITY, f64::max);
