@@ -29,18 +29,29 @@ pub(super) struct PartEnds {
     pub constants: Vec<TensorProto>,
 }
 
+/// Whether a name is that of one of these values.
+fn is_one_of(graph: &Graph, name: &str, values: &HashSet<ValueId>) -> bool {
+    graph
+        .value(name)
+        .is_some_and(|value| values.contains(&value))
+}
+
 /// The part of a model between these ends. Its weights are in memory or in the files of the model.
 pub(super) fn part(graph: &Graph, ends: PartEnds) -> Model {
     let nodes = nodes_between(graph, &ends);
     let names = names(graph, &nodes, &ends);
     let mut read: HashSet<ValueId> = nodes.iter().flat_map(|&node| reads(graph, node)).collect();
     read.extend(&ends.ends);
-    let is_read = |tensor: &&TensorProto| {
-        let value = graph.value(tensor.name());
-        value.is_some_and(|value| read.contains(&value) && !ends.begins.contains(&value))
-    };
-    let stored = graph.proto().initializer.iter().filter(is_read);
-    let mut initializer: Vec<TensorProto> = stored.cloned().collect();
+    for begin in &ends.begins {
+        read.remove(begin);
+    }
+    let mut initializer: Vec<TensorProto> = graph
+        .proto()
+        .initializer
+        .iter()
+        .filter(|tensor| is_one_of(graph, tensor.name(), &read))
+        .cloned()
+        .collect();
     for tensor in &mut initializer {
         rename(&mut tensor.name, &names);
     }

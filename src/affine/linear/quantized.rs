@@ -21,6 +21,50 @@ pub(super) struct MatMulNBits;
 /// GatherBlockQuantized: rows of a quantized table, with one scale for each block along an axis.
 pub(super) struct GatherBlockQuantized;
 
+/// An operator without a bias, which returns codes times scales.
+trait ScaledCodes: Rule {
+    /// The input with the scales.
+    const SCALES: usize;
+
+    /// The scales times factors of the result.
+    ///
+    /// # Errors
+    /// The factors differ between elements that share a scale.
+    fn multiply(&self, at: &At, scales: &Recipe, factors: &Numbers) -> Result<Recipe, Reason>;
+}
+
+impl<T: ScaledCodes> Linear for T {
+    fn slots(&self, at: &At) -> Result<Slots, Reason> {
+        scales_in(at, T::SCALES, None)
+    }
+
+    fn scaled(
+        &self,
+        at: &At,
+        scales: &Recipe,
+        _: Side,
+        factors: &Numbers,
+    ) -> Result<Recipe, Reason> {
+        self.multiply(at, scales, factors)
+    }
+
+    fn contracted(&self, _: &At) -> Result<Vec<usize>, Reason> {
+        Ok(vec![])
+    }
+
+    fn image(&self, _: &At, _: Option<&Recipe>, _: usize, _: &Numbers) -> Result<Recipe, Reason> {
+        Err(Reason::Quantized)
+    }
+
+    fn read_bias(&self, _: &At, _: Recipe) -> Result<Recipe, Reason> {
+        Err(Reason::Quantized)
+    }
+
+    fn write_bias(&self, _: &At, _: &Recipe) -> Option<Recipe> {
+        None
+    }
+}
+
 impl Rule for DequantizeLinear {
     fn ops(&self) -> &'static [&'static str] {
         &["DequantizeLinear", "com.microsoft.DequantizeLinear"]
@@ -65,18 +109,10 @@ impl DequantizeLinear {
     }
 }
 
-impl Linear for DequantizeLinear {
-    fn slots(&self, at: &At) -> Result<Slots, Reason> {
-        scales_in(at, 1, None)
-    }
+impl ScaledCodes for DequantizeLinear {
+    const SCALES: usize = 1;
 
-    fn scaled(
-        &self,
-        at: &At,
-        scales: &Recipe,
-        _: Side,
-        factors: &Numbers,
-    ) -> Result<Recipe, Reason> {
+    fn multiply(&self, at: &At, scales: &Recipe, factors: &Numbers) -> Result<Recipe, Reason> {
         let factors = by_group(factors, &self.groups(at)?)?;
         let shape = match scales.rank() {
             0 | 1 => vec![factors.len(); scales.rank()],
@@ -87,22 +123,6 @@ impl Linear for DequantizeLinear {
                 .to_vec(),
         };
         multiplied(scales, &factors, &shape)
-    }
-
-    fn contracted(&self, _: &At) -> Result<Vec<usize>, Reason> {
-        Ok(vec![])
-    }
-
-    fn image(&self, _: &At, _: Option<&Recipe>, _: usize, _: &Numbers) -> Result<Recipe, Reason> {
-        Err(Reason::Quantized)
-    }
-
-    fn read_bias(&self, _: &At, _: Recipe) -> Result<Recipe, Reason> {
-        Err(Reason::Quantized)
-    }
-
-    fn write_bias(&self, _: &At, _: &Recipe) -> Option<Recipe> {
-        None
     }
 }
 
@@ -272,36 +292,12 @@ impl GatherBlockQuantized {
     }
 }
 
-impl Linear for GatherBlockQuantized {
-    fn slots(&self, at: &At) -> Result<Slots, Reason> {
-        scales_in(at, 2, None)
-    }
+impl ScaledCodes for GatherBlockQuantized {
+    const SCALES: usize = 2;
 
-    fn scaled(
-        &self,
-        at: &At,
-        scales: &Recipe,
-        _: Side,
-        factors: &Numbers,
-    ) -> Result<Recipe, Reason> {
+    fn multiply(&self, at: &At, scales: &Recipe, factors: &Numbers) -> Result<Recipe, Reason> {
         let factors = self.factors(at, factors)?;
         multiplied(scales, &factors, factors.shape())
-    }
-
-    fn contracted(&self, _: &At) -> Result<Vec<usize>, Reason> {
-        Ok(vec![])
-    }
-
-    fn image(&self, _: &At, _: Option<&Recipe>, _: usize, _: &Numbers) -> Result<Recipe, Reason> {
-        Err(Reason::Quantized)
-    }
-
-    fn read_bias(&self, _: &At, _: Recipe) -> Result<Recipe, Reason> {
-        Err(Reason::Quantized)
-    }
-
-    fn write_bias(&self, _: &At, _: &Recipe) -> Option<Recipe> {
-        None
     }
 }
 
