@@ -9,17 +9,14 @@ use serde::Serialize;
 use unfold::diff::{BlockVerdict, DiffBlock, DiffNode, ModelDifference, NodeCounts, diff};
 use unfold::inspect::{PairedNodes, pair_page};
 use unfold::onnx::Model;
-use unfold::prove::ProveOptions;
 use unfold::report::plain;
-use unfold::run::Dims;
 
-use super::inputs::sizes;
+use super::model_pair::ModelPairArgs;
 use super::option_values::file;
 use super::out::{self, Paint, Tone};
 use super::output_path::page_target;
 use super::path::JsonPath;
 use super::progress_bar::StepProgress;
-use super::storage::ReachArgs;
 use super::verdicts::{self, Accepted, JudgedModel};
 use crate::cli::exit_code::{EXIT_CODES, End};
 
@@ -46,25 +43,12 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub(crate) struct DiffArgs {
-    /// The first model
-    #[arg(value_name = "ORIGINAL", value_parser = file())]
-    first: PathBuf,
-
-    /// The other model, such as what the first one was folded or simplified to
-    #[arg(value_name = "OTHER", value_parser = file())]
-    second: PathBuf,
-
-    /// Size of a symbolic dimension. A dimension without a symbol is named by its input and its
-    /// place, such as x:2 (may be repeated)
-    #[arg(long = "dim", value_name = "NAME=SIZE")]
-    dims: Vec<Dims>,
+    #[command(flatten)]
+    models: ModelPairArgs,
 
     /// Verdicts that end with 0, as a proof does: rounding (else 5), casts (else 6)
     #[arg(long, value_name = "VERDICT", value_delimiter = ',')]
     accept: Vec<Accepted>,
-
-    #[command(flatten)]
-    reach: ReachArgs,
 
     /// Prints JSON, with all pairs of nodes
     #[arg(long)]
@@ -93,27 +77,22 @@ pub(crate) fn run(args: &DiffArgs) -> Result<End> {
     args.html.as_deref().map_or(Ok(()), page_target)?;
     let steps = StepProgress::new("diff", args.quiet);
     steps.begin("load");
-    let first = args.reach.open(&args.first)?;
-    let second = args.reach.open(&args.second)?;
-    let options = ProveOptions {
-        dims: sizes(&args.dims, &first)?,
-        ..ProveOptions::default()
-    };
+    let ([first, second], options) = args.models.load()?;
     steps.begin("prove");
     let difference = diff(&first, &second, &options)?;
     drop(steps);
     if let Some(page) = &args.html {
         write_page(
             page,
-            [&args.first, &args.second],
+            [&args.models.first, &args.models.second],
             [&first, &second],
             &difference,
         )?;
     }
     let mut text = match args.json {
         true => out::json(&DiffJson {
-            first: JsonPath(&args.first),
-            second: JsonPath(&args.second),
+            first: JsonPath(&args.models.first),
+            second: JsonPath(&args.models.second),
             difference: &difference,
         })?,
         false => text(&difference, Paint::stdout()),
@@ -123,7 +102,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<End> {
     }
     out::print(&text)?;
     let judged = JudgedModel {
-        path: &args.second,
+        path: &args.models.second,
         accept: &args.accept,
         witness: None,
         advice: "`unfold prove --witness FILE.npz` saves the inputs that show it",

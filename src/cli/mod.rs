@@ -25,6 +25,7 @@ mod memory_admission;
 mod merged_norms;
 #[cfg(test)]
 mod messages;
+mod model_pair;
 mod next_steps;
 mod observers;
 mod operators;

@@ -7,16 +7,13 @@ use anyhow::{Context, Result, bail};
 use unfold::diff::{DifferingParts, reduce};
 use unfold::judge::Judgement;
 use unfold::onnx::Model;
-use unfold::prove::ProveOptions;
 use unfold::report::counted;
-use unfold::run::Dims;
 
-use super::inputs::sizes;
+use super::model_pair::ModelPairArgs;
 use super::option_values::file;
 use super::out::{self, Paint};
 use super::output_path::model_target;
 use super::progress_bar::StepProgress;
-use super::storage::ReachArgs;
 use super::verdicts::{self, JudgedModel};
 use crate::cli::exit_code::{EXIT_CODES, End};
 
@@ -38,25 +35,12 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub(crate) struct ReduceArgs {
-    /// The first model
-    #[arg(value_name = "ORIGINAL", value_parser = file())]
-    first: PathBuf,
-
-    /// The other model, which computes something else
-    #[arg(value_name = "OTHER", value_parser = file())]
-    second: PathBuf,
+    #[command(flatten)]
+    models: ModelPairArgs,
 
     /// The folder for a.onnx, b.onnx and inputs.npz
     #[arg(long, short, value_name = "FOLDER", value_parser = file())]
     output: PathBuf,
-
-    /// Size of a symbolic dimension. A dimension without a symbol is named by its input and its
-    /// place, such as x:2 (may be repeated)
-    #[arg(long = "dim", value_name = "NAME=SIZE")]
-    dims: Vec<Dims>,
-
-    #[command(flatten)]
-    reach: ReachArgs,
 
     /// Prints only errors
     #[arg(long, short)]
@@ -67,12 +51,7 @@ pub(crate) struct ReduceArgs {
 pub(crate) fn run(args: &ReduceArgs) -> Result<End> {
     let steps = StepProgress::new("reduce", args.quiet);
     steps.begin("load");
-    let first = args.reach.open(&args.first)?;
-    let second = args.reach.open(&args.second)?;
-    let options = ProveOptions {
-        dims: sizes(&args.dims, &first)?,
-        ..ProveOptions::default()
-    };
+    let ([first, second], options) = args.models.load()?;
     steps.begin("prove");
     let reduction = reduce(&first, &second, &options)?;
     drop(steps);
@@ -102,7 +81,7 @@ fn nothing_to_reduce(judgement: &Judgement, args: &ReduceArgs) -> Result<End> {
         }
     }
     let judged = JudgedModel {
-        path: &args.second,
+        path: &args.models.second,
         accept: &[],
         witness: None,
         advice: "no smaller part was found",
