@@ -286,10 +286,11 @@ impl Reducer<'_, '_> {
         });
         let [first, second] = models;
         let (first, second) = (first?, second?);
-        let values = self.values_of(&inputs, witness);
+        let dims = witness.map_or(&self.options.dims, |witness| &witness.dims);
+        let values = self.values_of(&inputs, witness, dims);
         let shown = values
             .clone()
-            .and_then(|values| witness_on(&first, &second, values));
+            .and_then(|values| witness_on(&first, &second, values, dims));
         let judgement = match shown {
             Some(witness) => Judgement::Different(witness),
             None => judge(&first, &second, self.options),
@@ -298,7 +299,7 @@ impl Reducer<'_, '_> {
             (Judgement::Different(witness), _) => witness.inputs.clone(),
             (_, Some(values)) => named(&first, values),
             (_, None) => {
-                let inputs = Input::from_model(&first, &Dims::default()).ok()?;
+                let inputs = Input::from_model(&first, dims).ok()?;
                 named(&first, random(&inputs, 0))
             }
         };
@@ -406,8 +407,14 @@ impl Reducer<'_, '_> {
         Some(ends)
     }
 
-    /// The values of the inputs of both parts, which the first model computes. `None` if tract cannot run it.
-    fn values_of(&self, inputs: &[SharedInput], witness: Option<&Witness>) -> Option<Vec<Tensor>> {
+    /// The values of the inputs of both parts, which the first model computes at these sizes. `None` if tract cannot run
+    /// it.
+    fn values_of(
+        &self,
+        inputs: &[SharedInput],
+        witness: Option<&Witness>,
+        dims: &Dims,
+    ) -> Option<Vec<Tensor>> {
         let graph = &self.alignment.sides[0].graph;
         let computed: Vec<ValueId> = inputs
             .iter()
@@ -430,7 +437,7 @@ impl Reducer<'_, '_> {
         let given = match witness {
             Some(witness) => witness.inputs.clone(),
             None => {
-                let free = Input::from_model(graph.model(), &Dims::default()).ok()?;
+                let free = Input::from_model(graph.model(), dims).ok()?;
                 let names = free.iter().map(|input| input.name.clone());
                 names.zip(random(&free, 0)).collect()
             }
@@ -438,7 +445,7 @@ impl Reducer<'_, '_> {
         let made = if computed.is_empty() {
             vec![]
         } else {
-            let engine = Engine::load(&before, &Dims::default()).ok()?;
+            let engine = Engine::load(&before, dims).ok()?;
             let tensors = given.iter().map(|(_, tensor)| tensor.clone());
             engine.run(&tensors.collect::<Vec<_>>()).ok()?
         };

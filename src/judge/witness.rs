@@ -3,6 +3,7 @@
 use tract_onnx::prelude::{DatumType, Tensor};
 
 use crate::onnx::Model;
+use crate::prove::sizes_of_proof;
 use crate::run::{Dims, Engine, random};
 use crate::sensitivity::shaken;
 use crate::verify::{default_tolerance, doubt};
@@ -31,10 +32,21 @@ pub struct Witness {
     /// The inputs by name, in the order of the first model.
     #[serde(skip)]
     pub inputs: Vec<(String, Tensor)>,
+    /// The sizes of the symbolic dimensions of the inputs.
+    #[serde(skip)]
+    pub(crate) dims: Dims,
 }
 
-/// Finds the first witness among random inputs. `None` if no input shows a difference, or tract cannot run a model.
+/// Finds the first witness among random inputs, at the given or default sizes and at those of the proof. `None` if no
+/// input shows a difference, or tract cannot run a model.
 pub(super) fn search(first: &Model, second: &Model, dims: &Dims) -> Option<Witness> {
+    let mut sizes = vec![dims.clone()];
+    sizes.extend(sizes_of_proof([first, second], dims));
+    sizes.iter().find_map(|dims| search_at(first, second, dims))
+}
+
+/// Finds the first witness at these sizes.
+fn search_at(first: &Model, second: &Model, dims: &Dims) -> Option<Witness> {
     let engines = Engines::load(first, second, dims)?;
     for scale in SCALES {
         for seed in 0..SEEDS {
@@ -48,9 +60,15 @@ pub(super) fn search(first: &Model, second: &Model, dims: &Dims) -> Option<Witne
     None
 }
 
-/// The witness that these inputs are, in the order of the first model. `None` if they show no difference.
-pub(crate) fn witness_on(first: &Model, second: &Model, inputs: Vec<Tensor>) -> Option<Witness> {
-    Engines::load(first, second, &Dims::default())?.witness(inputs)
+/// The witness that these inputs are, in the order of the first model and at these sizes. `None` if they show no
+/// difference.
+pub(crate) fn witness_on(
+    first: &Model,
+    second: &Model,
+    inputs: Vec<Tensor>,
+    dims: &Dims,
+) -> Option<Witness> {
+    Engines::load(first, second, dims)?.witness(inputs)
 }
 
 /// Multiplies the elements of a float32 input. Leaves all other inputs unchanged.
@@ -70,6 +88,7 @@ struct Engines {
     /// The first model, with each weight moved by one rounding.
     moved: Engine,
     tolerance: f64,
+    dims: Dims,
 }
 
 impl Engines {
@@ -86,6 +105,7 @@ impl Engines {
             second: second_engine?,
             moved: moved?,
             tolerance: default_tolerance(first),
+            dims: dims.clone(),
         })
     }
 
@@ -111,6 +131,7 @@ impl Engines {
             relative,
             rounding,
             inputs: names.zip(inputs).collect(),
+            dims: self.dims.clone(),
         })
     }
 }

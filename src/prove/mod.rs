@@ -181,6 +181,25 @@ pub(crate) fn same_function_recorded(
     }
 }
 
+/// The assignments of sizes at which two models are compared. In the first two, no size is an extent of a model, and
+/// every symbol has another size in the second one. The last one has lengths of 1, which broadcast. None without open
+/// extents.
+#[cfg(feature = "tract")]
+pub(crate) fn sizes_of_proof([original, other]: [&Model; 2], given: &Dims) -> Vec<Dims> {
+    let search = SizeSearch::new(original, other, given);
+    let Some(first) = search.first().into_iter().next() else {
+        return vec![];
+    };
+    let second = search.second(&first).into_iter().next();
+    let of_one = search.with_lengths_of_one(&first);
+    let mut sizes = vec![first];
+    sizes.extend(second);
+    sizes.push(of_one);
+    sizes.dedup();
+    sizes.retain(|dims| dims != given);
+    sizes
+}
+
 /// Two models, and the sizes at which their claims are proved.
 struct Proving<'p> {
     /// The original and the folded model.

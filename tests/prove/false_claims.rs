@@ -11,7 +11,7 @@ fn is_disproved(proof: &Proof) -> bool {
     matches!(proof, Proof::Disproved { .. })
 }
 
-fn cut_to(axis: i64) -> Model {
+pub(super) fn cut_to(axis: i64) -> Model {
     text::model(&format!(
         "input x B S 8
          weight P 64 8

@@ -5,6 +5,7 @@ use unfold::onnx::Model;
 use unfold::prove::ProveOptions;
 
 use super::common::text;
+use super::false_claims::cut_to;
 
 const CONV: &str = "input x b 3 6 6
      weight w 4 3 3 3
@@ -478,4 +479,21 @@ fn table_that_a_layer_with_relu_computes_is_a_rounded_tensor() {
          w2 = MatMul(r, c)";
     let table = [relu_layer([0.3, -0.4]), relu_layer([1.2, 0.5])].concat();
     assert_only_rounding_is_accepted(nodes, "2 2", &table);
+}
+
+/// `prove-size`: the outputs are equal if the length is the number of channels, which is the default size. At a length of
+/// 1 the sum broadcasts, and at other lengths the second model fails.
+#[test]
+fn witness_has_sizes_at_which_two_extents_differ() {
+    let Judgement::Different(witness) = judged(&cut_to(1), &cut_to(2)) else {
+        panic!("no witness");
+    };
+    let (name, input) = &witness.inputs[0];
+    assert_eq!(name, "x");
+    assert_eq!(input.shape()[1..], [1, 8]);
+    assert!(witness.relative.is_infinite());
+    assert!(matches!(
+        judged(&cut_to(1), &cut_to(1)),
+        Judgement::Same { .. }
+    ));
 }
