@@ -46,6 +46,14 @@ pub const TRIALS: &[Look] = &[
         "five_thousand_operators_open_as_blocks",
         five_thousand_operators_open_as_blocks,
     ),
+    (
+        "drawing_has_a_box_for_each_operator",
+        drawing_has_a_box_for_each_operator,
+    ),
+    (
+        "drawing_of_a_large_block_has_a_box_for_each_inner_block",
+        drawing_of_a_large_block_has_a_box_for_each_inner_block,
+    ),
     ("names_are_never_markup", names_are_never_markup),
 ];
 
@@ -395,6 +403,109 @@ fn centred_streams_are_explained(browser: &Path) {
     let sentence =
         "7 LayerNorms on the stream conv2d: written as RMSNorm, since the stream has no mean";
     assert!(seen.text("stream").starts_with(sentence), "{}", seen.0);
+}
+
+/// The rows of a block with those of its inner blocks.
+fn rows_within(page: &Page, block: usize) -> Vec<&Value> {
+    let items = page.list("blocks")[block]["items"].as_array().unwrap();
+    let rows = items.iter().flat_map(|item| match item["block"].as_u64() {
+        Some(inner) => rows_within(page, inner as usize),
+        None => vec![&page.list("rows")[item["row"].as_u64().unwrap() as usize]],
+    });
+    rows.collect()
+}
+
+/// Steps that draw the block with the title `name`.
+fn draws(name: &str) -> String {
+    format!(
+        r##"
+        one("#unfold").click();
+        const head = all("[data-block]").find(head => head.querySelector(".title").textContent === "{name}");
+        head.click();
+        head.focus();
+        key("d");
+        const boxes = side => [...all("#sheets svg")[side].querySelectorAll(".box")];
+        const centre = box => {{
+          const {{ e, f }} = box.transform.baseVal[0].matrix;
+          return [e, f];
+        }};
+    "##
+    )
+}
+
+fn drawing_has_a_box_for_each_operator(browser: &Path) {
+    let page = digits("un-dynamo", &[]);
+    let steps = draws("blocks.0")
+        + r##"
+        tell("title", one("#drawn").textContent);
+        tell("inputs", [0, 1].map(side => boxes(side).filter(box => box.matches(".input")).map(box => box.textContent)));
+        tell("boxes", [0, 1].map(side => boxes(side).filter(box => !box.matches(".input")).length));
+        tell("gone", boxes(0).filter(box => box.matches(".gone")).length);
+        tell("overlaps", [0, 1].flatMap(side => boxes(side).map(centre).flatMap(([x, y], at, all) =>
+          all.slice(at + 1).filter(other => Math.abs(other[0] - x) < 149 && Math.abs(other[1] - y) < 37))).length);
+        const heights = operator => boxes(1).filter(box => box.querySelector("text").textContent === operator)
+          .map(box => centre(box)[1]);
+        tell("down", Math.max(...heights("Slice")) < Math.min(...heights("Softmax"))
+          && Math.max(...heights("Softmax")) < Math.min(...heights("Gelu")));
+        const width = () => all("#sheets svg")[0].viewBox.baseVal.width, left = () => all("#sheets svg")[0].viewBox.baseVal.x;
+        const [wide, from] = [width(), left()];
+        key("+");
+        tell("zoom", (wide / width()).toFixed(2));
+        key("0");
+        key("ArrowRight");
+        tell("pans", left() > from);
+        boxes(1).find(box => box.querySelector("text").textContent === "Gelu").focus();
+        key("Enter");
+        tell("open", one("#drawing").open);
+        tell("chosen", one("#panel dl dd").textContent);
+    "##;
+    for width in [1200, 375] {
+        let seen = after(browser, &page, How { width, ..DESK }, &steps);
+        let blocks = page.list("blocks").iter();
+        let block = blocks.clone().position(|block| block["name"] == "blocks.0");
+        let rows = rows_within(&page, block.unwrap());
+        let before = rows.iter().filter(|row| !row["before"].is_null()).count();
+        let gone = rows.iter().filter(|row| row["change"] == "gone").count();
+        assert_eq!(seen.text("title"), "blocks.0");
+        assert_eq!(seen.text("inputs"), "addaddbatch×16×40,addaddbatch×16×40");
+        assert_eq!(
+            seen.text("boxes"),
+            format!("{before},{}", rows.len() - gone)
+        );
+        assert_eq!((seen.count("gone"), seen.count("overlaps")), (gone, 0));
+        assert_eq!((seen.text("down"), seen.text("zoom")), ("true", "1.25"));
+        assert_eq!((seen.text("pans"), seen.text("open")), ("true", "false"));
+        assert_eq!(seen.text("chosen"), "Gelu");
+    }
+}
+
+fn drawing_of_a_large_block_has_a_box_for_each_inner_block(browser: &Path) {
+    let page = Page::new("made", &made(50, 100, ""), &[]);
+    let inner = draws("blocks.7.mlp")
+        + r##"tell("boxes", boxes(0).length); tell("layers", new Set(boxes(0).map(box => centre(box)[1])).size);"##;
+    let seen = after(browser, &page, DESK, &inner);
+    // Each operator and the input are below one another.
+    assert_eq!((seen.count("boxes"), seen.count("layers")), (101, 101));
+    let outer = r##"
+        one("#draw").click();
+        one("#outer").click();
+        tell("inner", [...all("#sheets svg")[0].querySelectorAll(".inner")].length);
+        tell("message", one("#too-many").textContent === "" && one("#outer").hidden);
+    "##;
+    let seen = after(browser, &page, DESK, outer);
+    assert_eq!((seen.count("inner"), seen.text("message")), (50, "true"));
+    let flat = Page::new("flat", &made(1, 8000, ""), &[]);
+    let seen = after(
+        browser,
+        &flat,
+        DESK,
+        r##"one("#draw").click(); tell("message", one("#too-many").textContent);"##,
+    );
+    assert!(
+        seen.text("message").starts_with("167 parts are too many"),
+        "{}",
+        seen.0
+    );
 }
 
 fn five_thousand_operators_open_as_blocks(browser: &Path) {

@@ -53,8 +53,14 @@ const next = by => {
   const from = chosen?.site ?? (by > 0 ? -1 : 0);
   choose({ site: (from + by + sites.length) % sites.length }, { focuses: true });
 };
+/** The block of the current row: the block itself if the row is its head. */
+const currentBlock = () => {
+  const { block, row } = current()?.dataset ?? {};
+  return block === undefined ? blockOf[row] ?? 0 : Number(block);
+};
+at("draw").addEventListener("click", () => drawBlock(currentBlock()));
 addEventListener("keydown", event => {
-  if (event.ctrlKey || event.altKey || event.metaKey) return;
+  if (drawing.open || event.ctrlKey || event.altKey || event.metaKey) return;
   const writes = event.target === find;
   if (event.key === "Escape" && (writes || chosen)) {
     if (writes) find.value = filter.text = "";
@@ -72,7 +78,8 @@ addEventListener("keydown", event => {
     event.preventDefault();
     find.focus();
     find.select();
-  } else if (event.key === "n") next(1);
+  } else if (event.key === "d") drawBlock(currentBlock());
+  else if (event.key === "n") next(1);
   else if (event.key === "p") next(-1);
 });
 

@@ -15,6 +15,8 @@ const SCRIPT: &str = concat!(
     include_str!("index.js"),
     include_str!("tree.js"),
     include_str!("panel.js"),
+    include_str!("layout.js"),
+    include_str!("drawing.js"),
     include_str!("actions.js"),
     "})();\n",
 );

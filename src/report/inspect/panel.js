@@ -106,7 +106,7 @@ const nodePanel = place => {
 };
 
 const KEYS = [["↑ ↓", "the row above, below"], ["→ ←", "open, close a block"], ["Enter", "the details of a row"],
-  ["n p", "the next, previous site"], ["/", "find"], ["Esc", "back"]];
+  ["n p", "the next, previous site"], ["d", "draw the block"], ["/", "find"], ["Esc", "back"]];
 const home = () => [
   make("h2", {}, sites.length ? plural(sites.length, "site")
     : data.command === "diff" ? "Two models, aligned by value" : "No normalizer was found"),

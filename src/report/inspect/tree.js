@@ -41,8 +41,9 @@ const chips = block => {
   });
 };
 
-const extents = (which, node) => {
-  const of = valueOf(which, node.outputs[0])?.of ?? "";
+const extents = (which, node) => extentsOf(which, node.outputs[0]);
+const extentsOf = (which, name) => {
+  const of = valueOf(which, name)?.of ?? "";
   return of.slice(of.indexOf("[") + 1, -1).replaceAll(", ", "×");
 };
 
