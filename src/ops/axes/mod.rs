@@ -15,6 +15,9 @@ mod layers;
 mod movement;
 mod normalizers;
 mod products;
+mod rows;
+
+pub(crate) use rows::PlaceAxis;
 
 use crate::analysis::node_view::At;
 use crate::refusal::Reason;

@@ -13,7 +13,7 @@ use crate::analysis::Analysis;
 use crate::ir::regions::region_path;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
-use crate::ops::axes::{AxisRead, reads};
+use crate::ops::axes::{AxisRead, PlaceAxis, reads};
 use crate::shape::facts::same_shape;
 
 /// A constant with more elements is selected from only if it has no other readers.
@@ -24,11 +24,11 @@ pub(super) struct NarrowRegion {
     /// The nodes in topological order.
     pub nodes: Vec<NodeId>,
     /// Inputs of the nodes that are read only at the places, each with the axis of the places.
-    pub slots: BTreeMap<(NodeId, usize), usize>,
+    pub slots: BTreeMap<(NodeId, usize), PlaceAxis>,
     /// Values that are needed only at the places, each with the axis of the places.
-    pub narrow: BTreeMap<ValueId, usize>,
+    pub narrow: BTreeMap<ValueId, PlaceAxis>,
     /// Values that stay whole while nodes of the region read only their places along an axis.
-    pub cuts: BTreeSet<(ValueId, usize)>,
+    pub cuts: BTreeSet<(ValueId, PlaceAxis)>,
     /// The cuts that all samples share, in a selection of one place of each sample. Each with the
     /// rank that it gets where the places of the samples differ.
     pub shared: BTreeMap<ValueId, usize>,
@@ -67,7 +67,7 @@ fn empty(group: &Group) -> NarrowRegion {
     NarrowRegion {
         nodes: vec![],
         slots: BTreeMap::new(),
-        narrow: BTreeMap::from([(group.value, group.axis)]),
+        narrow: BTreeMap::from([(group.value, PlaceAxis::Own(group.axis))]),
         cuts: BTreeSet::new(),
         shared: BTreeMap::new(),
         shapes: vec![],
@@ -140,7 +140,8 @@ impl UpwardSearch<'_> {
         let graph = &self.analysis.graph;
         let mut open = BinaryHeap::new();
         let mut wanted = BTreeSet::new();
-        self.want(self.group.value, self.group.axis, &mut open, &mut wanted);
+        let axis = PlaceAxis::Own(self.group.axis);
+        self.want(self.group.value, axis, &mut open, &mut wanted);
         while let Some((_, node)) = open.pop() {
             let outputs: Vec<ValueId> = graph
                 .outputs(node)
@@ -180,7 +181,7 @@ impl UpwardSearch<'_> {
     fn want(
         &mut self,
         value: ValueId,
-        axis: usize,
+        axis: PlaceAxis,
         open: &mut BinaryHeap<(usize, NodeId)>,
         wanted: &mut BTreeSet<NodeId>,
     ) {
@@ -209,7 +210,7 @@ impl UpwardSearch<'_> {
 
     /// The inputs that a node reads at the places, each with its axis. `None` if the selection
     /// cannot pass the node.
-    fn passed(&mut self, node: NodeId, outputs: &[ValueId]) -> Option<Vec<(usize, usize)>> {
+    fn passed(&mut self, node: NodeId, outputs: &[ValueId]) -> Option<Vec<(usize, PlaceAxis)>> {
         let graph = &self.analysis.graph;
         let is_here = region_path(graph.node(node)) == region_path(graph.node(self.group.first()));
         let is_plain = graph.captures(node).is_empty()
@@ -217,10 +218,10 @@ impl UpwardSearch<'_> {
         if !is_here || !is_plain {
             return None;
         }
-        let mut all: Option<Vec<(usize, usize)>> = None;
+        let mut all: Option<Vec<(usize, PlaceAxis)>> = None;
         for &output in outputs {
             let axis = *self.found.narrow.get(&output)?;
-            if !can_be_written(self.analysis, node, axis) || !self.is_only_narrow(output) {
+            if !can_be_written(self.analysis, node, axis.axis()) || !self.is_only_narrow(output) {
                 return None;
             }
             let (_, slot) = graph.producer(output)?;
@@ -236,7 +237,7 @@ impl UpwardSearch<'_> {
 
     /// With one place of each sample, a node must read each of these inputs at the same sample. An
     /// element-wise operator may also read an input that all samples share, which is recorded.
-    fn keeps_samples(&mut self, node: NodeId, inputs: &[(usize, usize)]) -> Option<()> {
+    fn keeps_samples(&mut self, node: NodeId, inputs: &[(usize, PlaceAxis)]) -> Option<()> {
         if !matches!(self.group.places, PlaceSet::OfSample(_)) {
             return Some(());
         }
@@ -244,7 +245,8 @@ impl UpwardSearch<'_> {
         let is_elementwise = graph.category(node).is_some_and(Category::is_elementwise);
         let read = reads(&at, 0, SAMPLES);
         let mut shared = vec![];
-        for &(slot, _) in inputs {
+        for &(slot, axis) in inputs {
+            matches!(axis, PlaceAxis::Own(_)).then_some(())?;
             match read.get(slot)? {
                 AxisRead::Same(SAMPLES) => {}
                 AxisRead::Absent if is_elementwise => shared.push(graph.input(node, slot)?),
@@ -261,18 +263,25 @@ impl UpwardSearch<'_> {
     }
 
     /// The inputs that vary along an axis of an output, each with that axis in the input.
-    fn operands(&self, node: NodeId, slot: usize, axis: usize) -> Option<Vec<(usize, usize)>> {
-        let graph = &self.analysis.graph;
+    fn operands(
+        &self,
+        node: NodeId,
+        slot: usize,
+        axis: PlaceAxis,
+    ) -> Option<Vec<(usize, PlaceAxis)>> {
+        let (graph, at) = (&self.analysis.graph, self.analysis.at(node));
+        if let Some(regrouped) = axis.before_reshape(&at) {
+            return Some(vec![(0, regrouped)]);
+        }
         let mut found = vec![];
-        for (input, read) in reads(&self.analysis.at(node), slot, axis)
-            .into_iter()
-            .enumerate()
-        {
+        for (input, read) in reads(&at, slot, axis.axis()).into_iter().enumerate() {
             let Some(value) = graph.input(node, input) else {
                 continue;
             };
             match read {
-                AxisRead::Same(along) if self.can_be_cut(value) => found.push((input, along)),
+                AxisRead::Same(along) if self.can_be_cut(value, axis) => {
+                    found.push((input, axis.moved(along)))
+                }
                 AxisRead::All | AxisRead::Absent => {}
                 _ => return None,
             }
@@ -282,10 +291,13 @@ impl UpwardSearch<'_> {
 
     /// Whether places of a value can be taken. A large constant with other readers would be stored
     /// twice.
-    fn can_be_cut(&self, value: ValueId) -> bool {
+    fn can_be_cut(&self, value: ValueId, axis: PlaceAxis) -> bool {
         let constants = &self.analysis.constants;
         if !constants.is_constant(value) {
             return true;
+        }
+        if let PlaceAxis::Rows { .. } = axis {
+            return false;
         }
         let is_small = constants.len(value).is_some_and(|count| count <= SMALL);
         let is_computed = matches!(

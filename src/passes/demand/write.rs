@@ -12,6 +12,7 @@ use crate::analysis::Analysis;
 use crate::ir::axes::axis as counted;
 use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId};
+use crate::ops::axes::PlaceAxis;
 use crate::passes::packed_products::rename;
 use crate::recipe::Recipe;
 use crate::shape::facts::extent;
@@ -25,20 +26,10 @@ pub(super) fn moved(
     let graph = &analysis.graph;
     let mut maker = Maker::new(graph, group.first());
     let index = index(analysis, &group.places, &mut maker)?;
-    let mut names: HashMap<(ValueId, usize), String> = HashMap::new();
-    for &(value, axis) in &region.cuts {
-        let whole = graph.value_name(value);
-        let rank = analysis.facts.rank(value)?;
-        let stored = stored(analysis, &mut maker, value, axis, &group.places);
-        let name = match (stored, region.shared.get(&value)) {
-            (Some(name), _) => name,
-            (None, Some(&to)) => {
-                let aligned = aligned(analysis, &mut maker, value, to)?;
-                spread(&mut maker, &aligned, axis + to - rank, to, &index)
-            }
-            (None, None) => write(&mut maker, whole, (axis, rank), &group.places, &index),
-        };
-        names.insert((value, axis), name);
+    let mut names: HashMap<(ValueId, PlaceAxis), String> = HashMap::new();
+    for &cut in &region.cuts {
+        let name = at_cut(analysis, &mut maker, (group, region), cut, &index)?;
+        names.insert(cut, name);
     }
     let mut made = vec![];
     for &node in &region.nodes {
@@ -50,7 +41,8 @@ pub(super) fn moved(
         let shape = maker.op("Shape", &[graph.value_name(whole)], attributes);
         made.push((shape, graph.value_name(output).to_owned()));
     }
-    let narrow = names.get(&(group.value, group.axis))?.clone();
+    let selected_value = (group.value, PlaceAxis::Own(group.axis));
+    let narrow = names.get(&selected_value)?.clone();
     for selection in &group.selections {
         let name = selected(&mut maker, &narrow, group, selection)?;
         made.push((name, graph.value_name(selection.output).to_owned()));
@@ -59,21 +51,52 @@ pub(super) fn moved(
     for (name, output) in &made {
         nodes.iter_mut().for_each(|node| rename(node, name, output));
     }
-    let mut replaced = region.nodes.clone();
-    replaced.extend(region.shapes.iter().map(|&(node, _)| node));
-    replaced.extend(
-        group
-            .selections
-            .iter()
-            .flat_map(|selection| &selection.nodes),
-    );
-    replaced.sort_unstable();
-    replaced.dedup();
     Some(Replacement {
-        nodes: replaced,
+        nodes: replaced(group, region),
         made: nodes,
         constants,
     })
+}
+
+/// The nodes of a region, of the selections after it, and those that read shapes of its values.
+fn replaced(group: &Group, region: &NarrowRegion) -> Vec<NodeId> {
+    let mut replaced = region.nodes.clone();
+    replaced.extend(region.shapes.iter().map(|&(node, _)| node));
+    let selections = group.selections.iter();
+    replaced.extend(selections.flat_map(|selection| &selection.nodes));
+    replaced.sort_unstable();
+    replaced.dedup();
+    replaced
+}
+
+/// Writes the selection of a value that stays whole. Returns the name of the result. `None` if the
+/// extents after the rows are unknown.
+fn at_cut(
+    analysis: &Analysis,
+    maker: &mut Maker,
+    (group, region): (&Group, &NarrowRegion),
+    (value, axis): (ValueId, PlaceAxis),
+    index: &str,
+) -> Option<String> {
+    let whole = analysis.graph.value_name(value);
+    let rank = analysis.facts.rank(value)?;
+    if let Some(stored) = stored(analysis, maker, value, axis, &group.places) {
+        return Some(stored);
+    }
+    if let Some(&to) = region.shared.get(&value) {
+        let aligned = aligned(analysis, maker, value, to)?;
+        let along = axis.axis() + to - rank;
+        return Some(spread(maker, &aligned, along, to, index));
+    }
+    match axis {
+        PlaceAxis::Own(axis) => Some(write(maker, whole, (axis, rank), &group.places, index)),
+        PlaceAxis::Rows { axis, places } => {
+            let [apart, rows] = row_shapes(analysis, value, axis, places)?;
+            let apart = maker.reshape(whole, &apart);
+            let taken = write(maker, &apart, (axis + 1, rank + 1), &group.places, index);
+            Some(maker.reshape(&taken, &rows))
+        }
+    }
 }
 
 /// Writes the computed index as a list of one place, or as a column with a row for each sample.
@@ -98,9 +121,12 @@ fn stored(
     analysis: &Analysis,
     maker: &mut Maker,
     value: ValueId,
-    axis: usize,
+    axis: PlaceAxis,
     places: &PlaceSet,
 ) -> Option<String> {
+    let PlaceAxis::Own(axis) = axis else {
+        return None;
+    };
     let data_type = analysis.facts.data_type(value).filter(|it| it.is_float())?;
     if !analysis.constants.is_constant(value) || analysis.constants.is_quantized(value) {
         return None;
@@ -147,7 +173,7 @@ fn again(
     region: &NarrowRegion,
     node: NodeId,
     maker: &mut Maker,
-    names: &mut HashMap<(ValueId, usize), String>,
+    names: &mut HashMap<(ValueId, PlaceAxis), String>,
 ) -> Option<()> {
     let graph = &analysis.graph;
     let mut inputs: Vec<String> = vec![];
@@ -183,11 +209,37 @@ fn target(
     let (from, to) = (*region.slots.get(&(node, 0))?, *region.narrow.get(&output)?);
     let mut list = at.ints(1).ok()??;
     // A 0 would copy the number of places from the input.
-    if from != to && list.get(from) == Some(&0) {
-        list[from] = i64::try_from(analysis.facts.extent(output, from)?).ok()?;
+    if from.axis() != to.axis() && list.get(from.axis()) == Some(&0) {
+        list[from.axis()] = i64::try_from(analysis.facts.extent(output, from.axis())?).ok()?;
     }
-    *list.get_mut(to)? = i64::try_from(region.count).ok()?;
+    let extent = list.get_mut(to.axis())?;
+    let count = i64::try_from(region.count).ok()?;
+    match to {
+        PlaceAxis::Own(_) => *extent = count,
+        PlaceAxis::Rows { places, .. } if *extent > 0 => {
+            *extent = *extent / i64::try_from(places).ok()? * count;
+        }
+        PlaceAxis::Rows { .. } => {}
+    }
     Some(maker.ints(&list))
+}
+
+/// The shapes of a value with `[B·T]` rows along an axis: with B and T apart, and with rows again.
+/// `None` if an extent after the rows is unknown.
+fn row_shapes(
+    analysis: &Analysis,
+    value: ValueId,
+    axis: usize,
+    places: usize,
+) -> Option<[Vec<i64>; 2]> {
+    let shape = analysis.facts.shape(value)?;
+    let extents: Option<Vec<usize>> = shape.iter().skip(axis + 1).map(extent).collect();
+    let extents: Vec<i64> = extents?.into_iter().map(|it| it as i64).collect();
+    // A 0 copies the extent of the same axis.
+    let copied = vec![0; axis];
+    let apart = [&copied[..], &[-1, places as i64], &extents].concat();
+    let rows = [&copied[..], &[-1], &extents].concat();
+    Some([apart, rows])
 }
 
 /// Writes the result of one selection, from the places that all selections of the group take.

@@ -12,7 +12,7 @@ use std::ops::Range;
 use crate::analysis::Analysis;
 use crate::ir::axes::axis as counted;
 use crate::ir::{NodeId, Reader, ValueId};
-use crate::ops::axes::{AxisRead, reads};
+use crate::ops::axes::{AxisRead, PlaceAxis, reads};
 use crate::passes::movement::split_before_transpose::squeeze_after;
 
 pub(super) use write::{columns_of, divided, rename};
@@ -90,7 +90,7 @@ impl PackedProduct {
     }
 
     /// Whether a selection along an axis of the whole value passes to the operand of the product.
-    pub(super) fn passes(&self, analysis: &Analysis, along: usize) -> bool {
+    pub(super) fn passes(&self, analysis: &Analysis, along: PlaceAxis) -> bool {
         let mut steps: Vec<(NodeId, usize)> = vec![];
         steps.extend(self.transposes.iter().rev().map(|&node| (node, 0)));
         steps.extend(self.reshape.map(|node| (node, 0)));
@@ -98,10 +98,7 @@ impl PackedProduct {
         steps.push((self.node, 0));
         let mut steps = steps.into_iter();
         let reached = steps.try_fold(along, |along, (node, slot)| {
-            match reads(&analysis.at(node), 0, along).get(slot)? {
-                &AxisRead::Same(axis) => Some(axis),
-                _ => None,
-            }
+            along.in_input(&analysis.at(node), 0, slot)
         });
         reached.is_some()
     }

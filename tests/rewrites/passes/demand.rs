@@ -412,3 +412,90 @@ fn rows_and_columns_that_select_another_sample_stay() {
         assert_eq!(extents(&fused.model, "MatMul", 1), [5], "{lines}");
     }
 }
+
+/// Tokens as rows of one matrix: `x` of this shape becomes rows, `lines` compute `m` from rows `r`, and `y` is `m` of
+/// shape `apart`, of which the head reads the place 0 along axis 1.
+fn of_rows(shape: &str, rows: &str, lines: &str, apart: &str) -> Model {
+    selected(
+        &format!(
+            "input x {shape}\n{WEIGHT}\nweight v 6 6\nscale g 6\nshift c 6\nints rows 2 = {rows}\nints apart 3 = {apart}"
+        ),
+        &format!("r = Reshape(x, rows)\n{lines}\ny = Reshape(m, apart)"),
+        "Gather(y, first) axis=1",
+    )
+}
+
+#[test]
+fn place_of_each_run_of_rows_moves_before_matmul() {
+    let block =
+        "a = MatMul(r, w)\nn = LayerNormalization(a, g, c)\nb = MatMul(n, v)\nm = Add(a, b)";
+    let cases = [
+        ("batch 5 4", "-1 4", "-1 5 6"),
+        ("2 5 4", "10 4", "2 5 6"),
+        ("2 5 4", "-1 4", "2 -1 6"),
+        // Runs of half a sample.
+        ("batch 6 4", "-1 4", "-1 3 6"),
+    ];
+    for (shape, rows, apart) in cases {
+        let fused = fuse_stable(&of_rows(shape, rows, block, apart));
+        assert_eq!(fused.plan.tidy.selected, 1, "{shape}");
+        // The first place of each sample, as rows.
+        let rows = if shape == "2 5 4" { 2 } else { 0 };
+        assert_eq!(extents(&fused.model, "MatMul", 0), [rows; 2], "{shape}");
+    }
+}
+
+#[test]
+fn value_of_rows_with_another_reader_is_cut_into_runs() {
+    let before = model(
+        "input x batch 5 4
+         weight w 4 6
+         weight v 6 6
+         ints rows 2 = -1 4
+         ints apart 3 = -1 5 6
+         ints first = 0
+         r = Reshape(x, rows)
+         a = MatMul(r, w)
+         k = ReduceMax(a) axes=[0] keepdims=0
+         m = MatMul(a, v)
+         y = Reshape(m, apart)
+         s = Gather(y, first) axis=1
+         output s
+         output k",
+    );
+    let fused = fuse_stable(&before);
+    assert_eq!(fused.plan.tidy.selected, 1, "{}", print(&fused.model));
+}
+
+#[test]
+fn rows_stay_if_runs_of_them_are_no_samples() {
+    // The batch is the inner axis of the rows.
+    let inner = of_rows("5 batch 4", "-1 4", "m = MatMul(r, w)", "5 -1 6");
+    // An operator that mixes rows, and a constant for each row.
+    let mixed = of_rows(
+        "batch 5 4",
+        "-1 4",
+        "h = MatMul(r, w)\nm = Softmax(h) axis=0",
+        "-1 5 6",
+    );
+    for before in [inner, mixed] {
+        let fused = unfold::fuse(&before, &options()).unwrap();
+        same(&before, &fused.model, 1e-6);
+        assert_eq!(fused.plan.tidy.selected, 0, "{}", print(&before));
+    }
+    let stored = model(
+        "input x 2 5 4
+         weight w 4 6
+         weight table 10 6
+         ints rows 2 = -1 4
+         ints apart 3 = 2 5 6
+         ints first = 0
+         r = Reshape(x, rows)
+         h = MatMul(r, w)
+         m = Add(h, table)
+         y = Reshape(m, apart)
+         s = Gather(y, first) axis=1
+         output s",
+    );
+    assert_eq!(moved_selections(&stored), 0);
+}
