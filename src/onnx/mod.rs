@@ -3,6 +3,7 @@
 mod atomic_write;
 mod data;
 mod decode;
+pub(crate) mod default_types;
 pub(crate) mod digest;
 mod element;
 pub(crate) mod external_data;

@@ -247,7 +247,7 @@ pub(crate) const RESIZE: &[&str] = &[
 ];
 
 /// The attributes that name an element type.
-pub(crate) const TYPES: [&str; 3] = ["to", "dtype", "output_dtype"];
+pub(crate) const TYPES: [&str; 4] = ["to", "dtype", "output_datatype", "output_dtype"];
 
 /// The operator set that introduced LayerNormalization.
 pub(crate) const LAYER_NORMALIZATION: i64 = 17;

@@ -1,7 +1,7 @@
 //! Replaces a node that tract does not know or misreads by another one, for inference.
 
 use crate::onnx::operator::TYPES;
-use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
+use crate::onnx::proto::{AttributeType, NodeProto};
 use crate::onnx::tensor::DataType;
 
 /// An operator with the same shapes, for operators of runtimes that tract does not know, or of
@@ -40,25 +40,6 @@ pub(crate) fn inputs_of(stand_in: &str) -> usize {
         _ => 2,
     }
 }
-/// Writes the default value of a ConstantOfShape, a float32 zero, which tract would read as
-/// float64.
-pub(crate) fn spell_zero_as_float(node: &mut NodeProto) {
-    if node.op_type() == "ConstantOfShape" && node.attribute.is_empty() {
-        let zero = TensorProto {
-            dims: vec![1],
-            data_type: Some(DataType::Float.code()),
-            raw_data: Some(0_f32.to_le_bytes().to_vec().into()),
-            ..Default::default()
-        };
-        node.attribute.push(AttributeProto {
-            name: Some("value".into()),
-            t: Some(zero.into()),
-            r#type: Some(AttributeType::Tensor as i32),
-            ..Default::default()
-        });
-    }
-}
-
 pub(crate) fn spell_bfloat16_as_float(node: &mut NodeProto) {
     let (bfloat16, float) = (DataType::BFloat16.code(), DataType::Float.code());
     for attribute in &mut node.attribute {

@@ -10,6 +10,7 @@ use crate::ir::builder::{self, int};
 use crate::ir::editor::Editor;
 use crate::ir::names::Names;
 use crate::onnx::Model;
+use crate::onnx::default_types::write_default_type;
 use crate::onnx::node::{bodies, bodies_mut};
 use crate::onnx::operator::TYPES;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
@@ -272,6 +273,7 @@ impl<'r> Rewriter<'r> {
 
     /// Replaces float32 by half in the attributes that give the type of a result.
     fn set_attributes(&self, node: &mut NodeProto, is_mask: bool) {
+        write_default_type(node);
         for attribute in &mut node.attribute {
             let float = i64::from(DataType::Float.code());
             if TYPES.contains(&attribute.name()) && attribute.i == Some(float) {

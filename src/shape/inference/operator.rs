@@ -8,6 +8,7 @@ use tract_onnx::prelude::{DatumType, InferenceFact, TVec, Tensor, TractResult};
 use tract_onnx::tract_hir::infer::{Factoid, InferenceOp, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, TDim};
 
+use crate::onnx::default_types::write_default_type;
 use crate::onnx::node::bodies;
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
@@ -18,9 +19,7 @@ use crate::shape::evaluate::{Evaluated, counted, evaluated};
 use crate::shape::guard::{self, Budget, Cost};
 use crate::shape::inference::{Inference, guarded};
 use crate::shape::rules::Contracted;
-use crate::shape::stand_in::{
-    inputs_of, keeps_attributes, spell_bfloat16_as_float, spell_zero_as_float, stand_in,
-};
+use crate::shape::stand_in::{inputs_of, keeps_attributes, spell_bfloat16_as_float, stand_in};
 use crate::shape::symbolic_division;
 
 impl Inference {
@@ -125,7 +124,7 @@ impl Inference {
         lean.metadata_props.clear();
         lean.device_configurations.clear();
         spell_bfloat16_as_float(&mut lean);
-        spell_zero_as_float(&mut lean);
+        write_default_type(&mut lean);
         let node = pb::NodeProto::decode(lean.encode_to_vec().as_slice()).ok()?;
         guarded(|| builder(&self.context(), &node)).map(|(op, _)| op)
     }

@@ -263,6 +263,36 @@ fn attributes_of_types_become_half() {
     assert_eq!(wide(&beyond), [("ConstantOfShape", WideReason::Range)]);
 }
 
+/// A ConstantOfShape and a window are float32 if no attribute gives their type.
+#[test]
+fn default_types_become_half() {
+    let zeros = in_half(
+        "indices p 2
+         condition c
+         input x 3 4
+         a = ConstantOfShape(p)
+         s = Where(c, x, a)
+         y = Relu(s)
+         output y",
+        EndType::Half,
+    );
+    let value = the(&zeros, "ConstantOfShape").attribute[0].t.clone();
+    let value = value.unwrap();
+    assert_eq!(tensor::data_type(&value).unwrap(), DataType::Float16);
+    assert_eq!(numbers(&zeros, &value), [0.0]);
+    let window = in_half(
+        "indices n
+         input x 3 4
+         w = HannWindow(n)
+         y = Mul(x, w)
+         output y",
+        EndType::Half,
+    );
+    let attribute = &the(&window, "HannWindow").attribute[0];
+    assert_eq!(attribute.name(), "output_datatype");
+    assert_eq!(attribute.i(), i64::from(DataType::Float16.code()));
+}
+
 #[test]
 fn operator_without_a_form_in_half_stays() {
     let text = "opset 13

@@ -1,0 +1,54 @@
+//! Writes the element type that a result has if the attribute for it is left out.
+
+use super::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
+use super::tensor::DataType;
+
+/// The operators whose result is float32 by default, with the attribute that holds the type.
+const FLOAT_BY_DEFAULT: [(&str, &str); 6] = [
+    ("BlackmanWindow", "output_datatype"),
+    ("HammingWindow", "output_datatype"),
+    ("HannWindow", "output_datatype"),
+    ("MelWeightMatrix", "output_datatype"),
+    ("RandomNormal", "dtype"),
+    ("RandomUniform", "dtype"),
+];
+
+/// Writes the type of a node's result if an attribute leaves it out. The type is float32; a ConstantOfShape holds zeros.
+pub(crate) fn write_default_type(node: &mut NodeProto) {
+    let attribute = match node.op() {
+        ("", "ConstantOfShape") => zero(),
+        ("", op) => match FLOAT_BY_DEFAULT.iter().find(|(known, _)| *known == op) {
+            Some((_, name)) => type_attribute(name),
+            None => return,
+        },
+        _ => return,
+    };
+    let mut names = node.attribute.iter().map(AttributeProto::name);
+    if names.all(|name| name != attribute.name()) {
+        node.attribute.push(attribute);
+    }
+}
+
+fn zero() -> AttributeProto {
+    let zero = TensorProto {
+        dims: vec![1],
+        data_type: Some(DataType::Float.code()),
+        raw_data: Some(0_f32.to_le_bytes().to_vec().into()),
+        ..Default::default()
+    };
+    AttributeProto {
+        name: Some("value".into()),
+        t: Some(zero.into()),
+        r#type: Some(AttributeType::Tensor.into()),
+        ..Default::default()
+    }
+}
+
+fn type_attribute(name: &str) -> AttributeProto {
+    AttributeProto {
+        name: Some(name.into()),
+        i: Some(DataType::Float.code().into()),
+        r#type: Some(AttributeType::Int.into()),
+        ..Default::default()
+    }
+}
