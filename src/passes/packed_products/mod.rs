@@ -10,6 +10,7 @@ mod write;
 use std::ops::Range;
 
 use crate::analysis::Analysis;
+use crate::analysis::node_view::At;
 use crate::ir::axes::axis as counted;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::ops::axes::{AxisRead, PlaceAxis, reads};
@@ -36,9 +37,9 @@ pub(super) struct TakenPart {
 /// A product with a constant weight, and the operators between it and the value of which readers
 /// take parts.
 pub(super) struct PackedProduct {
-    /// The MatMul.
+    /// The MatMul, or a Gemm without factors.
     pub node: NodeId,
-    /// The Add of a bias, and the input that is the bias.
+    /// The Add of a bias, or the Gemm, and the input that is the bias.
     pub bias: Option<(NodeId, usize)>,
     /// A Reshape that gives the parts an axis of their own.
     pub reshape: Option<NodeId>,
@@ -84,6 +85,12 @@ impl PackedProduct {
                     let is_own = at.rank(1) == Ok(2) && graph.only_reader(weight).is_some();
                     return is_own.then_some(found);
                 }
+                "Gemm" if found.bias.is_none() && is_plain_gemm(&at) => {
+                    found.node = node;
+                    found.bias = at.input(2).is_ok().then_some((node, 2));
+                    let weight = at.weight(1).ok()?;
+                    return graph.only_reader(weight).is_some().then_some(found);
+                }
                 _ => return None,
             };
         }
@@ -94,7 +101,8 @@ impl PackedProduct {
         let mut steps: Vec<(NodeId, usize)> = vec![];
         steps.extend(self.transposes.iter().rev().map(|&node| (node, 0)));
         steps.extend(self.reshape.map(|node| (node, 0)));
-        steps.extend(self.bias.map(|(node, bias)| (node, 1 - bias)));
+        let add = self.bias.filter(|&(node, _)| node != self.node);
+        steps.extend(add.map(|(node, bias)| (node, 1 - bias)));
         steps.push((self.node, 0));
         let mut steps = steps.into_iter();
         let reached = steps.try_fold(along, |along, (node, slot)| {
@@ -102,6 +110,12 @@ impl PackedProduct {
         });
         reached.is_some()
     }
+}
+
+/// Whether a Gemm multiplies rows by its weight, and only adds its bias.
+fn is_plain_gemm(at: &At) -> bool {
+    let factors = ["alpha", "beta"].map(|name| at.attr_float(name, 1.0));
+    at.flag("transA", false) == Ok(false) && factors.iter().all(|factor| *factor == Ok(1.0))
 }
 
 /// The parts that the readers of a value take, and their common axis. `None` if a reader takes no

@@ -177,7 +177,13 @@ impl GroupWriter<'_> {
         let at = analysis.at(self.product.node);
         let columns = columns(self.layout.factors, places);
         let weight = at.weight(1).ok()?;
-        let recipe = at.constant(1).ok()?.pick(1, columns.iter().copied())?;
+        let stored = at.constant(1).ok()?;
+        let is_gemm = graph.is(self.product.node, "Gemm");
+        let weights = match is_gemm && at.flag("transB", false).ok()? {
+            true => stored.transpose(&[1, 0])?,
+            false => stored,
+        };
+        let recipe = weights.pick(1, columns.iter().copied())?;
         let data_type = analysis.facts.data_type(weight);
         let data_type = data_type.filter(|it| it.is_float())?;
         let replaced = graph.value_name(weight);

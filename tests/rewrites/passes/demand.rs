@@ -499,3 +499,67 @@ fn rows_stay_if_runs_of_them_are_no_samples() {
     );
     assert_eq!(moved_selections(&stored), 0);
 }
+
+/// Attention over five tokens whose rows all layers read, and of which the head reads the first token of each sample.
+/// `product` computes `a` from `n`, with a weight `w` of shape `weight`.
+fn block_of_rows(weight: &str, product: &str) -> Model {
+    model(&format!(
+        "input x batch 5 8
+         scale g 8
+         shift c 8
+         weight w {weight}
+         shift b 24
+         weight o 8 8
+         ints rows 2 = -1 8
+         ints apart 5 = -1 5 3 2 4
+         ints tokens 3 = -1 5 8
+         ints zero = 0
+         ints one = 1
+         ints two = 2
+         r = Reshape(x, rows)
+         n = LayerNormalization(r, g, c)
+         {product}
+         a5 = Reshape(a, apart)
+         t = Transpose(a5) perm=[2,0,3,1,4]
+         q = Gather(t, zero)
+         k = Gather(t, one)
+         v = Gather(t, two)
+         k2 = Transpose(k) perm=[0,1,3,2]
+         l = MatMul(q, k2)
+         p = Softmax(l) axis=-1
+         u = MatMul(p, v)
+         h = Transpose(u) perm=[0,2,1,3]
+         j = Reshape(h, rows)
+         f = MatMul(j, o)
+         y = Add(r, f)
+         z = Reshape(y, tokens)
+         s = Gather(z, zero) axis=1
+         output s"
+    ))
+}
+
+#[test]
+fn class_token_of_rows_needs_one_query_and_all_keys_and_values() {
+    for (weight, product) in [
+        ("8 24", "m = MatMul(n, w)\na = Add(m, b)"),
+        ("8 24", "a = Gemm(n, w, b)"),
+        ("24 8", "a = Gemm(n, w, b) transB=1"),
+    ] {
+        let fused = fuse_stable(&block_of_rows(weight, product));
+        assert_eq!(fused.plan.tidy.selected, 2, "{product}");
+        // One product has the queries of one token, another one the keys and values of all.
+        let stored = &fused.model.graph().initializer;
+        let columns = stored
+            .iter()
+            .filter(|it| it.dims.len() == 2)
+            .map(|it| it.dims[1]);
+        let mut columns: Vec<i64> = columns.collect();
+        columns.sort_unstable();
+        assert_eq!(columns, [8, 8, 16], "{product}");
+    }
+    // A Gemm with a factor stays whole.
+    let text = print(&block_of_rows("8 24", "a = Gemm(n, w, b) alpha=0.5"));
+    let text = text.replace("LayerNormalization(r, g, c)", "Tanh(r)");
+    let fused = fuse_stable(&model(&text));
+    assert_eq!(fused.plan.tidy.selected, 1, "{}", print(&fused.model));
+}
