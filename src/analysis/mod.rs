@@ -8,6 +8,7 @@ pub(crate) mod constants;
 pub(crate) mod memory_plan;
 pub(crate) mod node_view;
 pub(crate) mod repeats;
+pub(crate) mod resize;
 pub(crate) mod uniform;
 pub(crate) mod zero_sign;
 

@@ -103,6 +103,7 @@ impl<'t> PlacedModel<'t> {
             let is_linear = (step % 2 == 0) == is_first;
             match (is_linear, is_image) {
                 (true, true) => drawn.conv(),
+                (true, false) if drawn.tape.chance(25) => drawn.matmul_of_rows(),
                 (true, false) => drawn.matmul(),
                 (false, true) => drawn.map_of_images(),
                 (false, false) => drawn.map_of_tokens(),
@@ -240,6 +241,24 @@ impl<'t> PlacedModel<'t> {
         if inner == outer && self.tape.chance(30) {
             self.then("Add", &[&before], vec![]);
         }
+    }
+
+    /// A product of tokens that are rows of one matrix. The rows may be divided into other runs afterwards.
+    fn matmul_of_rows(&mut self) {
+        let [_, Some(tokens), Some(inner)] = self.shape[..] else {
+            return self.matmul();
+        };
+        let rows = self.ints(&[-1, inner as i64]);
+        self.then("Reshape", &[&rows], vec![]);
+        self.shape = vec![None, Some(inner)];
+        self.channels = 1;
+        self.matmul();
+        let outer = self.width();
+        let run = self.tape.pick(&[tokens, tokens, 2]);
+        let apart = self.ints(&[-1, run as i64, outer as i64]);
+        self.then("Reshape", &[&apart], vec![]);
+        self.shape = vec![None, Some(run), Some(outer)];
+        self.channels = 2;
     }
 
     fn map_of_images(&mut self) {

@@ -2,6 +2,7 @@
 
 use super::{AxisRead, first, kept};
 use crate::analysis::node_view::At;
+use crate::analysis::resize::keeps_unscaled_axes;
 use crate::onnx::operator::{
     AVERAGE_POOL, CONV, MAX_POOL, RESIZE_TO_SIZES, attributes, factors_at,
 };
@@ -76,12 +77,14 @@ fn is_pointwise(at: &At, axis: usize) -> Result<bool, Reason> {
     Ok(at.extent(1, axis)? == 1 && has_stride_one && is_unpadded && has_given_pads)
 }
 
-/// An axis that is not scaled is unchanged in any mode, except that `tf_crop_and_resize` also
-/// crops.
+/// An axis that is not scaled is unchanged, but for two transformations of coordinates.
 fn resize(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(attributes("Resize").unwrap_or_default())?;
     let is_cropped =
         at.attr_text("coordinate_transformation_mode", "half_pixel")? == "tf_crop_and_resize";
+    if !keeps_unscaled_axes(at)? {
+        return Err(Reason::Attribute("coordinate_transformation_mode".into()));
+    }
     let keeps_ratio = at.attr_text("keep_aspect_ratio_policy", "stretch")? != "stretch";
     if is_cropped || keeps_ratio || at.attr_ints("axes")?.is_some() || at.opset() < RESIZE_TO_SIZES
     {

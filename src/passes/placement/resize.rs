@@ -10,6 +10,7 @@ use tract_onnx::prelude::TDim;
 
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
+use crate::analysis::resize::keeps_unscaled_axes;
 use crate::ir::axes::axes;
 use crate::ir::builder::{Maker, int};
 use crate::ir::{NodeId, ValueId};
@@ -100,7 +101,7 @@ impl Enlarged {
             coordinates: coordinates.to_owned(),
             nearest: nearest.to_owned(),
         };
-        (enlarges && enlarged.keeps_other_axes()).then_some(enlarged)
+        (enlarges && keeps_unscaled_axes(&at).ok()?).then_some(enlarged)
     }
 
     /// A Tile or an Expand with these factors.
@@ -115,16 +116,6 @@ impl Enlarged {
             coordinates: String::new(),
             nearest: String::new(),
         })
-    }
-
-    /// Whether axes with a factor of 1 stay. With half a place added to each coordinate, they are
-    /// interpolated, or shifted by a place.
-    fn keeps_other_axes(&self) -> bool {
-        match self.mode {
-            _ if self.coordinates != "tf_half_pixel_for_nn" => true,
-            ResizeMode::Nearest => self.index_is_quotient(1),
-            _ => false,
-        }
     }
 
     /// Whether each place of the result is a copy of a place of the input.

@@ -64,6 +64,15 @@ fn resize_refuses_cropping_and_affines_along_resized_axes() {
         kept(&resized(CHANNELS, &crop)).0,
         Reason::Attribute("coordinate_transformation_mode".into())
     );
+    // Half a place added to each coordinate, also along the channels, which are rounded up.
+    let half = "const f 4 = 1 1 2 2\n v = Resize(m, , f) coordinate_transformation_mode=tf_half_pixel_for_nn";
+    let up = format!("{half} nearest_mode=round_prefer_ceil");
+    assert_eq!(
+        kept(&resized(CHANNELS, &up)).0,
+        Reason::Attribute("coordinate_transformation_mode".into())
+    );
+    let down = format!("{half} nearest_mode=floor");
+    becomes(&resized(CHANNELS, &down), &["Resize", "Conv"]);
     // As many places as before, and not the same ones.
     let near = "const f 4 = 1 1 1.2 1\n v = Resize(m, , f) mode=linear";
     assert_eq!(

@@ -563,3 +563,22 @@ fn class_token_of_rows_needs_one_query_and_all_keys_and_values() {
     let fused = fuse_stable(&model(&text));
     assert_eq!(fused.plan.tidy.selected, 1, "{}", print(&fused.model));
 }
+
+/// The reference moves every coordinate by half a place, those of samples too.
+#[test]
+fn sample_does_not_pass_a_resize_that_shifts_samples() {
+    let resized = |nearest: &str| {
+        selected(
+            "input x 3 2 4 4\nweight w 2 2 1 1\nconst f 4 = 1 1 2 2\nints first = 0",
+            &format!(
+                "c = Conv(x, w)\ny = Resize(c, , f) coordinate_transformation_mode=tf_half_pixel_for_nn nearest_mode={nearest}"
+            ),
+            "Gather(y, first) axis=0",
+        )
+    };
+    assert_eq!(moved_selections(&resized("floor")), 1);
+    let shifted = resized("round_prefer_ceil");
+    let fused = unfold::fuse(&shifted, &options()).unwrap();
+    same(&shifted, &fused.model, 1e-6);
+    assert_eq!(fused.plan.tidy.selected, 0);
+}

@@ -2,11 +2,12 @@
 //! add up to 1.
 //!
 //! `f(s·x + t) = s·f(x) + t` in every mode, if the affine is constant along the resized axes. An
-//! axis with factor 1 is unchanged. Cropping is refused, because it writes a constant outside of
-//! the input.
+//! axis with factor 1 is unchanged in most modes. Cropping is refused, because it writes a constant
+//! outside of the input.
 
 use crate::affine::Affine;
 use crate::affine::rule::{At, Rule};
+use crate::analysis::resize::keeps_unscaled_axes;
 use crate::ir::axes::axes;
 use crate::onnx::operator::factors_at;
 use crate::refusal::Reason;
@@ -52,6 +53,9 @@ fn stays(at: &At, axis: usize, rank: usize) -> Result<bool, Reason> {
     let Some(place) = resized.iter().position(|&other| other == axis) else {
         return Ok(true);
     };
+    if !keeps_unscaled_axes(at)? {
+        return Err(Reason::Attribute("coordinate_transformation_mode".into()));
+    }
     let has_sizes = at.graph.input(at.node, 3).is_some();
     if has_sizes && at.extents(3)? == [resized.len()] {
         // Other policies use one factor for all axes, so that equal extents prove nothing.

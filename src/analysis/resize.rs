@@ -1,0 +1,19 @@
+//! The axes that a Resize does not scale.
+
+use crate::analysis::node_view::At;
+use crate::refusal::Reason;
+
+/// Whether a Resize leaves the axes with a factor of 1 unchanged, if it does not crop.
+///
+/// `tf_half_pixel_for_nn` adds half a place to each coordinate of every axis. Only two modes round the result to the
+/// same place. Every other transformation maps these coordinates to themselves.
+///
+/// # Errors
+/// An attribute has another type.
+pub(crate) fn keeps_unscaled_axes(at: &At) -> Result<bool, Reason> {
+    let coordinates = at.attr_text("coordinate_transformation_mode", "half_pixel")?;
+    let mode = at.attr_text("mode", "nearest")?;
+    let nearest = at.attr_text("nearest_mode", "round_prefer_floor")?;
+    let rounds_down = mode == "nearest" && ["floor", "round_prefer_floor"].contains(&nearest);
+    Ok(coordinates != "tf_half_pixel_for_nn" || rounds_down)
+}
