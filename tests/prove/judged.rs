@@ -71,6 +71,7 @@ fn assert_same(first: &str, second: &str) {
     assert!(matches!(found, Judgement::Same { .. }), "{found:?}");
 }
 
+/// `bn-conv-right`.
 #[test]
 fn batch_normalization_in_a_weight_is_a_rounding_of_two_tensors() {
     let found = judged(&normalized(), &folded(1.0));
@@ -85,6 +86,7 @@ fn batch_normalization_in_a_weight_is_a_rounding_of_two_tensors() {
     );
 }
 
+/// `bn-conv-wrong`.
 #[test]
 fn batch_normalization_with_a_wrong_sign_has_a_witness() {
     let found = judged(&normalized(), &folded(-1.0));
@@ -223,6 +225,7 @@ fn normalization_that_only_the_second_model_has_is_a_rounding_of_the_first_one()
     );
 }
 
+/// `zero-bias`.
 #[test]
 fn added_bias_of_zeros_is_the_same() {
     assert_same(
@@ -231,6 +234,7 @@ fn added_bias_of_zeros_is_the_same() {
     );
 }
 
+/// `weight-transposed`.
 #[test]
 fn stored_transpose_is_the_same() {
     assert_same(
@@ -239,6 +243,7 @@ fn stored_transpose_is_the_same() {
     );
 }
 
+/// `resize-default-attrs`.
 #[test]
 fn attributes_with_their_defaults_or_unread_are_the_same() {
     let of = |attributes: &str| {
@@ -255,6 +260,7 @@ fn attributes_with_their_defaults_or_unread_are_the_same() {
     assert!(!matches!(found, Judgement::Same { .. }), "{found:?}");
 }
 
+/// `relu-clip`.
 #[test]
 fn two_clamps_are_one_to_the_shared_interval() {
     let bounds = "input x b 4\n const m 0 = -1\n const z 0 = 0\n const o 0 = 1";
@@ -265,6 +271,7 @@ fn two_clamps_are_one_to_the_shared_interval() {
     );
 }
 
+/// `biasgelu` and `gelu-domain`.
 #[test]
 fn forms_of_gelu_are_the_same() {
     let bias = "opset 20\n input x b 6\n shift k 6";
@@ -291,6 +298,7 @@ fn forms_of_gelu_are_the_same() {
     assert!(!matches!(found, Judgement::Same { .. }), "{found:?}");
 }
 
+/// `cast-f16`.
 #[test]
 fn removed_narrowing_cast_is_named() {
     let found = verdict(
@@ -327,6 +335,7 @@ fn added_cast_of_a_constant_is_named_where_it_rounds() {
     assert!(matches!(found, Judgement::Rounded { .. }), "{found:?}");
 }
 
+/// `sqrt-sign`.
 #[test]
 fn sign_under_a_root_has_a_witness() {
     let found = verdict(

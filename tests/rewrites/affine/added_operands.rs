@@ -629,16 +629,19 @@ fn scaled_gemm(bias: &str, gemm: &str) {
     );
 }
 
+/// `scale-gemm-input`.
 #[test]
 fn scaling_a_stream_passes_a_gemm_with_an_input_as_bias() {
     scaled_gemm("input c 8", "Gemm(an, W1, c) transB=1");
 }
 
+/// `scale-gemm-init`.
 #[test]
 fn scaling_a_stream_passes_a_gemm_with_an_overridable_bias() {
     scaled_gemm("shift c 8\n input c 8", "Gemm(an, W1, c)");
 }
 
+/// `scale-gemm-computed`.
 #[test]
 fn scaling_a_stream_passes_a_gemm_with_a_computed_bias() {
     scaled_gemm("input c0 8\n c = Tanh(c0)", "Gemm(an, W1, c) transB=1");

@@ -522,6 +522,20 @@ fn random_foreign_and_output_duplicates_do_not_merge() {
     assert_eq!(count(&fold(&apart), "Elu"), 2);
 }
 
+/// `duplicate-output`: one of two equal operators computes an output, before or after the other one.
+#[test]
+fn equal_operators_of_which_one_computes_an_output_are_one() {
+    for lines in ["a = Relu(x)\ny = Relu(x)", "y = Relu(x)\na = Relu(x)"] {
+        let before = model(&format!(
+            "input x batch 4\nscale k 4\n{lines}\nb = Mul(a, k)\nz = Tanh(b)\noutput y\noutput z"
+        ));
+        let after = tidied(&before);
+        assert_eq!(operators(&after), ["Relu", "Mul", "Tanh"], "{lines}");
+        let [mul, y] = [&after.graph().node[1], &after.graph().output[0]];
+        assert_eq!(mul.input[0], y.name(), "{lines}");
+    }
+}
+
 #[test]
 fn identity_of_a_constant_is_read_through() {
     let text = "input x batch 4
