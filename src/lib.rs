@@ -82,20 +82,18 @@ pub mod cli;
 mod common;
 #[cfg(all(feature = "prove", feature = "tract"))]
 mod diff;
-#[cfg(feature = "tract")]
-mod epsilon_error;
 pub mod error;
 #[cfg(all(test, feature = "cli"))]
 mod extending;
 mod fuse;
-#[cfg(feature = "tract")]
-mod half_error;
 mod hash;
 #[cfg(feature = "tract")]
 mod inspect;
 mod ir;
 #[cfg(all(feature = "prove", feature = "tract"))]
 pub mod judge;
+#[cfg(feature = "tract")]
+mod measurements;
 pub mod onnx;
 mod ops;
 mod passes;
@@ -112,13 +110,7 @@ pub mod refusal;
 mod report;
 mod residual;
 pub mod run;
-#[cfg(all(feature = "prove", feature = "tract"))]
-mod sensitivity;
 mod shape;
-#[cfg(feature = "tract")]
-mod stream_magnitude;
-#[cfg(feature = "tract")]
-mod variance_margin;
 #[cfg(feature = "tract")]
 pub mod verify;
 #[cfg(feature = "zoo")]
@@ -130,8 +122,6 @@ extern crate self as unfold;
 
 #[cfg(feature = "tract")]
 pub use baselines::Baselines;
-#[cfg(feature = "tract")]
-pub use epsilon_error::EpsilonError;
 #[cfg(any(feature = "cli", test))]
 pub(crate) use fuse::fuse_ahead;
 pub use fuse::{
@@ -141,17 +131,13 @@ pub use fuse::{
 #[cfg(feature = "cli")]
 pub(crate) use fuse::{Planned, dry_run};
 #[cfg(feature = "tract")]
-pub use half_error::HalfError;
-#[cfg(feature = "tract")]
 pub use inspect::model_page;
+#[cfg(feature = "tract")]
+pub use measurements::{EpsilonError, HalfError, StreamMagnitude, VarianceMargin};
 pub use passes::half::{EndType, HalfType};
 pub use passes::legalize::Target;
 pub use passes::slice::{MemoryGoal, Slicing};
 pub use shape::{InferredValue, infer_shapes};
-#[cfg(feature = "tract")]
-pub use stream_magnitude::StreamMagnitude;
-#[cfg(feature = "tract")]
-pub use variance_margin::VarianceMargin;
 
 /// The plan of a run, as data: the sites and what becomes of them, and every other change of the model.
 pub mod plan {

@@ -57,12 +57,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("bench", &["onnx", "report", "run"]),
     (
-        "stream_magnitude",
-        &[
-            "affine", "analysis", "error", "ir", "onnx", "passes", "residual", "run",
-        ],
-    ),
-    (
         "prove",
         &[
             "affine", "analysis", "error", "hash", "ir", "onnx", "ops", "passes", "recipe",
@@ -80,8 +74,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ops",
             "prove",
             "recipe",
+            "measurements",
             "run",
-            "sensitivity",
             "shape",
             "verify",
         ],
@@ -97,24 +91,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "certificate",
         &["affine", "error", "onnx", "provenance", "recipe"],
-    ),
-    ("epsilon_error", &["affine", "onnx", "run", "verify"]),
-    (
-        "half_error",
-        &[
-            "analysis",
-            "error",
-            "hash",
-            "ir",
-            "stream_magnitude",
-            "onnx",
-            "passes",
-            "run",
-        ],
-    ),
-    (
-        "variance_margin",
-        &["affine", "epsilon_error", "onnx", "run", "verify"],
     ),
     (
         "fuse",
@@ -133,7 +109,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "run",
         ],
     ),
-    ("sensitivity", &["onnx", "verify"]),
+    (
+        "measurements",
+        &[
+            "affine", "analysis", "error", "hash", "ir", "onnx", "passes", "residual", "run",
+            "verify",
+        ],
+    ),
     ("capi", &["error", "fuse", "onnx", "provenance"]),
     (
         "inspect",
@@ -527,17 +509,7 @@ const FEATURES: &[(&str, &[&str])] = &[
     ("cli", &["cli", "main", "python"]),
     (
         "tract",
-        &[
-            "bench",
-            "stream_magnitude",
-            "run",
-            "sensitivity",
-            "epsilon_error",
-            "half_error",
-            "variance_margin",
-            "baselines",
-            "verify",
-        ],
+        &["bench", "measurements", "run", "baselines", "verify"],
     ),
     ("prove", &["prove"]),
     ("zoo", &["zoo"]),

@@ -1,9 +1,9 @@
 //! Reports the normalizers that are taken as constant, and the variances of their inputs.
 
+use unfold::measurements::VarianceMargin;
 use unfold::plan::{Constancy, ConstantNorm, Plan};
 use unfold::report::plain;
 use unfold::run::Failure;
-use unfold::variance_margin::VarianceMargin;
 
 /// The normalizers that a plan takes as constant.
 pub(super) fn taken_as_constant(plan: &Plan) -> Vec<&ConstantNorm> {

@@ -6,6 +6,7 @@ use serde::Serialize;
 use unfold::HalfError;
 use unfold::HalfType;
 use unfold::inspect;
+use unfold::measurements::VarianceMargin;
 use unfold::onnx::{Model, Saved};
 use unfold::plan::{
     ConstantNorm, HalfPlan, MemoryChange, MergedNorm, PassStats, Placed, Plan, StopReason,
@@ -16,7 +17,6 @@ use unfold::prove_passes::PassProof;
 use unfold::provenance::FoldOptions;
 use unfold::report::{ReportedTensor, plain};
 use unfold::run::{Dims, Failure, Input, random};
-use unfold::variance_margin::VarianceMargin;
 use unfold::verify::{Verdict, VerifyOptions};
 use unfold::{EpsilonError, FuseOptions, Fused, Planned, Target};
 

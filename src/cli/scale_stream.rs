@@ -6,10 +6,10 @@ use anyhow::Result;
 use serde::Serialize;
 use unfold::HalfType;
 use unfold::StreamMagnitude;
+use unfold::measurements::widened;
 use unfold::onnx::Model;
 use unfold::residual::stream_scaling::possible;
 use unfold::run::{Dims, Input, Tensor, random};
-use unfold::stream_magnitude::widened;
 
 use super::inputs::{read_inputs, sizes};
 use crate::cli::usage_errors::misused;

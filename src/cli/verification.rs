@@ -1,12 +1,12 @@
 //! Verifies a result before it is written, by running it and by proof.
 
 use clap::ValueEnum;
+use unfold::measurements::sensitivity;
 use unfold::onnx::Model;
 use unfold::plan::Stored;
 use unfold::prove::{Proof, ProveOptions, prove};
 use unfold::prove_passes::PassProof;
 use unfold::report::plain;
-use unfold::sensitivity::sensitivity;
 use unfold::verify::{Comparison, Verdict, VerifyOptions, compare};
 
 use crate::cli::exit_code::End;

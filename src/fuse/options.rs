@@ -42,7 +42,7 @@ pub struct FuseOptions<'o> {
     /// The engine that runs the result.
     pub target: Target,
     /// The k of the factor `2^-k` by which residual streams are scaled.
-    /// [`StreamMagnitude`](crate::stream_magnitude::StreamMagnitude) finds one.
+    /// [`StreamMagnitude`](crate::StreamMagnitude) finds one.
     pub scale_stream: Option<u32>,
     /// Converts the result to half precision.
     pub to: Option<HalfType>,

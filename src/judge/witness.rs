@@ -2,10 +2,10 @@
 
 use tract_onnx::prelude::{DatumType, Tensor};
 
+use crate::measurements::shaken;
 use crate::onnx::Model;
 use crate::prove::sizes_of_proof;
 use crate::run::{Dims, Engine, random};
-use crate::sensitivity::shaken;
 use crate::verify::{default_tolerance, doubt};
 
 /// The standard deviations of the normally distributed float inputs.

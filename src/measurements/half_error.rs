@@ -11,12 +11,12 @@ use crate::error::Result;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::builder::{self, int};
 use crate::ir::names::Names;
+use crate::measurements::stream_magnitude::{look_at, widened};
 use crate::onnx::Model;
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::{self, DataType, rounded};
 use crate::passes::half::HalfType;
 use crate::run::{Dims, Engine, Failure, Stage};
-use crate::stream_magnitude::{look_at, widened};
 
 /// The error of a model in half, and the error of a naive conversion, which rounds every float32 value of the model.
 ///

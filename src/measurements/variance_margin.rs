@@ -5,7 +5,7 @@ use tract_onnx::prelude::tract_ndarray::{ArrayD, Axis};
 use tract_onnx::prelude::{Tensor, TractResult};
 
 use crate::affine::plan::ConstantNorm;
-use crate::epsilon_error::{moment, watched};
+use crate::measurements::epsilon_error::{moment, watched};
 use crate::onnx::Model;
 use crate::run::{Failure, Stage};
 use crate::verify::VerifyOptions;
