@@ -359,6 +359,22 @@ const CASES: &[(&str, &str, &[&str])] = &[
         &["0 0", "1 *", "* 1"],
     ),
     ("input x batch 5 4", "com.example.Relu(x)", &["?"]),
+    // Axes that are not scaled. Half a place is added to each coordinate, which is rounded down or up.
+    (
+        "input x batch 2 4 4 / const f 4 = 1 1 2 2",
+        "Resize(x, , f) mode=linear",
+        &["0 * *", "1 * *", "? ? ?", "? ? ?"],
+    ),
+    (
+        "input x batch 2 4 4 / const f 4 = 1 1 2 2",
+        "Resize(x, , f) coordinate_transformation_mode=tf_half_pixel_for_nn nearest_mode=floor",
+        &["0 * *", "1 * *", "? ? ?", "? ? ?"],
+    ),
+    (
+        "input x batch 2 4 4 / const f 4 = 1 1 2 2",
+        "Resize(x, , f) coordinate_transformation_mode=tf_half_pixel_for_nn nearest_mode=ceil",
+        &["? ? ?", "? ? ?", "? ? ?", "? ? ?"],
+    ),
 ];
 
 /// A model with a single node, whose first output is `y`.
