@@ -16,7 +16,7 @@ use crate::refusal::{Reason, Refusal};
 /// large operand has several places along the axis of the parts, so each part is smaller than the
 /// whole.
 #[derive(Clone, Copy)]
-pub(super) enum Streamed {
+pub(super) enum PartOrder {
     /// Parts of the result along an axis, each computed separately.
     Result(usize),
     /// Parts of the sums: places along the last axis of the left operand and the second-last axis
@@ -24,7 +24,7 @@ pub(super) enum Streamed {
     Sums,
 }
 
-impl Streamed {
+impl PartOrder {
     /// The order for a step. `None` if the step is computed whole.
     pub(super) fn from_recipe(step: &Recipe) -> Option<Self> {
         let [left, right] = step.inputs() else {
@@ -36,12 +36,12 @@ impl Streamed {
         }
         let is_left = left.len() == most;
         let large = if is_left { left } else { right };
-        let streamed = match step.op() {
+        let order = match step.op() {
             Op::Product => Self::of_product(step, large, is_left),
             Op::Conv(_) if is_left => Self::Result(usize::from(step.shape()[0] == 1)),
             _ => return None,
         };
-        Some(streamed).filter(|streamed| streamed.extent(step) > 1)
+        Some(order).filter(|order| order.extent(step) > 1)
     }
 
     /// The order for a matrix product. The large operand is read from front to back, and so only
@@ -136,7 +136,7 @@ impl PartwiseProduct<'_> {
     }
 
     /// Computes the product of a row and a stored constant.
-    fn row_by_stored(&self, order: Streamed, floats: &Floats) -> Result<ArrayD<f64>, Refusal> {
+    fn row_by_stored(&self, order: PartOrder, floats: &Floats) -> Result<ArrayD<f64>, Refusal> {
         let [left, right] = self.operands();
         let row = evaluate_from(left, self.supply)?;
         let row = row.as_slice().unwrap_or_default();
@@ -154,12 +154,12 @@ impl PartwiseProduct<'_> {
             seen = seen.and(floats.magnitudes(&buffer));
             floats.decode(&buffer, numbers);
             match order {
-                Streamed::Sums => {
+                PartOrder::Sums => {
                     for (&factor, numbers) in row[range].iter().zip(numbers.chunks_exact(behind)) {
                         add_times(factor, numbers, sums);
                     }
                 }
-                Streamed::Result(_) => dot_each(row, numbers, &mut sums[range]),
+                PartOrder::Result(_) => dot_each(row, numbers, &mut sums[range]),
             }
         }
         // Records the range, so that scaling need not read the constant again to know it.

@@ -11,7 +11,7 @@ use std::ops::Range;
 use ndarray::{ArrayD, Axis};
 
 pub(super) use self::cut::Cutting;
-use self::in_parts::Streamed;
+use self::in_parts::PartOrder;
 pub(super) use self::operation::compute;
 use self::operation::{Array, row_major, vanishes};
 use super::{Op, Operation, Recipe};
@@ -97,7 +97,7 @@ pub(super) fn evaluate_from(recipe: &Recipe, supply: &dyn Supply) -> Result<Arra
 
 /// Whether the inputs of a step are not computed as steps of their own.
 fn is_leaf(step: &Recipe) -> bool {
-    cut_constant(step).is_some() || Streamed::from_recipe(step).is_some()
+    cut_constant(step).is_some() || PartOrder::from_recipe(step).is_some()
 }
 
 /// The computation of a recipe, with the arrays that later steps need.
@@ -125,8 +125,8 @@ impl Computation {
     fn add(&mut self, step: &Recipe, supply: &dyn Supply) -> Result<(), Refusal> {
         let array = if let Some((name, axis, range)) = cut_constant(step) {
             of_shape(name, step.shape(), supply.places(name, axis, range)?)?
-        } else if let Some(streamed) = Streamed::from_recipe(step) {
-            streamed.compute(step, supply)?
+        } else if let Some(order) = PartOrder::from_recipe(step) {
+            order.compute(step, supply)?
         } else {
             self.compute(step, supply)?
         };
