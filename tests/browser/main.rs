@@ -4,6 +4,7 @@
 //! ignored and say so, which the harness of the standard library cannot.
 
 mod outline;
+mod pair;
 mod reports;
 
 use std::env;
@@ -141,6 +142,7 @@ fn main() -> ExitCode {
     let trials = reports::TRIALS
         .iter()
         .chain(outline::TRIALS)
+        .chain(pair::TRIALS)
         .copied()
         .map(trial)
         .collect();

@@ -57,16 +57,16 @@ pub const TRIALS: &[Look] = &[
     ("names_are_never_markup", names_are_never_markup),
 ];
 
-const DESK: How = How {
+pub(super) const DESK: How = How {
     width: 1200,
     dark: false,
     address: "",
 };
 
 /// The page of a model, and the data in it.
-struct Page {
-    html: String,
-    data: Value,
+pub(super) struct Page {
+    pub html: String,
+    pub data: Value,
 }
 
 impl Page {
@@ -75,7 +75,10 @@ impl Page {
             skip: skip.iter().map(|&pattern| pattern.to_owned()).collect(),
             ..Default::default()
         };
-        let html = model_page(name, model, &fuse(model, &options).unwrap()).unwrap();
+        Self::from_html(model_page(name, model, &fuse(model, &options).unwrap()).unwrap())
+    }
+
+    pub(super) fn from_html(html: String) -> Self {
         let data = html.split("id=\"data\">").nth(1).unwrap();
         let data = data.split("</script>").next().unwrap();
         let data = serde_json::from_str(data).unwrap();
@@ -83,7 +86,7 @@ impl Page {
     }
 
     /// A list of the data, such as that of the sites.
-    fn list(&self, key: &str) -> &Vec<Value> {
+    pub(super) fn list(&self, key: &str) -> &Vec<Value> {
         self.data[key].as_array().unwrap()
     }
 }
@@ -95,7 +98,7 @@ fn digits(name: &str, skip: &[&str]) -> Page {
 
 /// The report of a page after steps in it: those have `one(selector)`, `all(selector)`, `key(name)`
 /// and `tell(name, value)`.
-fn after(browser: &Path, page: &Page, how: How, steps: &str) -> SiteRecord {
+pub(super) fn after(browser: &Path, page: &Page, how: How, steps: &str) -> SiteRecord {
     let probe = format!(
         r#"<script>
 addEventListener("load", async () => {{

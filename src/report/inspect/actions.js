@@ -48,11 +48,18 @@ tree.addEventListener("keydown", event => {
   KEY[event.key](all, all.indexOf(row), row);
 });
 
-const next = by => {
+const nextChange = by => {
+  if (!changeStarts.length) return;
+  const from = chosen?.node ?? (by > 0 ? -1 : rows.length);
+  const place = by > 0 ? changeStarts.find(start => start > from) : changeStarts.findLast(start => start < from);
+  choose({ node: place ?? changeStarts.at(by > 0 ? 0 : -1) }, { focuses: true });
+};
+const nextSite = by => {
   if (!sites.length) return;
   const from = chosen?.site ?? (by > 0 ? -1 : 0);
   choose({ site: (from + by + sites.length) % sites.length }, { focuses: true });
 };
+const next = isDiff ? nextChange : nextSite;
 /** The block of the current row: the block itself if the row is its head. */
 const currentBlock = () => {
   const { block, row } = current()?.dataset ?? {};
@@ -118,12 +125,20 @@ at("sides").addEventListener("click", ({ target }) => {
 // Renders the page at the start.
 
 const [was, is] = data.file_bytes;
-at("about").textContent = `unfold ${data.version}; ${plural(totals[0].before, "operator")} before, ${totals[0].after} after, `
-  + `without Constants; file ${bytes(was)}${was === is ? "" : ` to ${bytes(is)}`}`;
+const [ofFirst, ofSecond] = isDiff ? ["in the first model", "in the second"] : ["before", "after"];
+at("about").textContent = `unfold ${data.version}; ${plural(totals[0].before, "operator")} ${ofFirst}, ${totals[0].after} ${ofSecond}, `
+  + `without Constants; file ${bytes(was)}${was === is ? "" : `${isDiff ? " and" : " to"} ${bytes(is)}`}`;
 at("about").after(...data.streams.map(stream => make("p", {}, stream)));
-at("heads").children[0].textContent = `Before: ${plural(totals[0].before, "operator")}`;
-at("heads").children[1].textContent = `After: ${plural(totals[0].after, "operator")}`;
-at("states").hidden = data.command === "diff";
+at("heads").children[0].textContent = `${GRAPHS[0]}: ${plural(totals[0].before, "operator")}`;
+at("heads").children[1].textContent = `${GRAPHS[1]}: ${plural(totals[0].after, "operator")}`;
+at("sides").querySelectorAll("button").forEach((button, which) => { button.textContent = GRAPHS[which]; });
+if (isDiff) {
+  find.placeholder = "Find operators, values  ( / )";
+  find.ariaLabel = "Find operators, values";
+  tree.ariaLabel = "The graphs of both models";
+  at("changes").title = "Only operators without an equal one in the other model";
+}
+at("states").hidden = isDiff;
 at("states").append(...Object.entries(STATES).map(([state, { sign, means }]) => {
   const count = sites.filter(site => site.state === state).length;
   const toggles = ({ currentTarget }) => {
@@ -149,7 +164,7 @@ const changes = [...counts].map(([operator, [before, after]]) => [operator, befo
 const sign = change => change === 0 ? "=" : `${change > 0 ? "+" : "−"}${Math.abs(change)}`;
 at("summary").querySelector("summary").textContent = `Operators by kind`;
 at("summary").querySelector("div").append(make("table", {},
-  make("thead", {}, make("tr", {}, ["operator", "before", "after", "change"].map((head, column) =>
+  make("thead", {}, make("tr", {}, ["operator", ...GRAPHS.map(graph => graph.toLowerCase()), "change"].map((head, column) =>
     make("th", { scope: "col", class: column ? null : "text" }, head)))),
   make("tbody", {}, changes.map(([operator, before, after, change]) => make("tr", {},
     make("td", { class: "text" }, operator), make("td", {}, before), make("td", {}, after), make("td", {}, sign(change)))))));

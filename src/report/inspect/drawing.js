@@ -94,7 +94,7 @@ const drawSide = (block, which) => {
   const { boxes, arrows } = graphOf(block, which);
   const sheet = sheets[which];
   const { before, after } = totals[block];
-  sheet.setAttribute("aria-label", `${["Before", "After"][which]}: ${plural([before, after][which], "operator")}`);
+  sheet.setAttribute("aria-label", `${GRAPHS[which]}: ${plural([before, after][which], "operator")}`);
   sheet.previousElementSibling.textContent = sheet.getAttribute("aria-label");
   if (!boxes.length) {
     sheet.replaceChildren();

@@ -13,7 +13,9 @@ const STATES = {
   left: { sign: "–", means: "left: there is nothing to fold" },
 };
 const WORST = ["refused", "partly", "left", "folded"];
-const CHANGES = data.command === "diff" ? {
+const isDiff = data.command === "diff";
+const GRAPHS = isDiff ? ["First model", "Second model"] : ["Before", "After"];
+const CHANGES = isDiff ? {
   same: "Both models have it.",
   rewired: "Both models have it, with other names for what it reads or makes.",
   changed: "Each model computes this value in its own way.",
@@ -60,6 +62,9 @@ rows.forEach((row, place) => [1, 0].forEach(which => {
   node.outputs.forEach(output => output && makers[which].set(output, place));
 }));
 const valueOf = (which, name) => (which === 1 && values[1][name]) || values[0][name];
+const isChange = place => !["same", "rewired"].includes(rows[place].change);
+/** The rows at which a run of changed rows begins. */
+const changeStarts = [...rows.keys()].filter(place => isChange(place) && !(place > 0 && isChange(place - 1)));
 const rowsOf = sites.map(() => []);
 rows.forEach(({ sites: own }, place) => own?.forEach(site => rowsOf[site].push(place)));
 

@@ -9,7 +9,7 @@ const listed = (names, item) => make("ul", {}, names.map(name => make("li", {}, 
 const terms = entries => make("dl", {}, entries.filter(Boolean).flatMap(([term, ...said]) =>
   [make("dt", {}, term), make("dd", {}, ...said)]));
 const bar = () => make("div", { class: "bar" },
-  make("button", { type: "button", click: () => choose(null) }, "All sites"),
+  make("button", { type: "button", click: () => choose(null) }, isDiff ? "Overview" : "All sites"),
   make("button", { type: "button", "aria-label": "Close", click: close }, "✕"));
 
 /** Renders the Markdown of one section: paragraphs, code, emphasis, and the text of links. */
@@ -87,7 +87,7 @@ const nodePanel = place => {
   const told = [0, 1].flatMap(which => {
     const node = side(row, which);
     if (!node || (which === 1 && row.change === "same")) return [];
-    return [make("h3", {}, row.change === "same" ? "Before and after" : ["Before", "After"][which]), terms([
+    return [make("h3", {}, row.change === "same" ? (isDiff ? "Both models" : "Before and after") : GRAPHS[which]), terms([
       ["is", node.operator],
       node.attributes?.length ? ["with", node.attributes.join(", ")] : null,
       ["reads", listed(node.inputs.filter(Boolean), valueElement(which))],
@@ -106,16 +106,17 @@ const nodePanel = place => {
 };
 
 const KEYS = [["↑ ↓", "the row above, below"], ["→ ←", "open, close a block"], ["Enter", "the details of a row"],
-  ["n p", "the next, previous site"], ["d", "draw the block"], ["/", "find"], ["Esc", "back"]];
+  ["n p", `the next, previous ${isDiff ? "change" : "site"}`], ["d", "draw the block"], ["/", "find"], ["Esc", "back"]];
 const home = () => [
   make("h2", {}, sites.length ? plural(sites.length, "site")
-    : data.command === "diff" ? "Two models, aligned by value" : "No normalizer was found"),
+    : isDiff ? "Two models, aligned by value" : "No normalizer was found"),
+  isDiff ? make("p", {}, `The models differ in ${plural(changeStarts.length, "place")}.`) : null,
   make("ul", { id: "sites" }, sites.map(({ name, kind, state }, site) => make("li", { "data-state": state },
     make("span", { class: "state" }, STATES[state].sign), " ", link(name, () => choose({ site })),
     make("span", { class: "faint" }, ` ${kind}`)))),
   make("h3", {}, "Keys"),
   terms(KEYS.map(([keys, does]) => [make("span", {}, ...keys.split(" ").map(key => make("kbd", {}, key))), does])),
-];
+].filter(Boolean);
 
 const close = () => {
   choose(null);

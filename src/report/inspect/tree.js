@@ -3,8 +3,8 @@
 const filter = { text: "", states: new Set(), changes: false };
 const isFiltered = () => filter.text !== "" || filter.states.size > 0 || filter.changes;
 const passes = place => {
-  const { change, sites: own } = rows[place];
-  return (!filter.changes || (change !== "same" && change !== "rewired"))
+  const { sites: own } = rows[place];
+  return (!filter.changes || isChange(place))
     && (filter.states.size === 0 || own?.some(site => filter.states.has(sites[site].state)))
     && texts[place].includes(filter.text);
 };
@@ -82,7 +82,7 @@ const blockElement = (block, level) => {
     "aria-expanded": open.has(block), style: `--level: ${level - 1}`,
   }, make("span", { class: "cell", role: "gridcell", "aria-colspan": 2 },
     make("span", { class: "title" }, blocks[block].name), make("span", { class: "chips" }, chips(block)),
-    make("span", { class: "count", title: "operators before and after" }, before === after ? `${before}` : `${before} → ${after}`)));
+    make("span", { class: "count", title: `operators: ${GRAPHS.join(", ").toLowerCase()}` }, before === after ? `${before}` : `${before} → ${after}`)));
   const element = make("div", { role: "presentation" }, head);
   if (open.has(block)) element.append(...itemElements(block, level + 1));
   return element;
