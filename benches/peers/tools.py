@@ -44,14 +44,18 @@ def onnxscript(source, target):
     onnx.save(onnxscript.rewriter.rewrite(onnxscript.optimizer.optimize(onnx.load(source))), target)
 
 
-def onnxruntime(source, target):
+def onnxruntime(source, target, level="EXTENDED"):
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, f"ORT_ENABLE_{level}")
     options.optimized_model_filepath = target
     options.log_severity_level = 3
     onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def onnxruntime_basic(source, target):
+    onnxruntime(source, target, "BASIC")
 
 
 def unfold(source, target, engine="cpu"):
@@ -73,6 +77,7 @@ def peak():
 
 
 PEERS = {tool.__name__: tool for tool in (onnxsim, onnxslim, onnxoptimizer, onnxscript, onnxruntime)}
+LEVELS = {onnxruntime_basic.__name__: onnxruntime_basic}
 UNFOLD = {tool.__name__: tool for tool in (unfold, unfold_for_onnxruntime)}
 
 if __name__ == "__main__":
@@ -80,5 +85,5 @@ if __name__ == "__main__":
     if name in PEERS:
         __import__(name)
     start = time.perf_counter()
-    (PEERS | UNFOLD)[name](source, target)
+    (PEERS | LEVELS | UNFOLD)[name](source, target)
     print(time.perf_counter() - start, peak())
