@@ -31,11 +31,15 @@ pub(super) fn normalised(models: [Model; 2]) -> [Model; 2] {
     })
 }
 
-/// Removes the attributes that have their defaults or are not read, also in bodies.
+/// Removes the attributes that have their defaults or are not read, and the last inputs if they are left out, also in
+/// bodies.
 fn without_defaults(graph: &mut GraphProto, opset: i64) {
     for node in &mut graph.node {
         for body in bodies_mut(node) {
             without_defaults(body, opset);
+        }
+        while node.input.last().is_some_and(String::is_empty) {
+            node.input.pop();
         }
         let ("", op) = node.op() else {
             continue;

@@ -260,6 +260,18 @@ fn attributes_with_their_defaults_or_unread_are_the_same() {
     assert!(!matches!(found, Judgement::Same { .. }), "{found:?}");
 }
 
+/// A model of a Clip with these inputs.
+fn clip(inputs: &str) -> String {
+    format!("input x b 4\n const m = 0.001\n y = Clip({inputs})\n output y")
+}
+
+#[test]
+fn inputs_that_are_left_out_at_the_end_are_the_same() {
+    assert_same(&clip("x, m, "), &clip("x, m"));
+    let found = verdict(&clip("x, , m"), &clip("x, m"));
+    assert!(!matches!(found, Judgement::Same { .. }), "{found:?}");
+}
+
 /// `relu-clip`.
 #[test]
 fn two_clamps_are_one_to_the_shared_interval() {
