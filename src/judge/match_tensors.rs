@@ -91,9 +91,11 @@ pub(super) fn matched(first: &Model, second: &Model, names: &[String]) -> Vec<Ma
     };
     let constants = ComputedConstants::new(&analysis);
     let mut found = take_matched(&mut open, &of_graph(&constants), &constants);
-    let (short, mut long) = open.into_iter().partition(Foreign::is_short);
+    let (mut short, mut long): (Vec<Foreign>, Vec<Foreign>) =
+        open.into_iter().partition(Foreign::is_short);
     found.extend(take_matched(&mut long, &of_scalars(&constants), &constants));
-    open = [short, long].concat();
+    short.append(&mut long);
+    open = short;
     let elements = ElementSet::new(first);
     open.retain(|foreign| !elements.has_all(&foreign.values));
     found.extend(take_folded_in_both(&mut open, [first, second], &constants));
@@ -145,7 +147,7 @@ fn take_folded_in_both(
         .partition(|foreign| beside.contains(foreign.name.as_str()));
     as_folded_biases(&mut candidates, constants);
     found.extend(take_matched(&mut biases, &candidates, constants));
-    *open = [copies, others, biases].concat();
+    *open = copies.into_iter().chain(others).chain(biases).collect();
     found
 }
 
@@ -276,5 +278,7 @@ fn unit_in_the_last_place(data_type: DataType, number: f64) -> f64 {
         _ => 23,
     };
     let magnitude = number.abs().max(data_type.least_normal());
-    (magnitude.log2().floor() - f64::from(bits)).exp2()
+    // The exponent of a normal number, without its significand, is the power of two below it.
+    let power = f64::from_bits(magnitude.to_bits() & f64::INFINITY.to_bits());
+    power * 0.5_f64.powi(bits)
 }
