@@ -345,8 +345,8 @@ fn pair_page_of_five_thousand_nodes_opens_as_blocks(browser: &Path) {
     let seen = after(browser, &page, DESK, steps);
     assert_eq!(change_starts(&page), [seen.count("at")]);
     assert!(seen.text("change").contains("new"), "{}", seen.0);
-    // The Identity has a block of its own, because the names of the second model have another path. A node is found by its
-    // name, and the next one by what it reads.
+    // The Identity has a block of its own, because the names of the second model have another path. The name of a node
+    // finds the node and its reader.
     assert_eq!(
         (seen.count("first"), seen.count("all"), seen.count("found")),
         (51, 5001, 2)
