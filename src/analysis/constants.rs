@@ -283,6 +283,15 @@ impl<'m> Constants<'m> {
         is_whole.then(|| ints_of(&tensor)).flatten()
     }
 
+    /// Takes a tensor as the result of evaluating a constant. Returns whether its type is known.
+    pub(crate) fn provide(&self, value: ValueId, tensor: &TensorProto) -> bool {
+        let tensor = self.facts.engine().tensor(&self.graph, tensor);
+        if let Some(tensor) = &tensor {
+            self.evaluated.borrow_mut().insert(value, tensor.clone());
+        }
+        tensor.is_some()
+    }
+
     /// A computed constant as a tensor of its declared type.
     ///
     /// # Errors

@@ -34,7 +34,11 @@ pub(super) struct FormulaCandidate {
 }
 
 impl FormulaCandidate {
-    fn new(recipe: Recipe, data_type: DataType, constants: &ComputedConstants) -> Option<Self> {
+    pub(super) fn new(
+        recipe: Recipe,
+        data_type: DataType,
+        constants: &ComputedConstants,
+    ) -> Option<Self> {
         let made = value(&recipe, data_type, constants)?;
         let numbers = made.values.as_slice()?;
         let ends = [*numbers.first()?, *numbers.last()?];

@@ -4,13 +4,14 @@ use std::collections::{HashMap, HashSet};
 
 use ndarray::ArrayD;
 
+use super::resized;
 use super::rounded::{
     Binary, ErrorBound, Rounded, Unary, of_binary, of_products, of_rounding, of_sums, of_unary,
 };
 use crate::analysis::Analysis;
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::Category;
-use crate::onnx::tensor::DataType;
+use crate::onnx::tensor::{self, DataType};
 use crate::recipe::{Recipe, computed};
 use crate::shape::facts::extent;
 
@@ -137,6 +138,7 @@ impl<'c> ComputedConstants<'c> {
         match (graph.op(node)?, graph.category(node)) {
             (op, _) if MOVEMENTS.contains(&op) => self.moved(node),
             (_, Some(Category::Movement | Category::Selection)) => self.moved(node),
+            ("Resize", _) => self.resized(node, value, data_type),
             ("Cast", _) => self.cast(node, value, data_type),
             ("Range", _) => {
                 let result = self.analysis.constants.read(value).ok()?;
@@ -179,6 +181,19 @@ impl<'c> ComputedConstants<'c> {
             return Some(error);
         }
         of_rounding(error, &values, to)
+    }
+
+    /// The error of a resized constant. Its elements are evaluated here, because no engine evaluates all modes.
+    fn resized(&self, node: NodeId, value: ValueId, data_type: DataType) -> Option<ErrorBound> {
+        let graph = &self.analysis.graph;
+        if matches!(graph.node(node).attr_s("mode"), Ok(None | Some("nearest"))) {
+            return self.moved(node);
+        }
+        let input = self.rounded(graph.input(node, 0)?)?;
+        let made = resized::value(self.analysis, node, &input, data_type)?;
+        let tensor = tensor::make(graph.value_name(value), data_type, &made.values.view());
+        let is_provided = self.analysis.constants.provide(value, &tensor.ok()?);
+        is_provided.then_some(made.error)
     }
 
     fn sum(&self, node: NodeId, value: ValueId, data_type: DataType) -> Option<ErrorBound> {

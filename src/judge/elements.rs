@@ -1,49 +1,127 @@
-//! The set of the floats that a model stores.
+//! Looks elements of tensors up among the floats that a model stores.
 
 use ndarray::ArrayD;
 
+use crate::hash::HashSet;
 use crate::onnx::Model;
 use crate::onnx::tensor;
 use crate::prove::stored_outside;
 
-/// The number of bits of the set.
+/// The number of elements of a tensor that are looked up. If the model stores these, it most likely stores the others.
+const LOOKED_UP: usize = 1 << 12;
+
+/// The number of bits for each element in a filter, and the maximum number of bits.
+const BITS_EACH: usize = 64;
 const BITS: usize = 1 << 27;
 
-/// A set of numbers that may seem to have a number that was not added, because numbers share bits. If it does, a search
-/// for a formula may be left out, and the proof may fail.
-pub(super) struct ElementSet(Vec<u64>);
+/// The elements of tensors that a model does not store.
+pub(super) struct MissingElements(HashSet<u64>);
 
-impl ElementSet {
-    /// Collects the elements of all float tensors outside of bodies, and 0 and 1.
-    pub(super) fn new(model: &Model) -> Self {
-        let mut set = Self(vec![0; BITS / 64]);
+impl MissingElements {
+    /// Searches the elements of all float tensors outside of bodies, and 0 and 1. Reads no tensor after all are found.
+    pub(super) fn new<'w>(model: &Model, wanted: impl Iterator<Item = &'w ArrayD<f64>>) -> Self {
+        let mut missing: HashSet<u64> = wanted.flat_map(sample).map(magnitude).collect();
+        for number in [0.0, 1.0] {
+            missing.remove(&magnitude(number));
+        }
+        let filter = Filter::new(&missing);
         for (_, tensor) in stored_outside(model) {
-            let numbers =
-                tensor::float_type(&tensor).map(|_| tensor::read_f64(&tensor, model.externals()));
-            if let Some(Ok(numbers)) = numbers {
-                numbers.iter().for_each(|&number| set.add(number));
+            if missing.is_empty() {
+                break;
+            }
+            let is_float = tensor::float_type(&tensor).is_some();
+            let numbers = is_float.then(|| tensor::read_f64(&tensor, model.externals()));
+            let Some(Ok(numbers)) = numbers else {
+                continue;
+            };
+            for number in numbers.iter().map(|&number| magnitude(number)) {
+                if filter.may_have(number) {
+                    missing.remove(&number);
+                }
             }
         }
-        [0.0, 1.0].into_iter().for_each(|number| set.add(number));
-        set
+        Self(missing)
     }
 
-    fn add(&mut self, number: f64) {
-        let (word, bit) = place(number);
-        self.0[word] |= bit;
-    }
-
-    /// Whether the set has every element of an array.
-    pub(super) fn has_all(&self, numbers: &ArrayD<f64>) -> bool {
-        numbers.iter().all(|&number| {
-            let (word, bit) = place(number);
-            self.0[word] & bit != 0
-        })
+    /// Whether the model stores all elements of one of the wanted tensors that were looked up.
+    pub(super) fn has_none_of(&self, numbers: &ArrayD<f64>) -> bool {
+        let mut looked_up = sample(numbers).map(magnitude);
+        !looked_up.any(|number| self.0.contains(&number))
     }
 }
 
-/// The index of the word and the bit mask of a number. The sign is ignored.
-fn place(number: f64) -> (usize, u64) {
-    let mixed = number.abs().to_bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 37;
-    (mixed as usize / 64, 1 << (mixed % 64))
+/// The elements that are looked up. The distance between them is odd, so that they are not all of one channel.
+fn sample(numbers: &ArrayD<f64>) -> impl Iterator<Item = f64> {
+    let distance = numbers.len().div_ceil(LOOKED_UP) | 1;
+    numbers.iter().step_by(distance).copied()
+}
+
+/// The magnitude of a number, as bits.
+fn magnitude(number: f64) -> u64 {
+    number.abs().to_bits()
+}
+
+/// A set of bits that is small enough for a cache. Numbers share bits.
+struct Filter {
+    words: Vec<u64>,
+    /// The number of bits by which a hash is shifted.
+    shift: u32,
+}
+
+impl Filter {
+    fn new(numbers: &HashSet<u64>) -> Self {
+        let bits = (numbers.len() * BITS_EACH)
+            .next_power_of_two()
+            .clamp(64, BITS);
+        let mut filter = Self {
+            words: vec![0; bits / 64],
+            shift: 64 - bits.ilog2(),
+        };
+        for &number in numbers {
+            let (word, bit) = filter.place(number);
+            filter.words[word] |= bit;
+        }
+        filter
+    }
+
+    /// Whether the set may have a number. It may seem to have one that was not added.
+    fn may_have(&self, number: u64) -> bool {
+        let (word, bit) = self.place(number);
+        self.words[word] & bit != 0
+    }
+
+    /// The index of the word and the bit mask of a number.
+    fn place(&self, number: u64) -> (usize, u64) {
+        let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift;
+        (mixed as usize / 64, 1 << (mixed % 64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::Array1;
+
+    use super::*;
+    use crate::run::testing::affine;
+
+    fn row(numbers: &[f64]) -> ArrayD<f64> {
+        Array1::from(numbers.to_vec()).into_dyn()
+    }
+
+    #[test]
+    fn only_numbers_that_the_model_stores_are_found() {
+        let model = affine([0.5, -3.0, 7.0], [0.25; 3]);
+        let [moved, other] = [row(&[-7.0, 0.5, 0.25, 0.0, 1.0]), row(&[0.5, 6.0])];
+        let missing = MissingElements::new(&model, [&moved, &other].into_iter());
+        assert!(missing.has_none_of(&moved));
+        assert!(!missing.has_none_of(&other));
+    }
+
+    #[test]
+    fn long_rows_are_looked_up_in_parts() {
+        let numbers: Vec<f64> = (0..3 * LOOKED_UP).map(|at| at as f64).collect();
+        let looked_up: Vec<f64> = sample(&row(&numbers)).collect();
+        assert_eq!(looked_up.len(), LOOKED_UP);
+        assert_eq!(looked_up[..3], [0.0, 3.0, 6.0]);
+    }
 }

@@ -10,7 +10,8 @@ use super::candidates::{
     of_folding, of_graph, of_scalars, of_stored, value,
 };
 use super::constants::ComputedConstants;
-use super::elements::ElementSet;
+use super::elements::MissingElements;
+use super::neighbour_folds::of_neighbours;
 use super::rounded::ErrorBound;
 use crate::affine::plan::Stored;
 use crate::analysis::Analysis;
@@ -96,8 +97,11 @@ pub(super) fn matched(first: &Model, second: &Model, names: &[String]) -> Vec<Ma
     found.extend(take_matched(&mut long, &of_scalars(&constants), &constants));
     short.append(&mut long);
     open = short;
-    let elements = ElementSet::new(first);
-    open.retain(|foreign| !elements.has_all(&foreign.values));
+    let missing = MissingElements::new(first, open.iter().map(|foreign| &foreign.values));
+    open.retain(|foreign| !missing.has_none_of(&foreign.values));
+    let keys: Vec<CandidateKey> = open.iter().map(Foreign::key).collect();
+    let candidates = of_neighbours(&analysis, &keys, &constants);
+    found.extend(take_matched(&mut open, &candidates, &constants));
     found.extend(take_folded_in_both(&mut open, [first, second], &constants));
     if !open.is_empty() {
         let candidates = of_folding(first, &constants);

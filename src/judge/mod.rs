@@ -15,6 +15,8 @@ mod formulas;
 mod hidden_fold;
 mod interface;
 mod match_tensors;
+mod neighbour_folds;
+mod resized;
 mod rounded;
 mod witness;
 

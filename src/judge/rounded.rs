@@ -15,19 +15,19 @@ use crate::recipe::broadcast;
 const FUNCTION: f64 = 4.0;
 
 /// The number of roundings that each operation counts as.
-const ROUNDINGS: f64 = 2.0;
+pub(super) const ROUNDINGS: f64 = 2.0;
 
 /// The rounding to a float type.
 #[derive(Debug, Clone, Copy)]
-struct FloatRounding {
+pub(super) struct FloatRounding {
     to: DataType,
     /// The largest relative error of one rounding.
-    unit: f64,
+    pub unit: f64,
 }
 
 impl FloatRounding {
     /// `None` if ONNX has no float arithmetic in the type.
-    fn new(to: DataType) -> Option<Self> {
+    pub(super) fn new(to: DataType) -> Option<Self> {
         let bits = match to {
             DataType::Float16 => 11,
             DataType::BFloat16 => 8,
@@ -81,7 +81,7 @@ impl ErrorBound {
     }
 
     /// The smallest bound that covers the errors of all pairs of an element and its error.
-    fn covering<'e>(pairs: impl Iterator<Item = (&'e f64, &'e f64)>) -> Self {
+    pub(super) fn covering<'e>(pairs: impl Iterator<Item = (&'e f64, &'e f64)>) -> Self {
         let mut bound = Self::EXACT;
         for (&element, &error) in pairs {
             let error = if error.is_nan() { f64::INFINITY } else { error };

@@ -274,6 +274,15 @@ fn inputs_that_are_left_out_at_the_end_are_the_same() {
 
 /// `relu-clip`.
 #[test]
+fn input_without_a_name_at_the_end_is_left_out() {
+    let of =
+        |inputs: &str| format!("input x b 4\n const m = 0.001\n y = Clip({inputs})\n output y");
+    assert_same(&of("x, m, "), &of("x, m"));
+    let found = verdict(&of("x, , m"), &of("x, m"));
+    assert!(matches!(found, Judgement::Different(_)), "{found:?}");
+}
+
+#[test]
 fn two_clamps_are_one_to_the_shared_interval() {
     let bounds = "input x b 4\n const m 0 = -1\n const z 0 = 0\n const o 0 = 1";
     let bounds = bounds.replace(" 0 =", " =");
@@ -517,4 +526,58 @@ fn witness_has_sizes_at_which_two_extents_differ() {
         judged(&cut_to(1), &cut_to(1)),
         Judgement::Same { .. }
     ));
+}
+
+#[test]
+fn resized_table_is_a_rounded_tensor() {
+    let nodes = "const i 1 1 2 2 = 0.3 0.7 1.2 -0.5
+         ints z 4 = 1 1 2 3
+         ints s 2 = 2 3
+         r = Resize(i, , , z) mode=linear coordinate_transformation_mode=half_pixel
+         w2 = Reshape(r, s)";
+    // The element in the middle is the mean of both.
+    let table = [0.3, 0.5, 0.7, 1.2, 0.35, -0.5];
+    assert_only_rounding_is_accepted(nodes, "2 3", &table);
+}
+
+/// A layer with a scale on a residual stream, behind which a normalization folds into all layers of the stream.
+fn scaled_layer(layer: &str) -> String {
+    format!(
+        "input x b 2 4 4
+         weight v 2 2 1 1
+         scale g 2
+         shift t 2
+         shift mu 2
+         divisor va 2
+         h = Conv(x, v)
+         {layer}
+         a = Add(h, m)
+         y = BatchNormalization(a, g, t, mu, va)
+         output y"
+    )
+}
+
+#[test]
+fn scale_that_another_tool_folds_into_its_own_layer_is_a_rounding() {
+    let apart = scaled_layer(
+        "const w 2 2 1 1 = 0.3 -0.4 1.2 0.5
+         const d 2 = 0.9 -0.2
+         const s 2 1 1 = 0.7 1.9
+         c = Conv(h, w, d)
+         m = Mul(c, s)",
+    );
+    let folded = |part: f32| {
+        let weight =
+            [0.3 * 0.7 * part, -0.4 * 0.7, 1.2 * 1.9, 0.5 * 1.9].map(|w: f32| w.to_string());
+        scaled_layer(&format!(
+            "const w 2 2 1 1 = {}\n const d 2 = {} {}\n m = Conv(h, w, d)",
+            weight.join(" "),
+            0.9_f32 * 0.7,
+            -0.2_f32 * 1.9,
+        ))
+    };
+    let found = verdict(&apart, &folded(1.0));
+    assert!(matches!(found, Judgement::Rounded { .. }), "{found:?}");
+    let found = verdict(&apart, &folded(1.0001));
+    assert!(!matches!(found, Judgement::Rounded { .. }), "{found:?}");
 }

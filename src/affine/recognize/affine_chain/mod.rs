@@ -15,7 +15,7 @@ use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};
 
 pub(crate) use search::find;
-pub(crate) use step::batch_norm;
+pub(crate) use step::{batch_norm, step};
 
 /// An affine of one value, with the nodes that compute it.
 #[derive(Debug, Clone)]

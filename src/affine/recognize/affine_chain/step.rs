@@ -14,7 +14,7 @@ use crate::shape::facts::extent;
 const LARGEST: usize = 1 << 18;
 
 /// The affine of a node on this input, which is its only input that varies.
-pub(super) fn step(at: &At, value: ValueId, output: ValueId) -> Option<Affine> {
+pub(crate) fn step(at: &At, value: ValueId, output: ValueId) -> Option<Affine> {
     let rank = at.facts.rank(output)?;
     let is_first = at.graph.input(at.node, 0) == Some(value);
     let affine = match at.graph.op(at.node)? {

@@ -1,0 +1,177 @@
+//! Formulas that fold the element-wise constants beside a linear operator into its weight and its bias.
+//!
+//! Other tools fold each Mul, Add or BatchNormalization into the layer beside it. unfold may fold it elsewhere, or fold
+//! more into the same layer.
+
+use super::candidates::{CandidateKey, FormulaCandidate, FormulaCandidates};
+use super::constants::ComputedConstants;
+use crate::affine::Affine;
+use crate::affine::linear::{Linear, linear};
+use crate::affine::recognize::affine_chain::step;
+use crate::affine::rule::{At, Side};
+use crate::analysis::Analysis;
+use crate::ir::ValueId;
+use crate::onnx::tensor::DataType;
+use crate::recipe::Recipe;
+
+/// The maximum number of element-wise operators that are folded into a layer from one side.
+const STEPS: usize = 4;
+
+/// The constants of layers after they absorbed their neighbours, as far as they have one of these types and sizes.
+pub(super) fn of_neighbours(
+    analysis: &Analysis,
+    keys: &[CandidateKey],
+    constants: &ComputedConstants,
+) -> FormulaCandidates {
+    let mut candidates = FormulaCandidates::new();
+    for &node in analysis.graph.order() {
+        let at = analysis.at(node);
+        let Some(rules) = linear(at.graph.domain_op(node)).filter(|rules| rules.is_layer()) else {
+            continue;
+        };
+        let layer = Layer { at, rules };
+        for recipe in layer
+            .folded_behind()
+            .into_iter()
+            .chain(layer.folded_before())
+        {
+            let Some(data_type) = layer.data_type() else {
+                continue;
+            };
+            let key = (data_type, recipe.len());
+            if keys.contains(&key) {
+                let candidate = FormulaCandidate::new(recipe, data_type, constants);
+                candidates.entry(key).or_default().extend(candidate);
+            }
+        }
+    }
+    candidates
+}
+
+/// A linear operator with constants.
+struct Layer<'l> {
+    at: At<'l>,
+    rules: &'static dyn Linear,
+}
+
+impl Layer<'_> {
+    fn data_type(&self) -> Option<DataType> {
+        self.at
+            .facts
+            .data_type(self.at.graph.only_output(self.at.node)?)
+    }
+
+    /// The constants after each operator behind the layer is folded into it.
+    fn folded_behind(&self) -> Vec<Recipe> {
+        let mut folded = vec![];
+        let Some(output) = self.at.graph.only_output(self.at.node) else {
+            return folded;
+        };
+        let Some(rank) = self.at.facts.rank(output) else {
+            return folded;
+        };
+        let (mut affine, mut value) = (Affine::identity(rank), output);
+        for _ in 0..STEPS {
+            let Some((next, step)) = self.step_behind(value) else {
+                break;
+            };
+            (affine, value) = (affine.then(&step), next);
+            folded.extend(self.constants_after(Side::Result, &affine));
+        }
+        folded
+    }
+
+    /// The affine of the only reader of a value, and its result.
+    fn step_behind(&self, value: ValueId) -> Option<(ValueId, Affine)> {
+        let (reader, _) = self.at.graph.only_reader(value)?;
+        let output = self.at.graph.only_output(reader)?;
+        let at = At {
+            node: reader,
+            ..self.at
+        };
+        Some((output, step(&at, value, output)?))
+    }
+
+    /// The constants after each operator before the layer is folded into it.
+    fn folded_before(&self) -> Vec<Recipe> {
+        let mut folded = vec![];
+        let operand = self.at.graph.input(self.at.node, 0);
+        let Some((mut value, rank)) =
+            operand.and_then(|value| Some((value, self.at.facts.rank(value)?)))
+        else {
+            return folded;
+        };
+        let mut affine = Affine::identity(rank);
+        for _ in 0..STEPS {
+            let Some((before, step)) = self.step_before(value) else {
+                break;
+            };
+            (affine, value) = (step.then(&affine), before);
+            folded.extend(self.constants_after(Side::Operand(0), &affine));
+        }
+        folded
+    }
+
+    /// The affine of the producer of a value, and its varying operand.
+    fn step_before(&self, value: ValueId) -> Option<(ValueId, Affine)> {
+        let (producer, _) = self.at.graph.producer(value)?;
+        let mut inputs = self.at.graph.inputs(producer).iter().flatten();
+        let varying = inputs.find(|&&input| !self.at.constants.is_constant(input));
+        let at = At {
+            node: producer,
+            ..self.at
+        };
+        Some((*varying?, step(&at, *varying?, value)?))
+    }
+
+    /// The weight and the bias after they absorbed an affine.
+    fn constants_after(&self, side: Side, affine: &Affine) -> Vec<Recipe> {
+        let [weight, bias] = [self.weight(side, affine), self.bias(side, affine)];
+        weight.into_iter().chain(bias).collect()
+    }
+
+    fn weight(&self, side: Side, affine: &Affine) -> Option<Recipe> {
+        let slot = self.rules.slots(&self.at).ok()?.weight?;
+        let weight = self.at.constant(slot).ok()?;
+        let scaled = self
+            .rules
+            .scaled(&self.at, &weight, side, &affine.scale)
+            .ok()?;
+        (!affine.has_no_scale()).then_some(scaled)
+    }
+
+    fn bias(&self, side: Side, affine: &Affine) -> Option<Recipe> {
+        let slots = self.rules.slots(&self.at).ok()?;
+        let stored = slots.bias.and_then(|slot| self.at.constant(slot).ok());
+        let bias = stored.and_then(|bias| self.rules.read_bias(&self.at, bias).ok());
+        let shift = self.shift(side, affine);
+        let sum = match (side, bias) {
+            (Side::Result, Some(bias)) => added(Some(bias.mul(affine.scale.recipe())?), shift),
+            (_, bias) => added(bias, shift),
+        };
+        self.rules.write_bias(&self.at, &sum?)
+    }
+
+    /// The summand that the shift of an affine adds to the bias.
+    fn shift(&self, side: Side, affine: &Affine) -> Option<Recipe> {
+        if affine.has_no_shift() {
+            return None;
+        }
+        if side == Side::Result {
+            return Some(affine.shift.recipe().clone());
+        }
+        let slot = self.rules.slots(&self.at).ok()?.weight;
+        let weight = slot.and_then(|slot| self.at.constant(slot).ok());
+        self.rules
+            .image(&self.at, weight.as_ref(), 0, &affine.shift)
+            .ok()
+    }
+}
+
+/// The sum of the terms that exist. `None` if there are none, or if their shapes differ.
+fn added(bias: Option<Recipe>, shift: Option<Recipe>) -> Option<Recipe> {
+    match (bias, shift) {
+        (Some(bias), Some(shift)) => bias.add(&shift),
+        (bias, shift) => bias.or(shift),
+    }
+}
