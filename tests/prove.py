@@ -1,12 +1,14 @@
 """Checks that a folded model computes what its original does: the second checker of docs/proof.md.
 
-    python tests/prove.py ORIGINAL FUSED [--certificate FILE] [--dim NAME=SIZE] [--seed N]
+    python tests/prove.py ORIGINAL FUSED [--certificate FILE | --verdict FILE] [--dim NAME=SIZE] [--seed N]
+
+A verdict is the output of `unfold prove --json` on two files of any tool, with the formulas of docs/judge.md as text.
 
 It is written from that page, and shares no code with unfold. Operators are computed by the reference evaluator of the
 onnx package, on arrays that add and multiply as the field does. Needs numpy and onnx.
 Exit codes: 0 proved, 1 a file is unreadable, 2 usage, 3 disproved, 4 undecided.
 """
-import argparse, hashlib, itertools, json, math, pathlib, sys
+import argparse, hashlib, itertools, json, math, pathlib, re, sys
 from collections import Counter, namedtuple
 from graphlib import TopologicalSorter
 import ml_dtypes, numpy as np, onnx
@@ -854,7 +856,8 @@ def evaluate(entry, leaf, compute):
             raise Undecided(f"this checker does not know the step {step['op']}")
         inputs = [values[i] for i in step.get("inputs", [])]
         values.append(compute(step, *inputs) if step["op"] in STEPS else leaf(step))
-        if list((values[-1][0] if isinstance(values[-1], tuple) else values[-1]).shape) != step["shape"]:
+        shape = list((values[-1][0] if isinstance(values[-1], tuple) else values[-1]).shape)
+        if shape != step.get("shape", shape):
             raise Disproved(f"{entry['name']}: a step has other extents than {step['shape']}")
     return values
 
@@ -976,6 +979,154 @@ def check_tensors(fused, original, entries):
         elif is_float(array) and key(array) not in there:
             raise Disproved(f"{name} has no recipe and is no tensor of the original")
 
+# The notation of docs/judge.md.
+ROOT_OF_HALF, TANH_FACTOR = np.float32(math.sqrt(0.5)), np.float32(math.sqrt(2 / math.pi))
+
+class Notation:
+    """Writes operators that tools fuse as those that they are made of."""
+    def __init__(self, model):
+        self.graph, self.nodes = model.graph, []
+        tensors = {t.name: t for t in self.graph.initializer}
+        tensors |= {n.output[0]: n.attribute[0].t for n in self.graph.node if n.op_type == "Constant" and n.attribute[0].name == "value"}
+        self.divisors = {name for name, t in tensors.items() if not t.dims and t.data_type == 1 and numpy_helper.to_array(t) == np.float32(math.sqrt(2))}
+        self.erfs = {n.input[0] for n in self.graph.node if n.op_type == "Erf"}
+        for node in self.graph.node:
+            self.write(node, {a.name: helper.get_attribute_value(a) for a in node.attribute})
+        del self.graph.node[:]
+        self.graph.node.extend(self.nodes)
+
+    def add(self, op, *inputs, to=None, **attributes):
+        made = to or f"{self.nodes[-1].output[0] if self.nodes else op}/{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [made], **attributes))
+        return made
+
+    def number(self, number, name=None):
+        name = name or f"number/{len(self.graph.initializer)}"
+        self.graph.initializer.append(numpy_helper.from_array(np.float32(number), name))
+        return name
+
+    def gate(self, x, inner, function, to):
+        """x·(1 + f(inner))/2"""
+        half = self.add("Mul", x, self.number(0.5))
+        self.add("Mul", half, self.add("Add", self.add(function, inner), self.number(1)), to=to)
+
+    def write(self, node, attributes):
+        op, x, to = node.op_type, node.input[0] if node.input else "", node.output[0]
+        if op in ("BiasGelu", "FastGelu") and len(node.input) > 1:
+            x = self.add("Add", x, node.input[1])
+        if op == "FastGelu" or op == "Gelu" and attributes.get("approximate") == b"tanh":
+            cube = self.add("Mul", self.add("Mul", x, x), x)
+            inner = self.add("Add", x, self.add("Mul", cube, self.number(0.044715)))
+            self.gate(x, self.add("Mul", inner, self.number(TANH_FACTOR)), "Tanh", to)
+        elif op in ("BiasGelu", "Gelu"):
+            self.gate(x, self.add("Mul", x, self.number(ROOT_OF_HALF)), "Erf", to)
+        elif op == "QuickGelu":
+            inner = self.add("Mul", x, self.number(attributes.get("alpha", 1.702)))
+            self.add("Mul", x, self.add("Sigmoid", inner), to=to)
+        elif op == "Div" and to in self.erfs and node.input[1] in self.divisors:
+            self.add("Mul", x, self.number(ROOT_OF_HALF), to=to)
+        elif op == "FusedMatMul" and attributes.get("alpha", 1) != 1:
+            product = self.add(op, *node.input, domain=node.domain, **attributes | {"alpha": 1.0})
+            self.add("Mul", product, self.number(attributes["alpha"], (node.name or to).rstrip("/") + "/_constant_0"), to=to)
+        elif op == "FusedConv" and attributes["activation"] in (b"Relu", b"Sigmoid", b"Tanh") and len(node.input) < 4:
+            function = attributes.pop("activation").decode()
+            self.add(function, self.add("Conv", *node.input, **attributes), to=to)
+        else:
+            self.nodes.append(node)
+
+def in_notation(model):
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    Notation(copy)
+    return copy
+
+# The formulas of a verdict.
+FUNCTIONS = {name: name for name in STEPS} | {"matmul": "product", "filled": "literal"} | dict.fromkeys(("float16", "bfloat16", "float32", "float", "double"), "round")
+CALL, OPTION, NUMBER = re.compile(r"(\w+)\("), re.compile(r"(?:(\w+)=)?(\[.*?\]|(?<==)[-\w.+]+)"), re.compile(r"-?\d[\d.]*(?:e[-+]?\d+)?")
+LISTS = {"reshape": "shape", "expand": "shape", "filled": "shape", "transpose": "perm", "pick": "places"}
+
+class Formula:
+    """Reads steps from text such as `t1 = mul(w, s); reshape(t1, [4, 1])`. A name may have any characters: the longest counts."""
+    def __init__(self, text, names):
+        self.text, self.at, self.steps, self.parts, self.names = text, 0, [], {}, names
+
+    def read(self):
+        while part := re.compile(r"(t\d+) = ").match(self.text, self.at):
+            self.at = part.end()
+            self.parts[part[1]] = self.operand()
+            self.at += len("; ")
+        self.operand()
+        if self.at != len(self.text):
+            raise Undecided(f"this checker cannot read the formula {self.text}")
+        return self.steps
+
+    def step(self, **step):
+        self.steps.append(step)
+        return len(self.steps) - 1
+
+    def operand(self):
+        call = CALL.match(self.text, self.at)
+        if call and call[1] in FUNCTIONS:
+            return self.call(call)
+        there = [n for n in (*self.parts, *self.names) if self.text.startswith(n, self.at)]
+        number = NUMBER.match(self.text, self.at)
+        if not there and not number:
+            raise Undecided(f"this checker cannot read the formula {self.text}")
+        read = max(there, key=len) if there else number[0]
+        self.at += len(read)
+        if read in self.parts:
+            return self.parts[read]
+        return self.step(op="constant", name=read) if there else self.step(op="literal", numbers=[float(read)], shape=[])
+
+    def call(self, call):
+        self.at, inputs, options = call.end(), [], {}
+        while self.text[self.at] != ")":
+            option = OPTION.match(self.text, self.at)
+            if option:
+                self.at = option.end()
+                options[option[1] or LISTS[call[1]]] = self.option(option[2])
+            else:
+                inputs.append(self.operand())
+            self.at += 2 * self.text.startswith(", ", self.at)
+        self.at += 1
+        if call[1] == "filled":
+            return self.step(op="literal", numbers=self.steps[inputs[0]]["numbers"], **options)
+        return self.step(op=FUNCTIONS[call[1]], inputs=inputs, data_type=call[1], **options)
+
+    def option(self, text):
+        if "places" in text:
+            raise Undecided(f"the formula {self.text} leaves places out")
+        if ".." in text:
+            return list(range(*map(int, text[1:-1].split(".."))))
+        return json.loads(text.replace("-,", "null,").replace("-]", "null]"))
+
+def of_verdict(verdict, original, fused):
+    """Both graphs, the one with the formulas second, and the entries of the tensors that have one."""
+    tensors = verdict["judgement"].get("tensors", [])
+    if any(t["is_of_first"] for t in tensors):
+        original, fused = fused, original
+    names = [*original.tensors, *(o for node in original.nodes for o in node.output if o)]
+    held = {fused.stored_as[name]: array for name, array in fused.tensors.items()}
+    entries = [dict(name=t["name"], steps=Formula(t["formula"], names).read(), shape=list(held[t["name"]].shape)) for t in tensors]
+    return original, fused, dict(tensors=entries, is_verdict=True)
+
+def check_formula(entry, array, original):
+    """Each element is its formula, but for what rounding explains of operations in its type."""
+    steps, eps = entry["steps"], float(ml_dtypes.finfo(array.dtype).eps)
+    used = [original.number(s["name"]) for s in steps if s["op"] == "constant"]
+    if None in used:
+        raise Undecided(f"{entry['name']} is made of what this checker knows as no constant")
+    values = in_numbers(entry, original)
+    value, size = (x.reshape(array.shape) for x in values[-1])
+    terms = [values[s["inputs"][0]][0].shape[s.get("axis", -1)] for s in steps if s["op"] in ("sum", "product")]
+    allowed = eps * (len(steps) + sum(terms)) * size
+    if any(n.ops - MOVES for n in used):  # computed, by operations that may cancel
+        allowed = allowed + 64 * eps * size.max(initial=0)
+    if len(steps) == 1 and not used[0].ops:  # of a fold that is in neither model
+        allowed = 6 * eps * size.max(initial=0)
+    if not (np.abs(array.astype(np.float64) - value) <= allowed).all():
+        raise Disproved(f"{entry['name']} is not its formula, but for rounding")
+
 def parted(first, second):
     """The first output that differs."""
     return next((n for n, v in first.outputs.items() if digest(v) != digest(second.outputs[n])), None)
@@ -994,9 +1145,12 @@ def compare(original, fused, certificate, point, sizes, tried=(2, 3, 1, 4, 8, 16
             unfit = error
     else:
         raise unfit
-    if not is_checked:
+    if certificate.get("is_verdict"):
+        for name, entry in () if is_checked else entries.items():
+            check_formula(entry, fused.tensors[name], first)
+    elif not is_checked:
         check_tensors(fused, first, entries)
-    recipes = {n: lambda e=e: in_field(e, first)[-1] for n, e in entries.items()}
+    recipes = {n: lambda e=e: in_field(e, first)[-1].reshape(e["shape"]) for n, e in entries.items()}
     for is_open in False, True:  # where extents are fixed, what follows from them is decided by numbers
         first = Run(original, point, extents, keep=keep, is_open=True) if is_open else first
         second = Run(fused, point, extents, recipes, is_open=is_open)
@@ -1057,19 +1211,24 @@ def main():
     parser = argparse.ArgumentParser(description="Proves that FUSED computes what ORIGINAL does.")
     for name in "original", "fused", "--certificate":
         parser.add_argument(name, type=pathlib.Path)
+    parser.add_argument("--verdict", type=pathlib.Path)
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     sizes = {name: int(size) for name, _, size in (d.rpartition("=") for d in options.dim)}
     try:
-        original, fused = (Graph(onnx.load(path)) for path in (options.original, options.fused))
+        models = [onnx.load(path) for path in (options.original, options.fused)]
+        original, fused = (Graph(in_notation(model) if options.verdict else model) for model in models)
         certificate = json.loads(options.certificate.read_text()) if options.certificate else {}
+        verdict = json.loads(options.verdict.read_text()) if options.verdict else {}
     except Exception as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     try:
         for part in ("original", "fused") if certificate else ():
             check_files(certificate[part], getattr(options, part))
+        if verdict:
+            original, fused, certificate = of_verdict(verdict, original, fused)
         print("proved, wrong with p <", prove(original, fused, certificate, sizes, options.seed))
         return 0
     except Disproved as error:
