@@ -11,6 +11,7 @@ difference in onnxruntime. Printed is each verdict that is wrong, and a table of
 import argparse
 import collections
 import copy
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,9 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 SCALES = (1.0, 0.0625, 16.0)
-BATCH = 2
+BATCH, LENGTH = 2, 16  # the sizes of the first and of another open dimension
+TABLE = 100  # the number of rows that each table has at least
+WHOLE = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
 EXACT, FAR = 1e-6, 1e-2  # relative to the largest output: differences by rounding, and those that need a witness
 VERDICTS = {0: "same", 2: "invalid", 3: "different", 4: "undecided", 5: "rounded", 6: "casts"}
 SWAPPED = {"Add": "Sub", "Sub": "Add", "Mul": "Div", "Div": "Mul", "Relu": "Sigmoid", "Sigmoid": "Tanh", "Tanh": "Sigmoid", "Erf": "Tanh",
@@ -164,10 +167,19 @@ def session(path):
 
 
 def feeds(model):
-    """Random inputs at each scale."""
+    """Random inputs at each scale. A mask of integers is 1, and the other integers are small enough for each table."""
     draw = np.random.default_rng(0)
     for scale in SCALES:
-        yield {i.name: scale * draw.standard_normal([d if isinstance(d, int) else BATCH for d in i.shape]).astype(np.float32) for i in model.get_inputs()}
+        yield {i.name: drawn(i, scale, draw) for i in model.get_inputs()}
+
+
+def drawn(value, scale, draw):
+    shape = [d if isinstance(d, int) else LENGTH if at else BATCH for at, d in enumerate(value.shape)]
+    if value.type == "tensor(float)":
+        return scale * draw.standard_normal(shape).astype(np.float32)
+    if "mask" in value.name:
+        return np.ones(shape, WHOLE[value.type])
+    return draw.integers(0, TABLE, shape).astype(WHOLE[value.type])
 
 
 def difference(first, second, inputs):
@@ -182,19 +194,48 @@ def difference(first, second, inputs):
     return worst
 
 
+def in_child(function, *arguments):
+    """What a function returns, run in a process of its own, because an invalid model may end it; `None` if it did."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        try:
+            os.write(writing, repr(float(function(*arguments))).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    return float(text) if text else None
+
+
+def largest_difference(original, target):
+    """The largest difference of the outputs of two files on the random inputs."""
+    first, second = session(original), session(target)
+    return max(difference(first, second, inputs) for inputs in feeds(first))
+
+
+def shown_difference(original, target, witness):
+    """The difference of the outputs of two files on the inputs of a witness."""
+    return difference(session(original), session(target), dict(np.load(witness)))
+
+
 def wrong(verdict, apart, witness, models):
     """The reason why a verdict is wrong, if it is."""
     if verdict in ("same", "rounded") and apart > EXACT:
         return f"accepted, although an output changes by {apart:.1e}"
     if verdict == "different":
-        shown = difference(*models, dict(np.load(witness)))
-        return None if shown > 1e-4 else f"the witness shows {shown:.1e} in onnxruntime"
+        shown = in_child(shown_difference, *models, witness)
+        return None if shown is not None and shown > 1e-4 else f"the witness shows {shown} in onnxruntime"
     if verdict == "undecided" and apart > FAR:
         return f"no witness, although an output changes by {apart:.1e}"
     return None
 
 
-def judged(arguments, path, model, original, kind, draw, folder):
+def judged(arguments, path, model, kind, draw, folder):
     """The verdict on one edit, and the reason why it is wrong; `None` if there is nothing to edit."""
     edited = Edited(model, arguments.shapes, draw)
     place = KINDS[kind](edited)
@@ -202,15 +243,15 @@ def judged(arguments, path, model, original, kind, draw, folder):
     if place is None or edited.model.SerializeToString() == model.SerializeToString():
         return None
     onnx.save(edited.model, target)
-    try:
-        other = session(target)
-        apart = max(difference(original, other, inputs) for inputs in feeds(original))
-    except Exception:  # whatever onnxruntime raises for an invalid model
+    apart = in_child(largest_difference, path, target)
+    if apart is None:
         return "no model", None
     command = [arguments.binary, "prove", str(path), str(target), "-q", "--witness", str(witness)]
     code = subprocess.run(command, capture_output=True, timeout=600).returncode
     verdict = VERDICTS.get(code, f"code {code}")
-    reason = wrong(verdict, apart, witness, (original, other))
+    reason = wrong(verdict, apart, witness, (path, target))
+    if arguments.keep and (reason or verdict == "undecided" and apart > EXACT):
+        onnx.save(edited.model, arguments.keep / f"{path.stem}.{kind}.{place.replace('/', '_')[:60]}.{apart:.0e}.onnx")
     if verdict in ("same", "rounded") and apart <= EXACT:
         verdict += ", no change"
     if verdict == "undecided":
@@ -224,17 +265,18 @@ def main():
     parser.add_argument("--binary", required=True)
     parser.add_argument("--edits", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, help="a folder for the edited models with a wrong verdict, and for those without a witness")
     arguments = parser.parse_args()
     counts, mistakes = collections.Counter(), []
     rounds = -(-arguments.edits // (len(arguments.models) * len(KINDS)))
     with tempfile.TemporaryDirectory() as folder:
         for number, path in enumerate(arguments.models):
-            model, original = onnx.load(path), session(path)
+            model = onnx.load(path)
             arguments.shapes = shapes_of(model)
             for turn in range(rounds):
                 for at, kind in enumerate(KINDS):
                     draw = np.random.default_rng([arguments.seed, number, turn, at])
-                    found = judged(arguments, path, model, original, kind, draw, Path(folder))
+                    found = judged(arguments, path, model, kind, draw, Path(folder))
                     if found is None:
                         continue
                     verdict, mistake = found
