@@ -69,6 +69,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "affine",
             "analysis",
+            "hash",
             "ir",
             "onnx",
             "ops",

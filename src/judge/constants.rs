@@ -8,10 +8,12 @@ use super::resized;
 use super::rounded::{
     Binary, ErrorBound, Rounded, Unary, of_binary, of_products, of_rounding, of_sums, of_unary,
 };
+use super::standardized::Standardization;
 use crate::analysis::Analysis;
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::{self, DataType};
+use crate::onnx::tract_quirks::batch_norm_trains;
 use crate::recipe::{Recipe, computed};
 use crate::shape::facts::extent;
 
@@ -139,6 +141,7 @@ impl<'c> ComputedConstants<'c> {
             (op, _) if MOVEMENTS.contains(&op) => self.moved(node),
             (_, Some(Category::Movement | Category::Selection)) => self.moved(node),
             ("Resize", _) => self.resized(node, value, data_type),
+            ("BatchNormalization", _) => self.standardized(node, value, data_type),
             ("Cast", _) => self.cast(node, value, data_type),
             ("Range", _) => {
                 let result = self.analysis.constants.read(value).ok()?;
@@ -191,7 +194,36 @@ impl<'c> ComputedConstants<'c> {
         }
         let input = self.rounded(graph.input(node, 0)?)?;
         let made = resized::value(self.analysis, node, &input, data_type)?;
-        let tensor = tensor::make(graph.value_name(value), data_type, &made.values.view());
+        self.provided(value, &made, data_type)
+    }
+
+    /// The error of a constant that a BatchNormalization in training mode standardizes.
+    fn standardized(
+        &self,
+        node: NodeId,
+        value: ValueId,
+        data_type: DataType,
+    ) -> Option<ErrorBound> {
+        let graph = &self.analysis.graph;
+        let trains = batch_norm_trains(graph.node(node), graph.model().own_opset());
+        if !trains.ok()? || graph.output(node, 0) != Some(value) {
+            return None;
+        }
+        let [input, scale, shift] = [0, 1, 2].map(|slot| self.rounded(graph.input(node, slot)?));
+        let epsilon = graph.node(node).attr_f("epsilon").ok()?.unwrap_or(1e-5);
+        let standardization = Standardization {
+            input: input?,
+            scale: scale?,
+            shift: shift?,
+            epsilon: epsilon.into(),
+        };
+        self.provided(value, &standardization.value(data_type)?, data_type)
+    }
+
+    /// Takes numbers as those of a constant, and returns the bound on their error.
+    fn provided(&self, value: ValueId, made: &Rounded, data_type: DataType) -> Option<ErrorBound> {
+        let name = self.analysis.graph.value_name(value);
+        let tensor = tensor::make(name, data_type, &made.values.view());
         let is_provided = self.analysis.constants.provide(value, &tensor.ok()?);
         is_provided.then_some(made.error)
     }

@@ -18,6 +18,7 @@ mod match_tensors;
 mod neighbour_folds;
 mod resized;
 mod rounded;
+mod standardized;
 mod witness;
 
 use std::collections::HashSet;

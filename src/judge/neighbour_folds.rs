@@ -29,7 +29,7 @@ pub(super) fn of_neighbours(
         let Some(rules) = linear(at.graph.domain_op(node)).filter(|rules| rules.is_layer()) else {
             continue;
         };
-        let layer = Layer { at, rules };
+        let layer = FoldingLayer { at, rules };
         for recipe in layer
             .folded_behind()
             .into_iter()
@@ -49,12 +49,12 @@ pub(super) fn of_neighbours(
 }
 
 /// A linear operator with constants.
-struct Layer<'l> {
+struct FoldingLayer<'l> {
     at: At<'l>,
     rules: &'static dyn Linear,
 }
 
-impl Layer<'_> {
+impl FoldingLayer<'_> {
     fn data_type(&self) -> Option<DataType> {
         self.at
             .facts

@@ -56,7 +56,7 @@ pub(super) fn value(
 }
 
 /// An axis that a Resize changes.
-struct ResizedAxis {
+struct InterpolatedAxis {
     axis: usize,
     from: usize,
     to: usize,
@@ -66,7 +66,11 @@ struct ResizedAxis {
 }
 
 /// The axes whose elements may change.
-fn resized_axes(analysis: &Analysis, node: NodeId, from: &[usize]) -> Option<Vec<ResizedAxis>> {
+fn resized_axes(
+    analysis: &Analysis,
+    node: NodeId,
+    from: &[usize],
+) -> Option<Vec<InterpolatedAxis>> {
     let graph = &analysis.graph;
     if graph.model().own_opset() < COORDINATES {
         return None;
@@ -108,7 +112,7 @@ fn resized_axes(analysis: &Analysis, node: NodeId, from: &[usize]) -> Option<Vec
             Some([start, end]) => [*start? as f32, *end? as f32],
             None => [0.0, 1.0],
         };
-        changed.push(ResizedAxis {
+        changed.push(InterpolatedAxis {
             axis,
             from,
             to,
@@ -119,7 +123,7 @@ fn resized_axes(analysis: &Analysis, node: NodeId, from: &[usize]) -> Option<Vec
     Some(changed)
 }
 
-impl ResizedAxis {
+impl InterpolatedAxis {
     /// The coordinate in the input of a place in the output, in float32. `None` if engines differ on it.
     fn coordinate(&self, place: usize, coordinates: &str) -> Option<f32> {
         let [from, to, place] = [self.from, self.to, place].map(|number| number as f32);
@@ -198,7 +202,7 @@ impl<'n> Interpolation<'n> {
     }
 
     /// The taps of each place along an axis.
-    fn taps(&self, axis: &ResizedAxis) -> Option<Vec<Vec<Tap>>> {
+    fn taps(&self, axis: &InterpolatedAxis) -> Option<Vec<Vec<Tap>>> {
         (0..axis.to)
             .map(|place| self.taps_of(axis, place))
             .collect()
@@ -206,7 +210,7 @@ impl<'n> Interpolation<'n> {
 
     /// The taps of one place. The error of a weight is the effect of moving the coordinate by its error, and the
     /// rounding of the polynomial.
-    fn taps_of(&self, axis: &ResizedAxis, place: usize) -> Option<Vec<Tap>> {
+    fn taps_of(&self, axis: &InterpolatedAxis, place: usize) -> Option<Vec<Tap>> {
         let coordinate = axis.coordinate(place, self.coordinates)?;
         let error = axis.coordinate_error(coordinate);
         let moved = [0.0, error, -error]
@@ -321,7 +325,7 @@ impl Image {
     }
 
     /// Writes the extrapolation value where the coordinate is outside of the image.
-    fn extrapolate(&mut self, axis: &ResizedAxis, rule: &Interpolation) {
+    fn extrapolate(&mut self, axis: &InterpolatedAxis, rule: &Interpolation) {
         let inside = 0.0..=axis.from as f32 - 1.0;
         for place in 0..axis.to {
             let coordinate = axis.coordinate(place, rule.coordinates);
@@ -353,7 +357,7 @@ mod tests {
 
     /// `DATA` resized to eight elements.
     fn doubled(rule: &Interpolation) -> Image {
-        let axis = ResizedAxis {
+        let axis = InterpolatedAxis {
             axis: 0,
             from: 4,
             to: 8,

@@ -274,15 +274,6 @@ fn inputs_that_are_left_out_at_the_end_are_the_same() {
 
 /// `relu-clip`.
 #[test]
-fn input_without_a_name_at_the_end_is_left_out() {
-    let of =
-        |inputs: &str| format!("input x b 4\n const m = 0.001\n y = Clip({inputs})\n output y");
-    assert_same(&of("x, m, "), &of("x, m"));
-    let found = verdict(&of("x, , m"), &of("x, m"));
-    assert!(matches!(found, Judgement::Different(_)), "{found:?}");
-}
-
-#[test]
 fn two_clamps_are_one_to_the_shared_interval() {
     let bounds = "input x b 4\n const m 0 = -1\n const z 0 = 0\n const o 0 = 1";
     let bounds = bounds.replace(" 0 =", " =");
