@@ -102,10 +102,7 @@ impl Affine {
 
     /// Whether all elements of the scale and the shift are finite.
     pub(crate) fn is_finite(&self) -> bool {
-        self.scale
-            .iter()
-            .chain(self.shift.iter())
-            .all(|v| v.is_finite())
+        self.scale.are_finite() && self.shift.are_finite()
     }
 
     /// The inverse, `(y − t)/s`. `None` if a scale is 0, or too small to be inverted.

@@ -111,7 +111,12 @@ impl Numbers {
     /// Whether all numbers are exactly equal to `wanted`, and not only because of limited
     /// precision.
     pub(crate) fn are_all(&self, wanted: f64) -> bool {
-        !self.is_blurred && self.values.iter().all(|&number| number == wanted)
+        !self.is_blurred && Zip::from(&*self.values).all(|&number| number == wanted)
+    }
+
+    /// Whether all numbers are finite.
+    pub(crate) fn are_finite(&self) -> bool {
+        Zip::from(&*self.values).all(|number| number.is_finite())
     }
 
     /// Whether one of the numbers is `−0`, whose bits differ from those of 0.
