@@ -22,6 +22,7 @@ use crate::ir::node_set::NodeSet;
 use crate::ir::{Graph, NodeId};
 use crate::onnx::Model;
 use crate::shape::facts::Facts;
+pub(crate) use crate::shape::inference::Answers;
 
 /// A graph, the facts of its values, and its constants.
 pub(crate) struct Analysis<'m> {
@@ -41,8 +42,16 @@ impl<'m> Analysis<'m> {
     /// # Errors
     /// If the graph is invalid in ONNX.
     pub(crate) fn new(model: &'m Model) -> Result<Self> {
+        Analysis::with_answers(model, Rc::default())
+    }
+
+    /// Like [`Analysis::new`], with the answers of inference for earlier models of a run.
+    ///
+    /// # Errors
+    /// The errors of [`Analysis::new`].
+    pub(crate) fn with_answers(model: &'m Model, answers: Rc<Answers>) -> Result<Self> {
         let graph = Rc::new(Graph::new(model)?);
-        let facts = Rc::new(Facts::infer(&graph));
+        let facts = Rc::new(Facts::infer_with(&graph, answers));
         let constants = Constants::new(graph.clone(), facts.clone());
         let activations = activations(&graph, &constants);
         Ok(Analysis {

@@ -1,10 +1,11 @@
 //! The trait of passes, and the context in which a pass runs.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::affine::recognize::{self, Site, View};
-use crate::analysis::Analysis;
+use crate::analysis::{Analysis, Answers};
 use crate::error::{Error, Result};
 use crate::fuse::growth_budget::GrowthBudget;
 use crate::fuse::plan_log::PlanLog;
@@ -131,6 +132,8 @@ pub(crate) struct Bases<'m> {
     pub is_restored: Cell<bool>,
     /// Whether bodies may be flattened.
     pub may_flatten: bool,
+    /// The answers of shape inference, which all analyses of the run share.
+    pub answers: Rc<Answers>,
 }
 
 impl Settings<'_> {
@@ -222,9 +225,10 @@ impl<'c, 'm> Context<'c, 'm> {
         }
         (self.settings.tell)("shapes", 0, 1);
         let begin = Instant::now();
+        let answers = self.bases.answers.clone();
         let analysis = match self.result {
-            None => Analysis::new(self.first())?,
-            Some(result) => checked(self.first(), result, self.made_by)?,
+            None => Analysis::with_answers(self.first(), answers)?,
+            Some(result) => checked(self.first(), result, self.made_by, answers)?,
         };
         self.analysis_time.set(Some(begin.elapsed()));
         Ok(self.analysis.get_or_init(|| analysis))
@@ -300,13 +304,15 @@ pub(crate) fn checked<'m>(
     before: &Model,
     after: &'m Model,
     made_by: Option<&'static str>,
+    answers: Rc<Answers>,
 ) -> Result<Analysis<'m>> {
     let ends = |model: &Model| [model.graph().input.clone(), model.graph().output.clone()];
     if ends(before) != ends(after) {
         let reason = "its inputs or outputs are not what they were";
         return Err(invalid(before, made_by, reason.into()));
     }
-    Analysis::new(after).map_err(|error| invalid(before, made_by, error.to_string()))
+    let analysis = Analysis::with_answers(after, answers);
+    analysis.map_err(|error| invalid(before, made_by, error.to_string()))
 }
 
 /// The error of an invalid graph, which names the pass that produced it.

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, OnceCell};
 use std::collections::HashSet;
+use std::rc::Rc;
 use std::time::Instant;
 
 use crate::affine::plan::{Plan, StopReason};
@@ -41,6 +42,7 @@ impl PipelineRun<'_> {
                 flat: OnceCell::new(),
                 is_restored: Cell::new(false),
                 may_flatten,
+                answers: Rc::default(),
             };
             if let Some(done) = self.attempt(&bases)? {
                 return Ok(done);
@@ -79,7 +81,7 @@ impl PipelineRun<'_> {
             }
         }
         if let Some(result) = result.as_ref().filter(|_| CHECKS_RESULTS) {
-            checked(bases.inlined(), result, progress.last_change)?;
+            checked(bases.inlined(), result, progress.last_change, Rc::default())?;
         }
         let passes = progress.stats.finish();
         Ok(Some((

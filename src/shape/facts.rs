@@ -20,7 +20,7 @@ use crate::recipe::broadcast;
 use crate::shape::encode::{datum_type, dims_of, ints_of, rank};
 pub(crate) use crate::shape::extents::{Shape, extent, same, same_shape};
 use crate::shape::guard;
-use crate::shape::inference::{Inference, SMALL};
+use crate::shape::inference::{Answers, Inference, SMALL};
 use crate::shape::loop_states::LoopStates;
 
 /// The facts about the values of a graph.
@@ -86,7 +86,12 @@ impl Facts {
     /// Infers the facts of every value of the graph. A fact that tract cannot infer stays unknown,
     /// and so do facts that depend on it.
     pub(crate) fn infer(graph: &Graph) -> Facts {
-        let engine = Inference::new(graph);
+        Facts::infer_with(graph, Rc::default())
+    }
+
+    /// Like [`Facts::infer`], with the answers for earlier graphs.
+    pub(crate) fn infer_with(graph: &Graph, answers: Rc<Answers>) -> Facts {
+        let engine = Inference::new(graph, answers);
         let mut loop_states = LoopStates::new(graph);
         let mut facts = engine.all(graph, &loop_states);
         while loop_states.learn(graph, &facts) {

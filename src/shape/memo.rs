@@ -1,5 +1,6 @@
 //! Memoized inference: equal operators on equal facts share one answer.
 
+use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use tract_onnx::tract_hir::internal::Symbol;
 use crate::hash::HashMap;
 use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::operator::Category;
+use crate::shape::guard::symbolic_elements;
 
 /// The maximum number of kinds of nodes that are remembered. A network repeats a few hundred kinds.
 const LARGEST: usize = 4096;
@@ -18,18 +20,77 @@ const LARGEST: usize = 4096;
 /// The answers found so far.
 #[derive(Default)]
 pub(crate) struct Memo {
-    answers: HashMap<Key, Vec<Rc<InferenceFact>>>,
+    answers: HashMap<Key, Answer>,
+    /// The answers for an earlier graph that no node of the present one has needed yet.
+    earlier: HashMap<Key, Answer>,
+    /// The operator sets for which the answers hold, as a message.
+    imports: Vec<u8>,
 }
+
+/// The facts of the outputs of a node.
+type Answer = Vec<Rc<InferenceFact>>;
 
 /// Everything on which the answer depends.
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
     operator: Vec<u8>,
-    inputs: Vec<Option<(TypeFactoid, ShapeFactoid, Option<usize>)>>,
+    inputs: Vec<Option<InputFact>>,
     outputs: Vec<bool>,
 }
 
+/// The fact of an input, as far as the answer depends on it.
+struct InputFact {
+    fact: Rc<InferenceFact>,
+    /// Whether the answer depends on the type and the shape alone.
+    is_by_shape: bool,
+}
+
+impl InputFact {
+    /// The type, the shape, and the address of the value. The fact keeps the value alive, so that
+    /// the address is unique.
+    fn parts(&self) -> (TypeFactoid, &ShapeFactoid, Option<usize>) {
+        let value = self.fact.value.concretize().filter(|_| !self.is_by_shape);
+        let address = value.map(|tensor| Arc::as_ptr(&tensor) as usize);
+        (self.fact.datum_type, &self.fact.shape, address)
+    }
+}
+
+impl PartialEq for InputFact {
+    fn eq(&self, other: &Self) -> bool {
+        let is_same = Rc::ptr_eq(&self.fact, &other.fact) && self.is_by_shape == other.is_by_shape;
+        is_same || self.parts() == other.parts()
+    }
+}
+
+impl Eq for InputFact {}
+
+impl Hash for InputFact {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.parts().hash(state);
+    }
+}
+
 impl Memo {
+    /// Begins with a graph. Answers for other operator sets are forgotten.
+    pub(crate) fn begin(&mut self, imports: Vec<u8>) {
+        if self.imports != imports {
+            self.clear();
+            self.imports = imports;
+        }
+        self.earlier = std::mem::take(&mut self.answers);
+    }
+
+    /// Forgets the answers that the graph did not need.
+    pub(crate) fn end(&mut self) {
+        self.earlier = HashMap::default();
+    }
+
+    /// Forgets all answers.
+    pub(crate) fn clear(&mut self) {
+        self.answers = HashMap::default();
+        self.earlier = HashMap::default();
+    }
+
     /// The facts of a node's outputs: those of an equal node, or else the result of `infer`.
     pub(crate) fn get_or(
         &mut self,
@@ -37,12 +98,16 @@ impl Memo {
         node: NodeId,
         facts: &[Rc<InferenceFact>],
         infer: impl FnOnce() -> Vec<InferenceFact>,
-    ) -> Vec<Rc<InferenceFact>> {
+    ) -> Answer {
         let Some(key) = key(graph, node, facts) else {
             return shared(infer());
         };
         if let Some(answer) = self.answers.get(&key) {
             return answer.clone();
+        }
+        if let Some((key, answer)) = self.earlier.remove_entry(&key) {
+            self.insert(key, answer.clone());
+            return answer;
         }
         let answer = shared(infer());
         let inputs = graph.inputs(node).iter().flatten();
@@ -51,16 +116,20 @@ impl Memo {
             .iter()
             .all(|fact| brings_nothing(fact, inputs.clone()))
         {
-            if self.answers.len() == LARGEST {
-                self.answers.clear();
-            }
-            self.answers.insert(key, answer.clone());
+            self.insert(key, answer.clone());
         }
         answer
     }
+
+    fn insert(&mut self, key: Key, answer: Answer) {
+        if self.answers.len() == LARGEST {
+            self.answers.clear();
+        }
+        self.answers.insert(key, answer);
+    }
 }
 
-fn shared(facts: Vec<InferenceFact>) -> Vec<Rc<InferenceFact>> {
+fn shared(facts: Vec<InferenceFact>) -> Answer {
     facts.into_iter().map(Rc::new).collect()
 }
 
@@ -96,15 +165,12 @@ fn key(graph: &Graph, node: NodeId, facts: &[Rc<InferenceFact>]) -> Option<Key> 
     for attribute in &proto.attribute {
         attribute.encode_length_delimited(&mut operator).ok()?;
     }
-    let by_shape = needs_shapes_alone(graph, node, |input| {
+    let is_by_shape = needs_shapes_alone(graph, node, |input| {
         facts[input.index()].value.concretize().is_some()
     });
     let inputs = graph.inputs(node).iter().map(|input| {
-        let fact = &facts[(*input)?.index()];
-        // The facts keep the tensors alive, so that addresses are unique.
-        let value = fact.value.concretize().filter(|_| !by_shape);
-        let place = value.map(|tensor| Arc::as_ptr(&tensor) as usize);
-        Some((fact.datum_type, fact.shape.clone(), place))
+        let fact = facts[(*input)?.index()].clone();
+        Some(InputFact { fact, is_by_shape })
     });
     Some(Key {
         operator,
@@ -119,13 +185,6 @@ fn brings_nothing<'f>(
     fact: &InferenceFact,
     inputs: impl Iterator<Item = &'f InferenceFact>,
 ) -> bool {
-    if fact
-        .value
-        .concretize()
-        .is_some_and(|tensor| tensor.datum_type().is_tdim())
-    {
-        return false;
-    }
     let made = symbols(fact);
     if made.is_empty() {
         return true;
@@ -134,11 +193,14 @@ fn brings_nothing<'f>(
     made.iter().all(|symbol| read.contains(symbol))
 }
 
-/// The symbols of the extents of a fact.
+/// The symbols of the extents and of the elements of a fact.
 fn symbols(fact: &InferenceFact) -> Vec<Symbol> {
     let dims = fact.shape.dims().filter_map(|dim| match dim {
         GenericFactoid::Only(dim) => Some(dim.symbols()),
         GenericFactoid::Any => None,
     });
-    dims.flatten().collect()
+    let value = fact.value.concretize();
+    let elements = value.iter().flat_map(|tensor| symbolic_elements(tensor));
+    let in_elements = elements.flat_map(|dim| dim.symbols());
+    dims.flatten().chain(in_elements).collect()
 }

@@ -59,7 +59,12 @@ impl Pass for RestoreRegions {
         };
         // Restoring a dead region can break topological order.
         let restored = simplify::sorted(restored);
-        checked(context.bases.inlined(), &restored, Some(self.name()))?;
+        checked(
+            context.bases.inlined(),
+            &restored,
+            Some(self.name()),
+            context.bases.answers.clone(),
+        )?;
         context.bases.is_restored.set(true);
         Ok(Effect::made(restored))
     }

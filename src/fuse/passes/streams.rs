@@ -113,7 +113,12 @@ impl Rebasing<'_> {
             .apply((&edits, &[]), analysis, &mut editor, log);
         let apart = apart.map_err(|failed| defect(model, &failed))?;
         let written_out = model.with_graph(editor.finish());
-        let analysis = checked(model, &written_out, Some(self.name))?;
+        let analysis = checked(
+            model,
+            &written_out,
+            Some(self.name),
+            context.bases.answers.clone(),
+        )?;
         self.change(&analysis, apart, log)
     }
 

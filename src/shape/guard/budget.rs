@@ -118,7 +118,7 @@ pub(super) fn fact_cost(fact: &InferenceFact) -> u64 {
     let Some(value) = fact.value.concretize() else {
         return shape;
     };
-    symbols(&value)
+    symbolic_elements(&value)
         .map(dim_cost)
         .fold(shape, u64::saturating_add)
 }
@@ -131,7 +131,7 @@ fn dim_cost(dim: &TDim) -> u64 {
 }
 
 /// The elements of a symbolic tensor; none for other tensors.
-fn symbols(tensor: &Tensor) -> impl Iterator<Item = &TDim> {
+pub(crate) fn symbolic_elements(tensor: &Tensor) -> impl Iterator<Item = &TDim> {
     let is_symbolic = tensor.datum_type() == DatumType::TDim;
     let plain = is_symbolic
         .then(|| tensor.try_as_plain_ram().ok())
@@ -148,6 +148,8 @@ pub(crate) struct Budget {
     reserved: u64,
     dims: Cell<u64>,
     is_dim_admitted: RefCell<HashMap<TDim, bool>>,
+    /// Whether anything was refused because too little was left.
+    is_exhausted: Cell<bool>,
 }
 
 impl Budget {
@@ -158,6 +160,7 @@ impl Budget {
             reserved: bytes / RESERVED_FRACTION,
             dims: Cell::new(DIMS_COST),
             is_dim_admitted: RefCell::default(),
+            is_exhausted: Cell::new(false),
         }
     }
 
@@ -167,7 +170,20 @@ impl Budget {
     /// values. They may be computed from large zeros that an exporter writes.
     pub(crate) fn spend(&self, bytes: u64) -> bool {
         let is_left = bytes <= SMALL || bytes.saturating_add(self.reserved) <= self.bytes.get();
-        is_left && spend(&self.bytes, bytes)
+        let is_spent = is_left && spend(&self.bytes, bytes);
+        self.note(is_spent);
+        is_spent
+    }
+
+    /// Whether anything was refused because too little was left.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.is_exhausted.get()
+    }
+
+    fn note(&self, is_spent: bool) {
+        if !is_spent {
+            self.is_exhausted.set(true);
+        }
     }
 
     /// Subtracts the bytes of a value from the budget, and drops the value if there are not enough
@@ -187,7 +203,9 @@ impl Budget {
     /// The fact, with the parts that exceed the bounds replaced by unknown ones.
     pub(crate) fn admit(&self, fact: InferenceFact) -> InferenceFact {
         let fact = match &fact.value.concretize() {
-            Some(tensor) if !symbols(tensor).all(|dim| self.admits(dim)) => fact.without_value(),
+            Some(tensor) if !symbolic_elements(tensor).all(|dim| self.admits(dim)) => {
+                fact.without_value()
+            }
             _ => fact,
         };
         let Some(rank) = rank(&fact) else { return fact };
@@ -216,7 +234,9 @@ impl Budget {
         }
         let cost = SymbolSize::measure(dim).cost();
         // An expression without a symbol that is not a plain number has overflowed.
-        let is_admitted = dim.find_scope().is_some() && cost <= DIM_COST && spend(&self.dims, cost);
+        let is_small = dim.find_scope().is_some() && cost <= DIM_COST;
+        let is_admitted = is_small && spend(&self.dims, cost);
+        self.note(is_admitted || !is_small);
         self.is_dim_admitted
             .borrow_mut()
             .insert(dim.clone(), is_admitted);

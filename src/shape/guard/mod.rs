@@ -13,7 +13,7 @@ use tract_onnx::tract_hir::infer::Factoid;
 use tract_onnx::tract_hir::internal::DimFact;
 
 use crate::shape::encode::ints_of;
-pub(crate) use crate::shape::guard::budget::Budget;
+pub(crate) use crate::shape::guard::budget::{Budget, symbolic_elements};
 pub(crate) use crate::shape::guard::cost::{Cost, evaluation, is_worth, work};
 pub(crate) use crate::shape::guard::question::{beyond_symbols, can_be_asked};
 

@@ -81,10 +81,12 @@ impl Inference {
         };
         // Extents fit into 32 bits. An unknown element may not, and gets a new symbol.
         if to == Some(DatumType::I32) && !is_concrete(&value) {
-            let elements = self.unknown_dims.elements(from);
-            return self
-                .unknown_dims
-                .named(&self.template.symbols, elements, fact.without_value());
+            let elements = self.answers.unknown_dims.elements(from);
+            return self.answers.unknown_dims.named(
+                &self.answers.symbols,
+                elements,
+                fact.without_value(),
+            );
         }
         match to.and_then(range_of_type) {
             Some(range) if !all_are_within(&value, &range) => fact.without_value(),

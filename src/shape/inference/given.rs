@@ -17,10 +17,6 @@ use crate::shape::encode::datum_type;
 use crate::shape::inference::{Inference, SMALL, guarded};
 use crate::shape::memo::needs_shapes_alone;
 
-/// The maximum number of bytes of constants that share a tensor if they are equal, so that the
-/// nodes that read them are equal too.
-const SHARED: usize = 64;
-
 /// The maximum length of a symbolic extent. Longer ones count as unknown.
 const LONGEST_SYMBOL: usize = 200;
 
@@ -53,7 +49,8 @@ impl Inference {
         }
         for input in &graph.proto().input {
             if let Some(value) = graph.value(input.name()) {
-                facts[value.index()] = Rc::new(self.declared_input(input));
+                let fact = self.answers.input(input, || self.declared_input(input));
+                facts[value.index()] = fact;
             }
         }
         facts
@@ -100,7 +97,7 @@ impl Inference {
             .dims()
             .map(|dim| match dim.concretize() {
                 Some(dim) => DimFact::from(dim),
-                None => DimFact::from(TDim::from(self.template.symbols.new_with_prefix("dim"))),
+                None => DimFact::from(TDim::from(self.answers.symbols.new_with_prefix("dim"))),
             })
             .collect();
         fact.with_shape(ShapeFactoid::closed(dims))
@@ -142,27 +139,19 @@ impl Inference {
             return Some(Arc::new(Tensor::from(values.mapv(|v| v as f32))));
         }
         let raw = tensor::raw(proto, externals).ok()?;
-        // Lists of floats are rarely equal, and there are as many as layers.
-        let is_list_of_floats = tensor::float_type(proto).is_some() && raw.len() > size_of::<f64>();
-        let may_be_alike = raw.len() <= SHARED && !is_list_of_floats;
-        let key = may_be_alike.then(|| (proto.data_type(), proto.dims.clone(), raw.to_vec()));
-        if let Some(key) = &key
-            && let Some(tensor) = self.shared.borrow().get(key)
-        {
-            return Some(tensor.clone());
-        }
+        self.answers
+            .constant(proto, &raw, || self.load(proto, &raw))
+    }
+
+    /// A tensor of tract with the type and the extents of a tensor of the model.
+    fn load(&self, proto: &TensorProto, raw: &[u8]) -> Option<Tensor> {
         let read = pb::TensorProto {
             dims: proto.dims.clone(),
             data_type: proto.data_type(),
-            raw_data: raw.into(),
+            raw_data: raw.to_vec(),
             ..Default::default()
         };
-        let tensor = tract_onnx::tensor::load_tensor(&*self.onnx.provider, &read, None).ok()?;
-        let tensor = Arc::new(tensor);
-        self.shared
-            .borrow_mut()
-            .extend(key.map(|key| (key, tensor.clone())));
-        Some(tensor)
+        tract_onnx::tensor::load_tensor(&*self.onnx.provider, &read, None).ok()
     }
 }
 

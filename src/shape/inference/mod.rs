@@ -1,6 +1,7 @@
 //! Infers facts by tract's operators, one node at a time in topological order, without reading
 //! large weights. Answers that differ from ONNX are corrected.
 
+mod answers;
 mod corrections;
 mod given;
 mod operator;
@@ -9,12 +10,12 @@ mod split_parts;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::Arc;
 
+use prost::Message;
 use tract_onnx::Onnx;
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb;
-use tract_onnx::prelude::{InferenceFact, TVec, Tensor, TractResult};
+use tract_onnx::prelude::{InferenceFact, InferenceModel, TVec, Tensor, TractResult};
 use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, TDim};
 
@@ -26,11 +27,10 @@ use crate::onnx::proto::{GraphProto, NodeProto, ValueInfoProto};
 use crate::onnx::tensor::DataType;
 use crate::shape::encode::{KnownFacts, only};
 use crate::shape::guard::{self, Budget};
+pub(crate) use crate::shape::inference::answers::Answers;
 use crate::shape::loop_states::{LoopStates, common};
-use crate::shape::memo::Memo;
 use crate::shape::rules::{self, NodeQuery, read_by_shape};
 use crate::shape::sequences;
-use crate::shape::unknown_dims::UnknownDims;
 
 /// The maximum number of elements of constants that are evaluated while shapes are inferred. Shapes
 /// and the parameters of normalizers are far below it, and weights are above it.
@@ -47,21 +47,16 @@ pub(crate) struct Inference {
     model: pb::ModelProto,
     /// The version of ONNX's own operator set.
     opset: i64,
-    template: tract_onnx::prelude::InferenceModel,
     budget: Budget,
     weights: u64,
-    unknown_dims: UnknownDims,
-    shared: RefCell<HashMap<SmallConstant, Arc<Tensor>>>,
+    answers: Rc<Answers>,
     out_of_bounds: RefCell<Option<String>>,
     /// Initializers that training changes, so that only their extents are known.
     trained: HashSet<ValueId>,
 }
 
-/// The element type, the extents and the elements of a constant.
-type SmallConstant = (i32, Vec<i64>, Vec<u8>);
-
 impl Inference {
-    pub(crate) fn new(graph: &Graph) -> Self {
+    pub(crate) fn new(graph: &Graph, answers: Rc<Answers>) -> Self {
         let model = graph.model();
         let opset_import = model
             .proto
@@ -81,11 +76,9 @@ impl Inference {
                 ..Default::default()
             },
             opset: model.own_opset(),
-            template: Default::default(),
             budget: Budget::new(EVALUATED),
             weights: graph.weight_bytes(),
-            unknown_dims: UnknownDims::default(),
-            shared: RefCell::default(),
+            answers,
             out_of_bounds: RefCell::default(),
             trained: graph.trained().collect(),
         }
@@ -99,7 +92,7 @@ impl Inference {
 
     /// Whether any element of a value is unknown.
     pub(crate) fn is_open(&self, tensor: &Tensor) -> bool {
-        self.unknown_dims.is_in(tensor)
+        self.answers.unknown_dims.is_in(tensor)
     }
 
     /// The facts of all values, inferred node by node.
@@ -108,7 +101,8 @@ impl Inference {
         let infos = graph.proto().value_info.iter();
         let declared: HashMap<&str, &ValueInfoProto> =
             infos.map(|info| (info.name(), info)).collect();
-        let mut memo = Memo::default();
+        let mut memo = self.answers.memo.borrow_mut();
+        memo.begin(self.model.encode_to_vec());
         for &node in graph.order() {
             self.read_lists(graph, node, &mut facts);
             let by_structure = loop_states
@@ -148,6 +142,11 @@ impl Inference {
                 facts[value.index()] = loop_states.in_every_iteration(value, fact);
             }
         }
+        memo.end();
+        if self.budget.is_exhausted() {
+            // An answer without a value, which the budget forbids, holds for this graph alone.
+            memo.clear();
+        }
         facts
     }
 
@@ -160,7 +159,7 @@ impl Inference {
             return fact;
         };
         let count = self
-            .template
+            .answers
             .symbols
             .new_with_prefix(&format!("count of {name}"));
         let dims = [axes.clone(), DimFact::from(TDim::from(count))];
@@ -174,7 +173,10 @@ impl Inference {
             model: &self.model,
             parent_graphs: vec![],
             model_dir: None,
-            template: self.template.clone(),
+            template: InferenceModel {
+                symbols: self.answers.symbols.clone(),
+                ..Default::default()
+            },
         }
     }
 
@@ -214,7 +216,8 @@ impl Inference {
             self.note_out_of_bounds(|| node.label());
             return vec![];
         }
-        let answer = self.ask(node, self.unknown_dims.without_unread(node, &inputs));
+        let read = self.answers.unknown_dims.without_unread(node, &inputs);
+        let answer = self.ask(node, read);
         let mut outputs = self.by_output(node, answer);
         self.correct(node, known, &inputs, &mut outputs);
         self.complete(graph, node, &inputs, outputs)
@@ -249,16 +252,17 @@ impl Inference {
                 let tensor = graph.initializer(graph.value(node.input.get(slot)?)?)?;
                 DataType::from_code(tensor.data_type())
             },
-            elements: &|fact| self.unknown_dims.elements(fact),
+            elements: &|fact| self.answers.unknown_dims.elements(fact),
         };
         let mut completed = Vec::with_capacity(outputs.len());
         for (slot, fact) in outputs.into_iter().enumerate() {
-            let fact = rules::complete(&query, slot, self.unknown_dims.without(fact));
+            let fact = rules::complete(&query, slot, self.answers.unknown_dims.without(fact));
             let fact = self.budget.admit(fact);
             let elements = read_by_shape(&query);
             completed.push(
-                self.unknown_dims
-                    .named(&self.template.symbols, elements, fact),
+                self.answers
+                    .unknown_dims
+                    .named(&self.answers.symbols, elements, fact),
             );
         }
         completed

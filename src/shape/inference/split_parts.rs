@@ -65,7 +65,7 @@ impl Inference {
     /// The symbol for the length of a part, by the name of the lengths that the Split reads.
     fn length_of_part(&self, part: usize, lengths: &str) -> TDim {
         let name = format!("part {part} of {lengths}");
-        TDim::from(self.template.symbols.sym(&name))
+        TDim::from(self.answers.symbols.sym(&name))
     }
 }
 
