@@ -1,5 +1,7 @@
 //! The commands of `unfold`: output, exit codes, files.
 
+#[path = "cli/action.rs"]
+mod action;
 mod common;
 #[path = "cli/diff.rs"]
 mod diff;
