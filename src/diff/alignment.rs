@@ -13,8 +13,8 @@ pub(super) struct Alignment<'a, 'm> {
     pub sides: &'a [ComparedModel<'m>; 2],
     /// The pairs of outputs whose values differ.
     pub parted: Vec<[ValueId; 2]>,
-    /// The values that differ first, and count as equal behind.
-    pub assumed: Option<[ValueId; 2]>,
+    /// The pairs of values that differ first, and are assumed to be equal.
+    pub assumed: Vec<[ValueId; 2]>,
     /// The values that each model computes, stores or has as an input.
     values: [HashSet<Digest>; 2],
     /// The values that each model stores.
@@ -37,7 +37,7 @@ impl<'a, 'm> Alignment<'a, 'm> {
         let mut alignment = Self {
             sides,
             parted: parted_outputs(sides),
-            assumed: None,
+            assumed: vec![],
             values: [0, 1].map(|side| sides[side].values()),
             stored: [0, 1].map(|side| sides[side].stored()),
             functions: Default::default(),
@@ -49,12 +49,12 @@ impl<'a, 'm> Alignment<'a, 'm> {
         alignment
     }
 
-    /// Marks the values with these names as those that differ first.
+    /// Marks the values with these names as a pair that differs first.
     pub(super) fn assume(&mut self, name: &str, other: &str) {
         let values = [(0, name), (1, other)];
         let values = values.map(|(side, name)| self.sides[side].graph.value(name));
         if let [Some(value), Some(other)] = values {
-            self.assumed = Some([value, other]);
+            self.assumed.push([value, other]);
         }
     }
 
@@ -85,11 +85,11 @@ impl<'a, 'm> Alignment<'a, 'm> {
         digest.is_some_and(|digest| self.stored[1 - side].contains(&digest))
     }
 
-    /// Whether a node computes the value that differs first.
+    /// Whether a node computes a value that differs first.
     fn is_assumed(&self, side: usize, node: NodeId) -> bool {
-        let mut results = self.sides[side].results(node);
-        let assumed = self.assumed.map(|values| values[side]);
-        assumed.is_some_and(|value| results.any(|own| own == value))
+        let mut assumed = self.assumed.iter().map(|values| values[side]);
+        let results: Vec<ValueId> = self.sides[side].results(node).collect();
+        assumed.any(|value| results.contains(&value))
     }
 
     /// Whether the other model has all results of a node that are read.

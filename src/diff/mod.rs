@@ -5,6 +5,7 @@
 //! the second one.
 
 mod alignment;
+mod behind;
 mod blocks;
 mod part;
 mod parted;
@@ -18,11 +19,12 @@ use crate::judge::{Judgement, judge_with_values};
 use crate::onnx::Model;
 use crate::prove::ProveOptions;
 use alignment::Alignment;
+use behind::behind_differences;
 use blocks::blocks;
 use side::ComparedModel;
 
+use reduce::is_open;
 pub(crate) use reduce::{DifferingParts, reduce};
-use reduce::{behind_difference, is_open};
 
 /// The difference between two models.
 #[derive(Debug, Serialize)]
@@ -33,7 +35,7 @@ pub(crate) struct ModelDifference {
     /// The numbers of nodes of the first and the second model. A Constant counts as a tensor, and not as a node.
     pub nodes: [NodeCounts; 2],
     /// The nodes of the first model whose value the second one computes, each with a node that computes it there. The
-    /// values at the first difference count as equal.
+    /// values that differ first count as equal.
     pub aligned: Vec<NodePair>,
     /// The parts in which the models differ, in the order of execution.
     pub blocks: Vec<DiffBlock>,
@@ -129,12 +131,13 @@ pub(crate) fn diff(
     options: &ProveOptions,
 ) -> Result<ModelDifference> {
     let (judgement, mut values) = judge_with_values(first, second, options);
-    let mut assumed = None;
-    if is_open(&judgement)
-        && let Some(behind) = behind_difference(first, second, options)?
-    {
-        values = behind.values;
-        assumed = Some(behind.names);
+    let mut assumed = vec![];
+    if is_open(&judgement) {
+        let behind = behind_differences(first, second, options)?;
+        if !behind.assumed.is_empty() {
+            values = behind.values;
+            assumed = behind.assumed;
+        }
     }
     let [of_first, of_second] = &values.0;
     let sides = [
@@ -142,8 +145,8 @@ pub(crate) fn diff(
         ComparedModel::new(second, of_second)?,
     ];
     let mut alignment = Alignment::new(&sides);
-    if let Some([name, other]) = assumed {
-        alignment.assume(&name, &other);
+    for [name, other] in &assumed {
+        alignment.assume(name, other);
     }
     Ok(ModelDifference {
         nodes: [0, 1].map(|side| alignment.counts(side)),

@@ -16,18 +16,18 @@ const DEPTHS: [usize; 2] = [3, 1];
 const LARGE: usize = 64;
 
 /// Values of the first and the second model that differ, although operators read them in the same way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct PartedPair {
-    pub values: [ValueId; 2],
+#[derive(PartialEq, Eq)]
+struct PartedPair {
+    values: [ValueId; 2],
     /// The number of nodes between the values that both models have and these.
-    pub nodes: usize,
+    nodes: usize,
 }
 
 /// The candidates for the first difference, beginning with the smallest regions.
 ///
 /// Two values are a candidate if they have the same type and extents, and the same operators read them and the results of
 /// these operators.
-pub(super) fn candidates(alignment: &Alignment, analyses: [&Analysis; 2]) -> Vec<PartedPair> {
+pub(super) fn candidates(alignment: &Alignment, analyses: [&Analysis; 2]) -> Vec<[ValueId; 2]> {
     let mut found: Vec<PartedPair> = vec![];
     for depth in DEPTHS {
         let [firsts, seconds] = [0, 1].map(|side| nearest(alignment, analyses[side], side, depth));
@@ -42,7 +42,7 @@ pub(super) fn candidates(alignment: &Alignment, analyses: [&Analysis; 2]) -> Vec
     }
     found.sort_by_key(|pair| (pair.nodes, pair.values));
     found.dedup();
-    found
+    found.into_iter().map(|pair| pair.values).collect()
 }
 
 /// The type, the extents and the readers of a value.

@@ -5,25 +5,17 @@ use std::collections::{HashMap, HashSet};
 use tract_onnx::prelude::Tensor;
 
 use super::alignment::Alignment;
+use super::behind::{DifferingModels, sized};
 use super::part::{PartEnds, declaration, part, reads};
-use super::parted::{PartedPair, candidates};
 use super::side::ComparedModel;
 use crate::analysis::Analysis;
 use crate::error::Result;
 use crate::ir::ValueId;
-use crate::judge::{
-    Judgement, Witness, compared_values, counterparts, judge, judge_with_values, witness_on,
-};
+use crate::judge::{Judgement, Witness, judge, judge_with_values, witness_on};
 use crate::onnx::Model;
 use crate::onnx::proto::{TensorProto, ValueInfoProto};
-use crate::prove::{ProveOptions, ValueDigests};
-use crate::run::{Dims, Engine, Input, fix_shapes, random};
-
-/// The maximum number of candidates for the first difference whose effect on the outputs is examined.
-const EXAMINED: usize = 5;
-
-/// The name of the input that replaces two values that are assumed to be equal.
-const ASSUMED: &str = "unfold/assumed";
+use crate::prove::ProveOptions;
+use crate::run::{Dims, Engine, Input, random};
 
 /// The smallest parts of two models that differ.
 pub(crate) struct Reduction {
@@ -62,17 +54,19 @@ pub(crate) fn reduce(first: &Model, second: &Model, options: &ProveOptions) -> R
     let alignment = Alignment::new(&sides);
     let mut parts = None;
     if is_open(&judgement) && !alignment.parted.is_empty() && !of_first.is_empty() {
-        let reducer = Reducer {
+        let differing = DifferingModels {
             alignment: &alignment,
-            analyses: [&analyses[0], &analyses[1]],
+            analyses: analyses.each_ref(),
+            values: &values,
             options,
         };
         let witness = match &judgement {
             Judgement::Different(witness) => Some(witness),
             _ => None,
         };
-        let (pair, _) = reducer.first_difference();
-        parts = reducer.parts(&pair, witness);
+        let found = differing.first_difference();
+        let pair = found.map_or(alignment.parted[0], |found| found.pair);
+        parts = differing.parts(pair, witness);
     }
     Ok(Reduction { judgement, parts })
 }
@@ -85,201 +79,18 @@ pub(super) fn is_open(judgement: &Judgement) -> bool {
     )
 }
 
-/// The values behind the first difference of two models.
-pub(super) struct BehindDifference {
-    /// The names of the values that differ first.
-    pub names: [String; 2],
-    /// The values of both models if these two are equal.
-    pub values: ValueDigests,
-}
-
-/// Assumes that the values that differ first are equal, and compares the values behind them, at the sizes of `options`.
-/// `None` if no such pair of values is found.
-///
-/// # Errors
-/// If one of the graphs is invalid.
-pub(super) fn behind_difference(
-    first: &Model,
-    second: &Model,
-    options: &ProveOptions,
-) -> Result<Option<BehindDifference>> {
-    let models = sized(first, second, &options.dims);
-    let [first, second] = &models;
-    let mut values = compared_values(first, second, options);
-    let [of_first, of_second] = &values.0;
-    let sides = [
-        ComparedModel::new(first, of_first)?,
-        ComparedModel::new(second, of_second)?,
-    ];
-    let analyses = [Analysis::new(first)?, Analysis::new(second)?];
-    let alignment = Alignment::new(&sides);
-    if alignment.parted.is_empty() || of_first.is_empty() {
-        return Ok(None);
-    }
-    let reducer = Reducer {
-        alignment: &alignment,
-        analyses: [&analyses[0], &analyses[1]],
-        options,
-    };
-    let (pair, behind) = reducer.first_difference();
-    let Some(mut behind) = behind else {
-        return Ok(None);
-    };
-    let names = [0, 1].map(|side| {
-        let graph = &sides[side].graph;
-        graph.value_name(pair.values[side]).to_owned()
-    });
-    for (side, own) in sides.iter().enumerate() {
-        if let Some(assumed) = behind.0[side].remove(ASSUMED) {
-            values.0[side].insert(names[side].clone(), assumed);
-        }
-        for (name, digest) in behind.0[side].drain() {
-            let value = own.graph.value(&name);
-            if value.is_some_and(|value| !alignment.is_shared(side, value)) {
-                values.0[side].insert(name, digest);
-            }
-        }
-    }
-    Ok(Some(BehindDifference { names, values }))
-}
-
-/// Both models with the extents of their inputs fixed. The second model has the sizes of the first.
-fn sized(first: &Model, second: &Model, dims: &Dims) -> [Model; 2] {
-    let mut models = [first.clone(), second.clone()];
-    let Ok(inputs) = Input::from_model(first, dims) else {
-        return models;
-    };
-    fix_shapes(models[0].graph_mut(), &inputs);
-    let own = &second.graph().input;
-    let Ok(others) = counterparts(&first.graph().input, own, "inputs") else {
-        return models;
-    };
-    let mut same = Dims::default();
-    for (input, other) in first.graph().input.iter().zip(others) {
-        let sized = inputs.iter().find(|sized| sized.name == input.name());
-        let shape = sized.map_or(&[][..], |sized| &sized.shape);
-        for (symbol, &size) in Input::symbols(other).into_iter().zip(shape) {
-            if let Some(symbol) = symbol {
-                same.set(symbol, size);
-            }
-        }
-    }
-    if let Ok(inputs) = Input::from_model(second, &same) {
-        fix_shapes(models[1].graph_mut(), &inputs);
-    }
-    models
-}
-
-/// Two models that differ, with the alignment of their values.
-struct Reducer<'r, 'm> {
-    alignment: &'r Alignment<'r, 'm>,
-    analyses: [&'r Analysis<'r>; 2],
-    options: &'r ProveOptions,
-}
-
-impl Reducer<'_, '_> {
-    /// The pair of values that explains most of the difference: if they are assumed to be equal, the fewest other values
-    /// differ. Also returns the values behind it, if there are any.
-    fn first_difference(&self) -> (PartedPair, Option<ValueDigests>) {
-        let mut best: Option<(usize, PartedPair, ValueDigests)> = None;
-        let candidates = candidates(self.alignment, self.analyses);
-        for pair in candidates.into_iter().take(EXAMINED) {
-            let Some((left, values)) = self.left_if_equal(&pair) else {
-                continue;
-            };
-            if best.as_ref().is_none_or(|(fewest, ..)| left < *fewest) {
-                best = Some((left, pair, values));
-            }
-            if left == 0 {
-                break;
-            }
-        }
-        let outputs = PartedPair {
-            values: self.alignment.parted[0],
-            nodes: 0,
-        };
-        match best {
-            Some((_, pair, values)) => (pair, Some(values)),
-            None => (outputs, None),
-        }
-    }
-
-    /// The number of nodes without a counterpart if these two values are assumed to be equal, 0 if the outputs agree then,
-    /// and all values.
-    fn left_if_equal(&self, pair: &PartedPair) -> Option<(usize, ValueDigests)> {
-        let [first, second] = [0, 1].map(|side| self.assuming(side, pair));
-        let (first, second) = (first?, second?);
-        if first.graph().output.is_empty() {
-            return Some((0, ValueDigests::default()));
-        }
-        let values = compared_values(&first, &second, self.options);
-        let [of_first, of_second] = &values.0;
-        let sides = [
-            ComparedModel::new(&first, of_first).ok()?,
-            ComparedModel::new(&second, of_second).ok()?,
-        ];
-        let alignment = Alignment::new(&sides);
-        if of_first.is_empty() || alignment.parted.is_empty() {
-            let is_compared = of_first.contains_key(ASSUMED);
-            return is_compared.then_some((0, values));
-        }
-        let left = [0, 1].map(|side| alignment.counts(side).only);
-        let left = left.iter().sum();
-        Some((left, values))
-    }
-
-    /// A copy of one model that reads an input instead of its value of this pair.
-    fn assuming(&self, side: usize, pair: &PartedPair) -> Option<Model> {
-        let graph = &self.alignment.sides[side].graph;
-        let value = pair.values[side];
-        let declared = declaration(self.analyses[0], pair.values[0], ASSUMED)?;
-        let mut inputs = graph.proto().input.clone();
-        inputs.push(declared);
-        let outputs = self.outputs(side, pair);
-        let ends = outputs
-            .iter()
-            .filter_map(|output| graph.value(output.name()))
-            .collect();
-        let ends = PartEnds {
-            names: HashMap::from([(value, ASSUMED.to_owned())]),
-            begins: HashSet::from([value]),
-            inputs,
-            ends,
-            outputs,
-            constants: vec![],
-        };
-        Some(part(graph, ends))
-    }
-
-    /// The outputs of one model that are no values of this pair, in the order of the first model.
-    fn outputs(&self, side: usize, pair: &PartedPair) -> Vec<ValueInfoProto> {
-        let graphs = [0, 1].map(|side| &self.alignment.sides[side].graph);
-        let [mine, its] = graphs.map(|graph| &graph.proto().output);
-        let Ok(others) = counterparts(mine, its, "outputs") else {
-            return vec![];
-        };
-        let mut outputs = vec![];
-        for (output, other) in mine.iter().zip(others) {
-            let both = [output, other];
-            let values = [0, 1].map(|side| graphs[side].value(both[side].name()));
-            if values[0] != Some(pair.values[0]) && values[1] != Some(pair.values[1]) {
-                outputs.push(both[side].clone());
-            }
-        }
-        outputs
-    }
-
+impl DifferingModels<'_, '_> {
     /// The parts between the values that both models have and this pair.
-    fn parts(&self, pair: &PartedPair, witness: Option<&Witness>) -> Option<DifferingParts> {
-        let begins = [0, 1].map(|side| self.begins(side, pair.values[side]));
+    fn parts(&self, pair: [ValueId; 2], witness: Option<&Witness>) -> Option<DifferingParts> {
+        let begins = [0, 1].map(|side| self.begins(side, pair[side]));
         let inputs = self.shared_inputs(&begins)?;
         let graph = &self.alignment.sides[0].graph;
-        let output = graph.value_name(pair.values[0]);
+        let output = graph.value_name(pair[0]);
         let models = [0, 1].map(|side| {
             let mut ends = self.ends(side, &begins[side], &inputs)?;
-            ends.names.insert(pair.values[side], output.to_owned());
-            ends.ends = vec![pair.values[side]];
-            let declared = declaration(self.analyses[side], pair.values[side], output)?;
+            ends.names.insert(pair[side], output.to_owned());
+            ends.ends = vec![pair[side]];
+            let declared = declaration(self.analyses[side], pair[side], output)?;
             ends.outputs = vec![declared];
             let part = part(&self.alignment.sides[side].graph, ends);
             part.into_memory().ok()
@@ -307,7 +118,7 @@ impl Reducer<'_, '_> {
             models: [first, second],
             values: [0, 1].map(|side| {
                 let graph = &self.alignment.sides[side].graph;
-                graph.value_name(pair.values[side]).to_owned()
+                graph.value_name(pair[side]).to_owned()
             }),
             judgement,
             inputs: tensors,

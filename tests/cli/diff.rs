@@ -157,6 +157,39 @@ fn diff_of_different_models_ends_as_prove_does() {
     );
 }
 
+#[test]
+fn diff_aligns_nodes_behind_several_differences() {
+    let model = "
+        input x b 4
+        const c 4 = 1 2 3 4
+        const d 4 = 5 6 7 8
+        a = Add(x, c)
+        s = Sigmoid(a)
+        p = Mul(s, d)
+        t = Tanh(p)
+        q = Sub(t, c)
+        y = Exp(q)
+        output y";
+    let other = model
+        .replace("1 2 3 4\n", "1 2 3 9\n")
+        .replace("5 6 7 8", "5 6 9 8")
+        .replace("Sub(t, c)", "Sub(c, t)");
+    let (_folder, [one, two]) = saved([model, &other]);
+    let run = unfold([&"diff", &one, &two, &"--json"]);
+    assert_eq!(run.code, DIFFERS, "{}", run.stderr);
+    let json = difference(&run);
+    let blocks = json["blocks"].as_array().unwrap();
+    let changed: Vec<_> = blocks
+        .iter()
+        .map(|block| ["first", "second"].map(|side| names(block, side)))
+        .collect();
+    let expected =
+        ["Add_a", "Mul_p", "Sub_q"].map(|name| [vec![name.to_owned()], vec![name.to_owned()]]);
+    assert_eq!(changed, expected);
+    let counts = serde_json::json!({"all": 6, "same": 3, "only": 3, "unread": 0});
+    assert_eq!(json["nodes"], serde_json::json!([counts, counts]));
+}
+
 /// Gives each value and node of a model a name without a meaning.
 fn scramble(proto: &mut ModelProto) {
     let graph = proto.graph.as_mut().unwrap();
