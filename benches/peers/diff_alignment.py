@@ -3,7 +3,7 @@
     pip install -r benches/peers/requirements.txt
     python benches/peers/architectures.py --folder models
     python benches/peers/diff_alignment.py --binary target/release/unfold --folder models
-    python benches/peers/diff_alignment.py --binary target/release/unfold --folder models --tools onnxslim bert.dynamo
+    python benches/peers/diff_alignment.py --binary target/release/unfold --folder models bert.dynamo --tools onnxslim
 
 Six tools rewrite 26 networks. All names of a result are scrambled. onnxruntime, without graph optimizations, computes all
 values of both files for a batch of two random inputs. A node of the original counts if a node of the result computes its value, with the
