@@ -6,7 +6,7 @@
     python benches/peers/diff_alignment.py --binary target/release/unfold --folder models bert.dynamo --tools onnxslim
 
 Six tools rewrite 26 networks. All names of a result are scrambled. onnxruntime, without graph optimizations, computes all
-values of both files for a batch of two random inputs. A node of the original counts if a node of the result computes its value, with the
+values of both files for a batch of three random inputs. A node of the original counts if a node of the result computes its value, with the
 shape and up to rounding. It is aligned if `unfold diff` pairs it with such a node. A pair is wrong if its values differ by
 more than rounding. Printed are a line for each pair of files, in JSON, and a table by tool. Results of tools stay in the
 folder, and are not made anew.
@@ -38,7 +38,7 @@ NETWORKS = """
     pvt_v2_b0.dynamo resnet18.legacy segformer.dynamo t5.dynamo vit_tiny_patch16_224.dynamo wav2vec2.legacy
     xcit_nano_12_p16_224.legacy
 """.split()
-BATCH = 2
+BATCH = 3
 SAMPLES = 16
 # Relative to the largest magnitude of a value: what rounding explains, and more than that.
 ROUNDING, WRONG = 1e-4, 1e-3
