@@ -6,10 +6,10 @@
     python benches/peers/diff_alignment.py --binary target/release/unfold --folder models bert.dynamo --tools onnxslim
 
 Six tools rewrite 26 networks. All names of a result are scrambled. onnxruntime, without graph optimizations, computes all
-values of both files for a batch of three random inputs. A node of the original counts if a node of the result computes its value, with the
-shape and up to rounding. It is aligned if `unfold diff` pairs it with such a node. A pair is wrong if its values differ by
-more than rounding. Printed are a line for each pair of files, in JSON, and a table by tool. Results of tools stay in the
-folder, and are not made anew.
+values of both files for a batch of three random inputs. A node of the original counts if a node of the result computes its
+value, with the shape and up to rounding. It is aligned if `unfold diff` pairs it with such a node. A pair is wrong if its
+values differ by more than rounding. Printed are a line for each pair of files, in JSON, and a table by tool. Results of
+tools stay in the folder, and are not made anew.
 """
 
 import argparse
