@@ -57,6 +57,8 @@ def test_changed_weight_is_different_and_its_witness_shows_it(model: Path, tmp_p
     assert difference == pytest.approx(judgement.relative, rel=0.05)
     with pytest.raises(AssertionError, match=r"the second model computes something else: a run differs by .*witness="):
         unfold.assert_same(model, other, accept=["rounding", "casts"])
+    with pytest.raises(AssertionError, match=r"; the inputs in .*inputs\.npz show it$"):
+        unfold.assert_same(model, other, witness=witness)
 
 
 def test_another_network_is_undecided_or_different(model: Path, digits: Path) -> None:

@@ -144,10 +144,11 @@ def assert_same(first: AnyModel, second: AnyModel, *, accept: Accepted | Sequenc
     judgement = judge(first, second, **options)
     if judgement.is_accepted(accept):
         return
+    witness = options.get("witness")
     advice = {
         "rounded": '; accept="rounding" allows it',
         "casts": '; accept=["rounding", "casts"] allows it',
-        "different": "" if options.get("witness") else '; witness="inputs.npz" saves the inputs that show it',
+        "different": f"; the inputs in {witness} show it" if witness else '; witness="inputs.npz" saves the inputs that show it',
     }
     subject = "the second model " if judgement.verdict in ("different", "invalid") else ""
     raise AssertionError(f"{subject}{judgement}{advice.get(judgement.verdict, '')}")
