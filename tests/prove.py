@@ -181,7 +181,7 @@ def stored(array):
         return array if array.dtype == bool else array.astype(np.int64)
     lowest = float(ml_dtypes.finfo(array.dtype).min)
     array = np.ascontiguousarray(array, np.float64).reshape(array.shape)
-    bits = scramble(hashed("not finite"), array.view(np.uint64)) % P
+    bits = (scramble(hashed("not finite"), array.view(np.uint64)) % P).reshape(array.shape)
     if (np.isnan(array) | (array == np.inf)).any():
         return field(bits)
     finite = np.isfinite(array)
@@ -198,9 +198,9 @@ TRUTH = set("Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual And Or Xo
 ELEMENTWISE = TRUTH | set("""Abs Acos Acosh Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast
     CastLike Ceil Celu Clip Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish LeakyRelu Log Max Min Mish Mod Pow PRelu
     Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Swish Tan Tanh ThresholdedRelu BiasGelu FastGelu QuickGelu
-    FusedConv FusedGemm""".split())
+    FusedConv FusedGemm QuantizeLinear""".split())
 RANDOM = set("RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli Dropout".split())
-PASSES = set("""Abs GlobalMaxPool LeakyRelu MaxPool PRelu ReduceL1 ReduceMax ReduceMin Relu Max
+PASSES = set("""Abs DynamicQuantizeLinear GlobalMaxPool LeakyRelu MaxPool PRelu ReduceL1 ReduceMax ReduceMin Relu Max
     Min""".split())  # f(kx) = kf(x) for k > 0, of the first input or of all
 LANES = set("GlobalMaxPool GridSample MaxPool ReduceMax ReduceMin RotaryEmbedding".split())  # functions of lanes
 RECURRENT = set("LSTM GRU RNN".split())
@@ -353,8 +353,40 @@ def group_norm(x, scale, bias, groups, epsilon=1e-5, activation=0, channels_last
     y = group_normalization({"num_groups": groups, "epsilon": epsilon}, x, scale, bias)
     return [np.moveaxis(y, 1, -1) if channels_last else y]
 
+def unpacked(codes, bits):
+    """Codes along the last axis, of which a byte holds two if they have 4 bits."""
+    return np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], -1) if bits == 4 else codes
+
+def mat_mul_n_bits(x, codes, scales, zeros=None, groups=None, bias=None, *, K, N, block_size, bits=4, accuracy_level=0):
+    """A product with a weight [N, K] whose rows are quantized in blocks."""
+    if groups is not None or bits not in (4, 8):
+        raise Uninterpreted
+    blocks = -(-K // block_size)
+    if zeros is None:
+        zeros = np.full((N, blocks), 1 << (bits - 1))
+    elif not isinstance(zeros, Field):
+        zeros = unpacked(zeros.reshape(N, -1), bits)[:, :blocks]
+    weight = dequantize_linear({"axis": 1, "block_size": block_size}, unpacked(codes.reshape(N, -1), bits),
+                               scales.reshape(N, blocks), zeros.reshape(N, blocks))[:, :K]
+    return [x @ weight.T + (0 if bias is None else bias)]
+
+def gather_block_quantized(data, at, scales, zeros=None, *, bits=4, block_size=128, gather_axis=0, quantize_axis=1):
+    """Rows of a table that is quantized in blocks along its last axis. The number of blocks tells whether bytes hold two."""
+    blocks, extent = scales.shape[quantize_axis], data.shape[quantize_axis]
+    plain, packed = -(-extent // block_size) == blocks, bits == 4 and -(-2 * extent // block_size) == blocks
+    if plain == packed or bits not in (4, 8) or quantize_axis % data.ndim != data.ndim - 1:
+        raise Uninterpreted
+    if zeros is None:
+        zeros = np.full(scales.shape, 1 << (bits - 1) if packed or bits == 8 else 0)
+    elif packed:
+        zeros = unpacked(zeros, bits)[..., :blocks]
+    codes = unpacked(data, bits) if packed else data
+    table = dequantize_linear({"axis": quantize_axis, "block_size": block_size}, codes, scales, zeros)
+    return [table.take(at % table.shape[gather_axis], gather_axis)]
+
 MICROSOFT = {
-    "FusedMatMul": fused_mat_mul, "GroupNorm": group_norm,
+    "FusedMatMul": fused_mat_mul, "GroupNorm": group_norm, "MatMulNBits": mat_mul_n_bits,
+    "GatherBlockQuantized": gather_block_quantized,
     "LayerNormalization": layer_normalization, "SkipLayerNormalization": skip_normalization,
     "SimplifiedLayerNormalization": lambda *x, **a: layer_normalization(*x, **a, centred=False),
     "SkipSimplifiedLayerNormalization": lambda *x, **a: skip_normalization(*x, **a, centred=False)}
@@ -622,7 +654,7 @@ class Run:
         trains = op == "Dropout" and (a["opset"] < 7 or len(x) > 2 and np.any(x[2]))
         try:
             if node.domain or op == "SimplifiedLayerNormalization":  # which onnxruntime has in either domain
-                return MICROSOFT[op](*x, **{n: a[n] for n in names}) if op in MICROSOFT and real[0] else None
+                return MICROSOFT[op](*x, **{n: a[n] for n in names}) if op in MICROSOFT and any(real) else None
             old, adds = {"axis", "broadcast"} <= names, a.get("reduction", b"none") != b"none"
             unknown = not known and (any(real) or op in RANDOM)
             if unknown or trains or old or adds or not names <= {*onnx.defs.get_schema(op, a["opset"]).attributes}:
@@ -674,6 +706,8 @@ class Run:
             seed = *seed[:4], said(onnx.NodeProto(attribute=[k for k in node.attribute if k not in inner])), *seed[5:]
             inner = onnx.NodeProto(op_type=op[5:], input=node.input[:3], output=node.output, attribute=inner)
             x = [self.interpret(inner, x[:3])[0] + (x[3] if len(x) > 3 else 0)]
+        if plain and op == "QuantizeLinear" and x[1].size == 1:  # of the quotient
+            x = [x[0] / x[1].reshape(()), None, *x[2:]]
         if node.domain == "com.microsoft" and op == "Attention":  # of its projection
             x = [x[0] @ x[1] + (x[2] if len(x) > 2 and x[2] is not None else 0), None, None, *x[3:]]
         y = self.interpret(node, x) if op == "Clip" and plain and self.scales else None
@@ -769,7 +803,7 @@ class Run:
     def at_places(self, node, x, seed):
         """Random ones, each by what is read at its place; None where these do not broadcast as they do today."""
         alike, to = node.op_type == "CastLike", next((k.i for k in node.attribute if k.name == "to"), None)
-        sort = "bool" if node.op_type in TRUTH else kind_of(to) if to else sort_of(x[alike])
+        sort = "int" if node.op_type == "QuantizeLinear" else "bool" if node.op_type in TRUTH else kind_of(to) if to else sort_of(x[alike])
         used = [v.view(np.ndarray) for v in (x[:1] if alike else x) if v is not None]
         try:
             bits = scramble(hashed(seed, [v is None for v in x]), *np.broadcast_arrays(*used))

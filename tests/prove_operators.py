@@ -72,7 +72,7 @@ def in_onnxruntime(model, inputs):
     if model.graph.node[0].op_type == "LayerNormalization":  # the same in both domains, of which it has one
         model.graph.node[0].domain = ""
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, {n: v.astype(np.float32) for n, v in inputs.items()})
+    return session.run(None, {n: v.astype(np.float32) if v.dtype.kind == "f" else v for n, v in inputs.items()})
 
 
 def as_group_normalization(model, inputs):
@@ -127,6 +127,21 @@ def microsoft():
         yield "com.microsoft", "SkipSimplifiedLayerNormalization", [(2, 3, 4), (2, 3, 4), (4,), (4,)][:inputs], {"epsilon": 0.0}
 
 
+def of_codes(random):
+    """The operators of com.microsoft on quantized weights: their inputs, and their attributes."""
+    def whole(low, high, *shape): return random.integers(low, high, shape).astype(np.float64)
+    def packed(*shape): return random.integers(0, 256, shape).astype(np.uint8)
+    for bits, given in (4, ""), (4, "z"), (4, "zb"), (8, ""), (8, "z"):
+        inputs = {"x": whole(-2, 3, 2, 40), "w": packed(5, 3, 2 * bits), "s": whole(-2, 3, 5, 3)}
+        inputs |= {"z": packed(5, 2 if bits == 4 else 3)} if "z" in given else {}
+        inputs |= {"": None, "b": whole(-2, 3, 5)} if "b" in given else {}
+        yield "MatMulNBits", inputs, {"K": 40, "N": 5, "bits": bits, "block_size": 16}
+    for bits, given in (4, ""), (4, "z"), (8, ""), (8, "z"):
+        inputs = {"w": packed(6, 6 * bits), "i": random.integers(0, 6, (2, 3)), "s": whole(-2, 3, 6, 3)}
+        inputs |= {"z": packed(6, 2 if bits == 4 else 3)} if given else {}
+        yield "GatherBlockQuantized", inputs, {"bits": bits, "block_size": 16, "quantize_axis": 1}
+
+
 def tests():
     """Name, model, inputs, engine and tolerance of each test."""
     random = np.random.default_rng(0)
@@ -156,7 +171,14 @@ def tests():
         node = helper.make_node(op, names, ["y"], domain=domain, **attributes)
         graph = helper.make_graph([node], "g", [helper.make_tensor_value_info(n, 1, s) for n, s in zip(names, shapes)], [helper.make_tensor_value_info("y", 1, None)])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)], ir_version=9)
-        yield op, model, {n: random.integers(-2, 3, s).astype(np.float64) for n, s in zip(names, shapes)}, as_group_normalization if op == "GroupNorm" else in_onnxruntime, 1e-5
+        yield op, model, {n: random.choice([-2.0, -1.0, 1.0, 2.0], s) for n, s in zip(names, shapes)}, as_group_normalization if op == "GroupNorm" else in_onnxruntime, 1e-5
+    for op, inputs, attributes in of_codes(random):
+        node = helper.make_node(op, [*inputs], ["y"], domain="com.microsoft", **attributes)
+        inputs = {n: v for n, v in inputs.items() if n}
+        types = {n: 1 if v.dtype.kind == "f" else helper.np_dtype_to_tensor_dtype(v.dtype) for n, v in inputs.items()}
+        graph = helper.make_graph([node], "g", [helper.make_tensor_value_info(n, types[n], v.shape) for n, v in inputs.items()], [helper.make_tensor_value_info("y", 1, None)])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)], ir_version=9)
+        yield op, model, inputs, in_onnxruntime, 1e-5
 
 
 def decided():
