@@ -1,5 +1,6 @@
 //! Powers of two at quantized values. A code has no unit: a power is in the scale beside it.
 
+use crate::affine::recognize::View;
 use crate::affine::rule::Side;
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
@@ -34,6 +35,36 @@ pub(super) fn dequantized_by(analysis: &Analysis, reader: Reader) -> Option<Vec<
         _ => None,
     });
     values.collect()
+}
+
+/// The quantized values whose squares are averaged along one axis, each with this axis.
+///
+/// A quantizer that works operator by operator quantizes the parts of an RMS normalization too. Such
+/// parts are no normalizer that could fold, but a power of two passes them all.
+pub(super) fn averaged_squares(view: &View) -> Vec<(ValueId, usize)> {
+    let nodes = view.graph.order().iter();
+    nodes
+        .filter_map(|&node| averaged_square(view, node))
+        .collect()
+}
+
+fn averaged_square(view: &View, node: NodeId) -> Option<(ValueId, usize)> {
+    let graph = view.graph;
+    let squares = graph
+        .input(node, 0)
+        .filter(|_| graph.is(node, "ReduceMean"))?;
+    let square = view.made_by(squares, &["Mul", "Pow"])?;
+    let [value, other] = [0, 1].map(|slot| graph.input(square, slot));
+    let (value, other) = (value?, other?);
+    let is_square = match graph.op(square)? {
+        "Mul" => other == value,
+        _ => view.scalar(other) == Some(2.0),
+    };
+    let rank = view.facts.rank(squares)?;
+    let (axes, _) = view.at(node).reduction(rank).ok()?;
+    let &[axis] = &axes[..] else { return None };
+    let is_quantized = quantized_from(view.analysis, value).is_some();
+    (is_square && is_quantized).then_some((value, axis))
 }
 
 /// Whether a node is this operator of ONNX with constant scales.

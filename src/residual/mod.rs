@@ -12,6 +12,7 @@ mod input_mean;
 mod layer_norm_to_rms;
 pub(crate) mod norm_merging;
 mod scaled_operators;
+mod selected_weights;
 pub(crate) mod skip_norm;
 pub(crate) mod stream_scaling;
 pub(crate) mod streams;

@@ -21,6 +21,7 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::{Reason, Refusal};
 use crate::residual::codes;
 use crate::residual::exponent_laws::{Attribute, EPSILON, Law, USUAL_EPSILON};
+use crate::residual::selected_weights;
 use crate::residual::streams::Stream;
 
 /// The outcome of scaling streams.
@@ -282,10 +283,9 @@ impl Exponents<'_> {
         made.is_some_and(|made| self.goals.contains_key(&made))
     }
 
-    /// Whether a node, or the scales of its quantized constants, can absorb a power of two from that
-    /// side.
+    /// Whether a node, or one of its [`carriers`], can absorb a power of two from that side.
     fn takes(&self, at: &At, side: Side) -> bool {
-        match codes::carriers(at, side) {
+        match carriers(at, side) {
             Some(carriers) => {
                 let mut carriers = carriers.iter();
                 carriers.len() > 0
@@ -303,7 +303,7 @@ impl Exponents<'_> {
         } else {
             exponent
         };
-        let carriers = codes::carriers(at, side).unwrap_or_else(|| vec![(at.node, side)]);
+        let carriers = carriers(at, side).unwrap_or_else(|| vec![(at.node, side)]);
         for (node, side) in carriers {
             // The rank is known, because `takes` has checked it.
             let rank = rank(&self.analysis.at(node), side).unwrap_or_default();
@@ -394,6 +394,13 @@ impl Exponents<'_> {
             multiplied,
         })
     }
+}
+
+/// The nodes and sides that absorb a power instead of a node, because its constants are quantized or its weight is
+/// selected. `None` if the node absorbs the power itself.
+fn carriers(at: &At, side: Side) -> Option<Vec<(NodeId, Side)>> {
+    codes::carriers(at, side)
+        .or_else(|| selected_weights::carrier(at, side).map(|carrier| vec![carrier]))
 }
 
 /// Whether a node can absorb a power of two from that side.

@@ -127,21 +127,17 @@ pub(crate) fn streams(
     let site_of = sites_of_nodes(sites, &cores);
     let mut seen: HashSet<ValueId> = HashSet::default();
     let mut found = vec![];
-    for core in cores.iter().flatten() {
-        let &[axis] = &core.axes[..] else { continue };
+    for from in normalized(view, &cores, at_codes) {
         let channels = analysis
             .facts
-            .extent(core.input, axis)
+            .extent(from.value, from.axis)
             .filter(|&channels| channels > 1);
-        let Some(channels) = channels.filter(|_| !seen.contains(&core.input)) else {
+        let Some(channels) = channels.filter(|_| !seen.contains(&from.value)) else {
             continue;
         };
         let mut walk = Traversal::new(analysis, &cores, &site_of, channels);
         walk.at_codes = at_codes;
-        walk.everywhere(Channels {
-            value: core.input,
-            axis,
-        });
+        walk.everywhere(from);
         let stream = walk.finish();
         seen.extend(stream.values.iter().map(|channels| channels.value));
         found.push(stream);
@@ -153,6 +149,26 @@ pub(crate) fn streams(
             .and_then(|first| place(analysis, first.value))
     });
     found
+}
+
+/// The values that normalizations read, with the axis of their statistics. Normalizations in quantized
+/// parts are no sites, and count only if streams continue behind codes.
+fn normalized(view: &View, cores: &[Option<Core>], at_codes: AtCodes) -> Vec<Channels> {
+    let mut values: Vec<(ValueId, usize)> = cores
+        .iter()
+        .flatten()
+        .filter_map(|core| match core.axes[..] {
+            [axis] => Some((core.input, axis)),
+            _ => None,
+        })
+        .collect();
+    if at_codes == AtCodes::Continues {
+        values.extend(codes::averaged_squares(view));
+    }
+    values
+        .into_iter()
+        .map(|(value, axis)| Channels { value, axis })
+        .collect()
 }
 
 /// The site of each node that belongs to a normalization by statistics.

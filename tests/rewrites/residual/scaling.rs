@@ -3,9 +3,7 @@
 
 use tract_onnx::prelude::Tensor;
 use unfold::StreamMagnitude;
-use unfold::onnx::proto::TensorProto;
-use unfold::onnx::tensor::read_f64;
-use unfold::onnx::{DataType, Externals, Model};
+use unfold::onnx::{DataType, Model};
 use unfold::plan::Scaling;
 use unfold::refusal::Reason;
 use unfold::run::{Dims, Engine, random};
@@ -15,8 +13,7 @@ use unfold::{FuseOptions, Fused};
 use crate::common::numbers::Kind;
 use crate::common::text::{model, print};
 use crate::common::{
-    check_new_tensors, initializer, is_proved_or_listed, judge, node, operators, options, retype,
-    undeclared,
+    check_new_tensors, is_proved_or_listed, judge, node, operators, options, retype, undeclared,
 };
 
 /// The result of scaling a model's streams, equal to the last bit in float64 and in tract.
@@ -46,7 +43,7 @@ fn scaled(model: &Model, power: u32) -> Fused {
     scaled
 }
 
-fn scale_streams(model: &Model, power: u32) -> Fused {
+pub(super) fn scale_streams(model: &Model, power: u32) -> Fused {
     let options = FuseOptions {
         scale_stream: Some(power),
         ..options()
@@ -58,7 +55,7 @@ fn scale_streams(model: &Model, power: u32) -> Fused {
 }
 
 /// The outcome for each stream: the reason why it stays, or `None`.
-fn streams(fused: &Fused) -> Vec<Option<Reason>> {
+pub(super) fn streams(fused: &Fused) -> Vec<Option<Reason>> {
     let reason = |scaling: &Scaling| match scaling {
         Scaling::Kept { why } => Some(why.reason.clone()),
         Scaling::Scaled { .. } => None,
@@ -71,7 +68,7 @@ fn streams(fused: &Fused) -> Vec<Option<Reason>> {
         .collect()
 }
 
-fn muls(fused: &Fused) -> usize {
+pub(super) fn muls(fused: &Fused) -> usize {
     operators(&fused.model)
         .iter()
         .filter(|&&op| op == "Mul")
@@ -570,53 +567,4 @@ fn scaled_skip_layer_norms_list_their_new_tensors() {
         is_proved_or_listed(&before, &scaled)
             .unwrap_or_else(|why| panic!("{why}\n{}", print(&scaled.model)));
     }
-}
-
-/// A block of a transformer whose weights and table are quantized.
-#[test]
-fn scales_of_quantized_writers_and_readers_absorb_the_power() {
-    let mut before = model(
-        "opset 21
-         indices i 3
-         const table_step 5 = 1 2 3 4 5
-         table = DequantizeLinear(table_codes, table_step) axis=0
-         x = Gather(table, i)
-         const g 4 = 1 2 3 4
-         n = SimplifiedLayerNormalization(x, g) axis=-1 epsilon=0.001
-         const up_step 6 = 1 2 3 4 5 6
-         up = DequantizeLinear(up_codes, up_step) axis=1
-         h = MatMul(n, up)
-         r = Relu(h)
-         const down_step = 0.5
-         down = DequantizeLinear(down_codes, down_step)
-         w = MatMul(r, down)
-         y = Add(x, w)
-         const head_step 2 = 1 2
-         head = DequantizeLinear(head_codes, head_step) axis=1
-         z = MatMul(y, head)
-         output z",
-    );
-    for (name, rows, columns) in [
-        ("table", 5, 4),
-        ("up", 4, 6),
-        ("down", 6, 4),
-        ("head", 4, 2),
-    ] {
-        before.graph_mut().initializer.push(TensorProto {
-            name: Some(format!("{name}_codes")),
-            dims: vec![rows, columns],
-            data_type: Some(DataType::Int8.code()),
-            raw_data: Some((0..(rows * columns) as u8).collect()),
-            ..Default::default()
-        });
-    }
-    let after = scale_streams(&before, 3);
-    is_proved_or_listed(&before, &after).unwrap();
-    assert_eq!(streams(&after), [None]);
-    assert_eq!(muls(&after), 0);
-    let number =
-        |name: &str| read_f64(initializer(&after.model, name), &Externals::none()).unwrap();
-    assert_eq!(number("table_step_folded")[[1]], 0.25);
-    assert_eq!(number("down_step_folded").sum(), 0.0625);
-    assert_eq!(number("head_step_folded")[[1]], 16.0);
 }
