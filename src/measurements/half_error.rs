@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::builder::{self, int};
 use crate::ir::names::Names;
-use crate::measurements::stream_magnitude::{look_at, widened};
+use crate::measurements::stream_magnitude::{magnitudes, widened};
 use crate::onnx::Model;
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::{self, DataType, rounded};
@@ -78,7 +78,7 @@ struct Finite(HashMap<String, bool>);
 impl Finite {
     fn of(model: &Model, run: (&[Tensor], &Dims)) -> std::result::Result<Self, Failure> {
         let names = float_values(model, DataType::Float).map_err(failed)?;
-        let largest = largest(model, &names, run)?;
+        let largest = magnitudes(model, &names, run)?;
         let are_finite = largest.into_iter().map(f64::is_finite);
         Ok(Self(names.into_iter().zip(are_finite).collect()))
     }
@@ -172,7 +172,7 @@ impl RoundedModel {
                 .zip(part)
                 .map(|(error, part): (f64, f64)| error.max(part));
         }
-        let largest = largest(&self.model, &self.values, (inputs, dims))?;
+        let largest = magnitudes(&self.model, &self.values, (inputs, dims))?;
         let mut beyond = self.values.iter().zip(largest).filter(|(name, largest)| {
             let is_finite = finite.0.get(self.origin(name));
             !largest.is_finite() && is_finite.copied().unwrap_or(true)
@@ -214,20 +214,6 @@ fn float_values(model: &Model, data_type: DataType) -> Result<Vec<String>> {
     Ok(typed
         .map(|&value| graph.value_name(value).to_owned())
         .collect())
-}
-
-/// The largest magnitude of each value. It is not finite if one of the elements is not.
-fn largest(
-    model: &Model,
-    names: &[String],
-    (inputs, dims): (&[Tensor], &Dims),
-) -> std::result::Result<Vec<f64>, Failure> {
-    let mut watched = model.clone();
-    look_at(watched.graph_mut(), names);
-    let seen = Engine::load(&watched, dims)?.run(inputs)?;
-    let seen = seen.iter().map(|largest| largest.cast_to_scalar::<f64>());
-    seen.collect::<TractResult<Vec<f64>>>()
-        .map_err(|error| Failure::new(Stage::Run, error.to_string()))
 }
 
 /// The largest difference, relative to the largest magnitude of the first output. `None` if an element is finite only

@@ -1,7 +1,7 @@
 //! The magnitude of residual streams, and the power of two that scales them into the range of half
 //! precision.
 
-use tract_onnx::prelude::Tensor;
+use tract_onnx::prelude::{Tensor, TractResult};
 
 use crate::affine::recognize::{View, find};
 use crate::analysis::Analysis;
@@ -16,7 +16,7 @@ use crate::onnx::proto::{
 use crate::onnx::tensor::{self, DataType};
 use crate::passes::inline::{Lowering, written_out};
 use crate::residual::stream_scaling::residual;
-use crate::run::{Dims, Engine};
+use crate::run::{Dims, Engine, Failure, Stage};
 
 /// The limit for streams in float16: its largest number, 65,504, less four bits for inputs that are
 /// larger than the samples.
@@ -44,7 +44,7 @@ impl StreamMagnitude {
         }
         let lowered =
             written_out(model, Lowering::All, &|_, _| false)?.map(|lowered| lowered.model);
-        let mut wide = widened(lowered.as_ref().unwrap_or(model))?;
+        let wide = widened(lowered.as_ref().unwrap_or(model))?;
         let analysis = Analysis::new(&wide)?;
         let view = View::new(&analysis);
         let values = residual(&analysis, &view, &find(&view))
@@ -58,14 +58,10 @@ impl StreamMagnitude {
         if names.is_empty() {
             return Ok(None);
         }
-        look_at(wide.graph_mut(), &names);
-        let ran = Engine::load(&wide, dims).and_then(|engine| engine.run(inputs));
-        let ran = ran.map_err(|failure| fail(failure.to_string()))?;
+        let seen = magnitudes(&wide, &names, (inputs, dims))
+            .map_err(|failure| fail(failure.to_string()))?;
         let mut largest: f64 = 0.0;
-        for (name, seen) in names.iter().zip(ran) {
-            let seen = seen
-                .cast_to_scalar::<f64>()
-                .map_err(|error| fail(error.to_string()))?;
+        for (name, seen) in names.iter().zip(seen) {
             if !seen.is_finite() {
                 return Err(fail(format!("`{name}` is not finite in float32")));
             }
@@ -96,48 +92,77 @@ fn reduction(op: &str, value: &str, made: &str) -> NodeProto {
     }
 }
 
-/// Replaces the outputs of a graph by the largest magnitude of each named value. ReduceMax ignores
+/// The shape of a vector of one element, as the name of a constant.
+const ONE: &str = "unfold_one";
+
+/// Replaces the outputs of a graph by one vector, the largest magnitude of each named value. ReduceMax ignores
 /// NaN, so the difference of each value to itself, which is NaN for a NaN, is included.
-pub(crate) fn look_at(graph: &mut GraphProto, names: &[String]) {
-    graph.output.clear();
+///
+/// One output of its own for each value would keep shape arithmetic from folding: a constant output stays an operator.
+fn look_at(graph: &mut GraphProto, names: &[String]) {
+    let like = NodeProto::default();
+    graph.initializer.push(tensor::make_i64(ONE, &[1]));
+    let mut elements = vec![];
     for (place, name) in names.iter().enumerate() {
-        let parts = ["magnitudes", "most", "none", "sum", "largest"];
-        let [magnitudes, most, none, sum, largest] =
+        let parts = ["magnitudes", "most", "none", "sum", "largest", "element"];
+        let [magnitudes, most, none, sum, largest, element] =
             parts.map(|what| format!("unfold_{what}_{place}"));
-        let like = NodeProto::default();
-        graph.node.push(builder::node(
-            &like,
-            "Abs",
-            &magnitudes,
-            &[name],
-            &magnitudes,
-        ));
-        graph.node.push(reduction("ReduceMax", &magnitudes, &most));
-        graph
-            .node
-            .push(builder::node(&like, "Sub", &none, &[name, name], &none));
-        graph.node.push(reduction("ReduceSum", &none, &sum));
-        graph.node.push(builder::node(
-            &like,
-            "Add",
-            &largest,
-            &[&most, &sum],
-            &largest,
-        ));
-        let tensor = TensorType {
-            elem_type: Some(DataType::Float.code()),
-            shape: Some(Default::default()),
-        };
-        let r#type = Some(TypeProto {
-            tensor_type: Some(tensor),
-            ..Default::default()
-        });
-        graph.output.push(ValueInfoProto {
-            name: Some(largest),
-            r#type,
-            ..Default::default()
-        });
+        graph.node.extend([
+            builder::node(&like, "Abs", &magnitudes, &[name], &magnitudes),
+            reduction("ReduceMax", &magnitudes, &most),
+            builder::node(&like, "Sub", &none, &[name, name], &none),
+            reduction("ReduceSum", &none, &sum),
+            builder::node(&like, "Add", &largest, &[&most, &sum], &largest),
+            builder::node(&like, "Reshape", &element, &[&largest, ONE], &element),
+        ]);
+        elements.push(element);
     }
+    let elements: Vec<&str> = elements.iter().map(String::as_str).collect();
+    graph.node.push(NodeProto {
+        attribute: vec![builder::int("axis", 0)],
+        ..builder::node(&like, "Concat", LARGEST, &elements, LARGEST)
+    });
+    let tensor = TensorType {
+        elem_type: Some(DataType::Float.code()),
+        shape: None,
+    };
+    let r#type = Some(TypeProto {
+        tensor_type: Some(tensor),
+        ..Default::default()
+    });
+    graph.output = vec![ValueInfoProto {
+        name: Some(LARGEST.to_owned()),
+        r#type,
+        ..Default::default()
+    }];
+}
+
+/// The name of the output of [`look_at`].
+const LARGEST: &str = "unfold_largest";
+
+/// Runs a model in tract, and returns the largest magnitude of each named value. It is not finite if an element is not.
+///
+/// # Errors
+/// If tract cannot run the model.
+pub(crate) fn magnitudes(
+    model: &Model,
+    names: &[String],
+    (inputs, dims): (&[Tensor], &Dims),
+) -> std::result::Result<Vec<f64>, Failure> {
+    if names.is_empty() {
+        return Ok(vec![]);
+    }
+    let mut watched = model.clone();
+    look_at(watched.graph_mut(), names);
+    let seen = Engine::load(&watched, dims)?.run(inputs)?;
+    let numbers = seen.iter().map(|vector| {
+        let vector = vector.cast_to::<f64>()?;
+        Ok(vector.try_as_plain_ram()?.as_slice::<f64>()?.to_vec())
+    });
+    let numbers: TractResult<Vec<Vec<f64>>> = numbers.collect();
+    numbers
+        .map(|numbers| numbers.concat())
+        .map_err(|error| Failure::new(Stage::Run, error.to_string()))
 }
 
 /// The model with narrower floating-point types widened to float32.

@@ -228,6 +228,27 @@ fn mask_is_brought_into_range_and_infinity_stays() {
 }
 
 #[test]
+fn mask_of_scores_less_their_maximum_is_brought_into_range() {
+    let fused = in_half(
+        "input x 3 4
+         condition c
+         const m = -3.4e38
+         const z = 0
+         b = Where(c, z, m)
+         s = Add(x, b)
+         most = ReduceMax(s) axes=[-1] keepdims=1
+         d = Sub(s, most)
+         y = Softmax(d) axis=-1
+         output y",
+        EndType::Half,
+    );
+    let masks = plan(&fused).masks.iter();
+    let masks: Vec<(&str, f64)> = masks.map(|mask| (&*mask.name, mask.to)).collect();
+    assert_eq!(masks, [("m", -16384.0)]);
+    assert!(wide(&fused).is_empty());
+}
+
+#[test]
 fn attributes_of_types_become_half() {
     let text = |number: &str, end: &str| {
         let mut made = model(&format!(
@@ -358,6 +379,36 @@ fn strict_run_finds_the_overflow_of_a_naive_conversion() {
     // Two units in the last place of numbers near 1.
     assert!(error.error.unwrap() < 2.0 * 2_f64.powi(-11), "{error:?}");
     assert_eq!(error.naive_overflow.as_deref(), Some("s"));
+}
+
+#[test]
+fn strict_run_computes_positions_from_open_extents() {
+    // tract needs the extents of `x` as numbers for this CumSum.
+    let text = "input x batch tokens
+         const nought = 0
+         zero = Cast(nought) to=7
+         const unit = 1
+         one = Cast(unit) to=7
+         extents = Shape(x)
+         count = Gather(extents, one) axis=0
+         range = Range(zero, count, one)
+         is_one = Equal(range, one)
+         ones = Cast(is_one) to=7
+         sums = CumSum(ones, zero)
+         summed = Cast(sums) to=1
+         c = Cos(summed)
+         s = Add(x, c)
+         y = Tanh(s)
+         output y";
+    let before = model(text);
+    let wide = unfold::fuse(&before, &options()).unwrap().model;
+    let half = in_half(text, EndType::Float32).model;
+    let dims = "batch=3,tokens=5".parse().unwrap();
+    let inputs = random(Engine::load(&before, &dims).unwrap().inputs(), 0);
+    let error =
+        HalfError::measure([&before, &wide, &half], HalfType::Float16, (&inputs, &dims)).unwrap();
+    assert_eq!(error.overflow, None);
+    assert!(error.error.unwrap() < 4.0 * 2_f64.powi(-11), "{error:?}");
 }
 
 #[test]
