@@ -6,7 +6,9 @@
 Each model in float32 is converted by onnxconverter-common (`keep_io_types=True`), by `onnxslim --dtype fp16`, and by
 `unfold`, which is found on the PATH. onnxruntime runs all of them on the same random inputs, on one thread of the CPU. An
 error is the root mean square over an output, relative to its largest number in float32; of several outputs the largest.
-The table is in docs/half.md.
+With `--ends`, each model is converted with inputs and outputs in float32, and with those in half: by onnxconverter-common
+and by `unfold` (`--io half`) both ways, by onnxslim in its own. The table then has the size of each file, relative to the
+model's, and the engines that run it: onnxruntime and tract (`unfold bench`). The tables are in docs/half.md.
 """
 
 import argparse
@@ -25,19 +27,27 @@ FLOATS = {TensorProto.FLOAT: np.float32, TensorProto.FLOAT16: np.float16}
 BATCH, EXTENT, TOKENS = 2, 16, 50
 
 
-def by_onnxconverter(model, out):
-    onnx.save(float16.convert_float_to_float16(onnx.load(model), keep_io_types=True), out)
+def by_onnxconverter(model, out, keeps_ends=True):
+    onnx.save(float16.convert_float_to_float16(onnx.load(model), keep_io_types=keeps_ends), out)
 
 
 def by_onnxslim(model, out):
     subprocess.run(["onnxslim", model, out, "--dtype", "fp16"], check=True, capture_output=True)
 
 
-def by_unfold(model, out):
-    subprocess.run(["unfold", "fuse", model, "-o", out, "--to", "float16", "--quiet", "--verify", "off"], check=True)
+def by_unfold(model, out, *options):
+    subprocess.run(["unfold", "fuse", model, "-o", out, "--to", "float16", "--quiet", "--verify", "off", *options], check=True)
 
 
 CONVERTERS = {"onnxconverter-common": by_onnxconverter, "onnxslim": by_onnxslim, "unfold": by_unfold}
+ENDS = {
+    "float32": {"onnxconverter-common": by_onnxconverter, "unfold": by_unfold},
+    "half": {
+        "onnxconverter-common": lambda model, out: by_onnxconverter(model, out, keeps_ends=False),
+        "onnxslim": by_onnxslim,
+        "unfold": lambda model, out: by_unfold(model, out, "--io", "half"),
+    },
+}
 
 
 def random_inputs(model, seed=0):
@@ -91,10 +101,46 @@ def cell(converter, path, inputs, exact):
         return f"{casts(onnx.load(out).graph)}, {found:.1e}"
 
 
+def runs_in_tract(path):
+    command = ["unfold", "bench", f"one={path}", f"other={path}", "--rounds", "1", "--quiet"]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+def details(model, converter, inputs, exact):
+    """Casts, error, relative size, and the engines that run one conversion."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = f"{folder}/half.onnx"
+        try:
+            converter(model, out)
+            found = f"{error(run(out, inputs), exact):.1e}"
+        except Exception as reason:  # onnxruntime's and the converters' own kinds
+            print(f"{model}: {reason}", file=sys.stderr)
+            found = "does not run"
+        if not Path(out).exists():
+            return ["fails", "", "", ""]
+        size = Path(out).stat().st_size / Path(model).stat().st_size
+        return [str(casts(onnx.load(out).graph)), found, f"{size:.2f}", "runs" if runs_in_tract(out) else "does not run"]
+
+
+def all_ends(models):
+    print("| model | ends | converter | Casts | error in onnxruntime | size | tract |\n|---|---|---|---:|---:|---:|---|")
+    for path in models:
+        model = onnx.load(path)
+        inputs = random_inputs(model)
+        exact = run(path, inputs)
+        for ends, converters in ENDS.items():
+            for name, converter in converters.items():
+                cells = details(path, converter, inputs, exact)
+                print(f"| {Path(path).stem} | {ends} | {name} | " + " | ".join(cells) + " |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="+", metavar="MODEL")
+    parser.add_argument("--ends", action="store_true", help="convert inputs and outputs too, and show sizes and engines")
     arguments = parser.parse_args()
+    if arguments.ends:
+        return all_ends(arguments.models)
     print("| model | Casts | " + " | ".join(CONVERTERS) + " |\n|---|---:|" + "---:|" * len(CONVERTERS))
     for path in arguments.models:
         model = onnx.load(path)
