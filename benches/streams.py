@@ -64,24 +64,42 @@ def tokens(length):
 
 def exported(network, inflated, inputs, path, dynamo=True):
     """Writes the network, with its writers made so large that the stream is beyond float16."""
-    torch.manual_seed(0)
+    randomize(network)
+    add_outliers(network, inflated)
+    export(network, inputs, path, dynamo)
+
+
+def randomize(network, seed=0):
+    torch.manual_seed(seed)
     network.eval()
     with torch.no_grad():
         for parameter in network.parameters():
             if parameter.dim() > 1:
                 parameter.copy_(torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
+
+
+def add_outliers(network, names):
+    """Inflates one of 16 rows of the weights of modules. Training gives such scales: a few channels take all of it."""
+    with torch.no_grad():
         for module, part in network.named_modules():
-            # Training gives such scales: a few channels take all of it.
-            if module.split(".")[-1] in inflated:
+            if module.split(".")[-1] in names:
                 rows = part.weight.shape[0]
                 part.weight.mul_(torch.where(torch.arange(rows) % 16 == 3, INFLATED, 1.0).view(-1, *[1] * (part.weight.dim() - 1)))
                 if part.weight.dim() == 1:
                     part.weight.add_(torch.where(torch.arange(rows) % 16 == 3, INFLATED, 1.0))
-    names = list(inputs)
+
+
+def export(network, inputs, path, dynamo=True, is_open=False):
+    """Writes the network; with the first axis of each input open if `is_open`, and the second of tokens."""
+    names, options = list(inputs), {}
+    if is_open:
+        axes = {name: {0: "batch", 1: f"{name}_length"} if value.dim() == 2 else {0: "batch"} for name, value in inputs.items()}
+        symbols = {name: {axis: torch.export.Dim(symbol) for axis, symbol in own.items()} for name, own in axes.items()}
+        options = {"dynamic_shapes": (tuple(symbols.values()),)} if dynamo else {"dynamic_axes": axes}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(Logits(network, names), tuple(inputs.values()), path, input_names=names, output_names=["logits"],
-                          dynamo=dynamo, verbose=False)
+                          dynamo=dynamo, verbose=False, **options)
 
 
 def in_float32(graph):
