@@ -9,7 +9,7 @@ use clap::{Command, CommandFactory, Parser};
 use super::Cli;
 
 /// Options of other programs that the documentation names.
-const OF_OTHERS: [&str; 11] = [
+const OF_OTHERS: [&str; 12] = [
     "--all-features",
     "--all-targets",
     "--crate-type",
@@ -21,6 +21,7 @@ const OF_OTHERS: [&str; 11] = [
     "--planted",
     "--release",
     "--steps",
+    "--verdict",
 ];
 
 #[test]
