@@ -15,7 +15,9 @@ use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};
 
 pub(crate) use search::find;
-pub(crate) use step::{batch_norm, step};
+pub(crate) use step::batch_norm;
+#[cfg(all(feature = "prove", feature = "tract"))]
+pub(crate) use step::step;
 
 /// An affine of one value, with the nodes that compute it.
 #[derive(Debug, Clone)]
