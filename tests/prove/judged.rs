@@ -519,6 +519,7 @@ fn witness_has_sizes_at_which_two_extents_differ() {
     ));
 }
 
+/// `const-1ulp`.
 #[test]
 fn resized_table_is_a_rounded_tensor() {
     let nodes = "const i 1 1 2 2 = 0.3 0.7 1.2 -0.5
