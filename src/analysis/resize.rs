@@ -3,10 +3,10 @@
 use crate::analysis::node_view::At;
 use crate::refusal::Reason;
 
-/// Whether a Resize leaves the axes with a factor of 1 unchanged, if it does not crop.
+/// Whether a Resize leaves the axes with a factor of 1 unchanged.
 ///
-/// `tf_half_pixel_for_nn` adds half a place to each coordinate of every axis. Only two modes round the result to the
-/// same place. Every other transformation maps these coordinates to themselves.
+/// `tf_crop_and_resize` crops every axis. `tf_half_pixel_for_nn` adds half a place to each coordinate of every axis, and
+/// only two modes round the result to the same place. Every other transformation maps these coordinates to themselves.
 ///
 /// # Errors
 /// An attribute has another type.
@@ -15,5 +15,9 @@ pub(crate) fn keeps_unscaled_axes(at: &At) -> Result<bool, Reason> {
     let mode = at.attr_text("mode", "nearest")?;
     let nearest = at.attr_text("nearest_mode", "round_prefer_floor")?;
     let rounds_down = mode == "nearest" && ["floor", "round_prefer_floor"].contains(&nearest);
-    Ok(coordinates != "tf_half_pixel_for_nn" || rounds_down)
+    Ok(match coordinates {
+        "tf_crop_and_resize" => false,
+        "tf_half_pixel_for_nn" => rounds_down,
+        _ => true,
+    })
 }

@@ -64,7 +64,7 @@ fn magnitude(number: f64) -> u64 {
 /// A set of bits that is small enough for a cache. Numbers share bits.
 struct Filter {
     words: Vec<u64>,
-    /// The number of bits by which a hash is shifted.
+    /// Shifts a hash to the right, so that the bits that are left are a place in the filter.
     shift: u32,
 }
 

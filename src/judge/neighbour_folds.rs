@@ -168,7 +168,7 @@ impl FoldingLayer<'_> {
     }
 }
 
-/// The sum of the terms that exist. `None` if there are none, or if their shapes differ.
+/// The sum of a bias and a shift, or the only term. `None` without a term, or if the shapes differ.
 fn added(bias: Option<Recipe>, shift: Option<Recipe>) -> Option<Recipe> {
     match (bias, shift) {
         (Some(bias), Some(shift)) => bias.add(&shift),

@@ -371,6 +371,11 @@ fn made(blocks: usize, per_block: usize, prefix: &str) -> Model {
     };
     graph.input.push(value("x"));
     graph.output.push(value(&last));
+    model_of(graph)
+}
+
+/// A model of operator set 17 with this graph.
+pub fn model_of(graph: GraphProto) -> Model {
     let opset = OperatorSetIdProto {
         version: Some(17),
         ..Default::default()

@@ -8,11 +8,10 @@ use std::process::Command;
 use serde_json::Value;
 use unfold::onnx::Model;
 use unfold::onnx::proto::{
-    Dim, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto,
-    TensorType, TypeProto, ValueInfoProto,
+    Dim, Dimension, GraphProto, NodeProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
 };
 
-use crate::outline::{DESK, Page, after};
+use crate::outline::{DESK, Page, after, model_of};
 use crate::{How, Look};
 
 pub const TRIALS: &[Look] = &[
@@ -276,16 +275,7 @@ fn chain(blocks: usize, per_block: usize, prefix: &str, doubled: Option<usize>) 
         }
     }
     graph.output.push(declared(&last));
-    let opset = OperatorSetIdProto {
-        version: Some(17),
-        ..Default::default()
-    };
-    Model::from_proto(ModelProto {
-        ir_version: Some(8),
-        graph: Some(graph),
-        opset_import: vec![opset],
-        ..Default::default()
-    })
+    model_of(graph)
 }
 
 /// Adds a node with one input. Returns the name of its result.

@@ -80,14 +80,9 @@ fn is_pointwise(at: &At, axis: usize) -> Result<bool, Reason> {
 /// An axis that is not scaled is unchanged, but for two transformations of coordinates.
 fn resize(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(attributes("Resize").unwrap_or_default())?;
-    let is_cropped =
-        at.attr_text("coordinate_transformation_mode", "half_pixel")? == "tf_crop_and_resize";
-    if !keeps_unscaled_axes(at)? {
-        return Err(Reason::Attribute("coordinate_transformation_mode".into()));
-    }
     let keeps_ratio = at.attr_text("keep_aspect_ratio_policy", "stretch")? != "stretch";
-    if is_cropped || keeps_ratio || at.attr_ints("axes")?.is_some() || at.opset() < RESIZE_TO_SIZES
-    {
+    let is_plain = keeps_unscaled_axes(at)? && at.attr_ints("axes")?.is_none();
+    if !is_plain || keeps_ratio || at.opset() < RESIZE_TO_SIZES {
         return Err(at.not_linear());
     }
     let is_kept = match at.input(3) {

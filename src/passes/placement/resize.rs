@@ -84,9 +84,6 @@ impl Enlarged {
                 at.attr_text("nearest_mode", "round_prefer_floor").ok()?,
             ],
         };
-        if coordinates == "tf_crop_and_resize" {
-            return None;
-        }
         let excludes_outside =
             mode == ResizeMode::Cubic && at.flag("exclude_outside", false).ok()?;
         let has_plain_weights = !at.flag("antialias", false).ok()? && !excludes_outside;

@@ -203,6 +203,13 @@ fn selection_by_a_computed_index_moves_up() {
     );
 }
 
+/// The attention of queries `q`, keys `k` and values `v`, with the heads behind the tokens in `h`.
+const ATTENTION: &str = "k2 = Transpose(k) perm=[0,1,3,2]
+    l = MatMul(q, k2)
+    p = Softmax(l) axis=-1
+    u = MatMul(p, v)
+    h = Transpose(u) perm=[0,2,1,3]";
+
 /// One block of attention over five tokens, of which the head reads the first one.
 fn block(parts: &str) -> Model {
     model(&format!(
@@ -228,11 +235,7 @@ fn block(parts: &str) -> Model {
          r = Reshape(a, apart)
          t = Transpose(r) perm=[2,0,3,1,4]
          {parts}
-         k2 = Transpose(k) perm=[0,1,3,2]
-         l = MatMul(q, k2)
-         p = Softmax(l) axis=-1
-         u = MatMul(p, v)
-         h = Transpose(u) perm=[0,2,1,3]
+         {ATTENTION}
          j = Reshape(h, heads)
          f = MatMul(j, o)
          y = Add(x, f)
@@ -524,11 +527,7 @@ fn block_of_rows(weight: &str, product: &str) -> Model {
          q = Gather(t, zero)
          k = Gather(t, one)
          v = Gather(t, two)
-         k2 = Transpose(k) perm=[0,1,3,2]
-         l = MatMul(q, k2)
-         p = Softmax(l) axis=-1
-         u = MatMul(p, v)
-         h = Transpose(u) perm=[0,2,1,3]
+         {ATTENTION}
          j = Reshape(h, rows)
          f = MatMul(j, o)
          y = Add(r, f)
