@@ -90,7 +90,8 @@ pub(crate) fn variants(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>
     Ok((all, sites))
 }
 
-/// The model folded with the lowest peak that slices reach; `None` if nothing is cut.
+/// The folded model, sliced to the lowest peak of memory that can be reached. `None` if nothing is
+/// cut.
 pub(crate) fn sliced(model: &Model) -> Result<Option<Variant>> {
     let options = FuseOptions {
         slicing: Slicing {
@@ -131,7 +132,7 @@ fn variant(name: &str, model: Model, normalizers: &BTreeSet<String>) -> Variant 
     }
 }
 
-/// A model that is compared with others, unchanged.
+/// A variant that is the given model, unchanged.
 pub(crate) fn named(name: &str, model: Model) -> Result<Variant> {
     let normalizers = baselines::normalizers(&model)?;
     Ok(variant(name, model, &normalizers))

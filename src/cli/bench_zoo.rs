@@ -39,7 +39,7 @@ pub(super) fn entries(all: bool) -> Vec<Entry> {
     }
 }
 
-/// Measures networks, all with small batches before those with large ones, and passes each report
+/// Measures all networks with the first batch size, then all with the next one. Passes each report
 /// to `tell`. Returns the reports and the names of the skipped measurements.
 pub(super) fn measure(
     entries: &[Entry],

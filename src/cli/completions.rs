@@ -64,7 +64,7 @@ pub(super) fn man(args: &ManArgs) -> Result<End> {
     Ok(End::Done)
 }
 
-/// The page with the line breaks of its examples and exit codes kept, since `man` refills all other
+/// Keeps the line breaks of the examples and exit codes in a manual page. `man` refills all other
 /// lines.
 fn as_they_are(page: &str) -> String {
     const EXTRA: &str = ".SH EXTRA\n";

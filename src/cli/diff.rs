@@ -233,7 +233,8 @@ fn groups(blocks: &[DiffBlock]) -> Vec<BlockGroup<'_>> {
     groups
 }
 
-/// The operators of nodes with their numbers, in the order of their first occurrence, and other contents.
+/// The operators of nodes with their counts, in the order of their first occurrence, followed by
+/// `others`.
 fn operators(nodes: &[DiffNode], others: &str) -> String {
     let mut counts: Vec<(&str, usize)> = vec![];
     for node in nodes {
@@ -266,7 +267,7 @@ fn operators(nodes: &[DiffNode], others: &str) -> String {
     words.join(", ")
 }
 
-/// The name of the first node of a block, without the steps of its path before the last two.
+/// The last two steps of the path of the first node of a block.
 fn place(block: &DiffBlock) -> String {
     let first = block.first.first().or(block.second.first());
     let name = first.map_or("", |node| node.name.as_str());

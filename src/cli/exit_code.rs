@@ -22,7 +22,7 @@ pub(crate) enum End {
     Unverified = 4,
     /// Equal up to the rounding of stored tensors.
     Rounded = 5,
-    /// Equal but for casts to narrower types.
+    /// Equal except for casts to narrower types.
     Casts = 6,
     /// Ended by Ctrl-C; the code follows the convention of shells.
     Interrupted = 130,

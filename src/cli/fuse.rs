@@ -245,7 +245,7 @@ pub(super) fn to_fix(text: &str) -> Result<Fix, String> {
 /// A model, and the path of its result.
 pub(super) struct Task {
     pub model: PathBuf,
-    /// Nowhere else than the model itself, if it goes anywhere.
+    /// The path of the result. `None` if the result replaces the model, or if nothing is written.
     pub output: Option<PathBuf>,
 }
 

@@ -236,7 +236,7 @@ fn line(args: &FuseArgs, task: &Task, room: &Room) -> Line {
     }
 }
 
-/// Folds one model when there is memory for it.
+/// Waits until memory suffices for a model, then folds it.
 fn try_line(args: &FuseArgs, task: &Task, room: &Room) -> Result<Line> {
     let own = task.model.metadata().map_or(0, |metadata| metadata.len());
     let mut place = room.take(own);
@@ -353,7 +353,7 @@ fn widest(lines: &[Line], column: usize) -> usize {
     cells.max().unwrap_or_default()
 }
 
-/// The end of a long name, which is more specific than its beginning.
+/// Keeps the end of a long name, which is more specific than its beginning.
 fn shortened(name: &str, longest: usize) -> String {
     let count = name.chars().count();
     match count <= longest {

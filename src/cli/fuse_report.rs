@@ -60,7 +60,8 @@ pub(crate) struct FuseReport {
     slack: Option<Result<EpsilonError, Failure>>,
     /// How far variances are from the limits of constant norms, where that was measured.
     margin: Option<Result<VarianceMargin, Failure>>,
-    /// The model with its constant norms, if it has any: proofs begin with it.
+    /// The model after normalizers that are taken as constant were replaced, if there are any.
+    /// Proofs compare the result with this model.
     assumed: Option<Model>,
     /// The result in float32, if it was converted to half precision.
     wide: Option<Fused>,
@@ -133,11 +134,11 @@ impl FuseReport {
         Self { scaling, ..self }
     }
 
-    /// The report of a result with these options: a proof begins with a model in which normalizers are constant that the plan
-    /// takes as such, and ends before the conversion to half precision.
+    /// Prepares the proof of a result with these options. The proof compares a model whose constant
+    /// normalizers are replaced with the result before its conversion to half precision.
     ///
     /// # Errors
-    /// As [`unfold::fuse`].
+    /// The errors of [`unfold::fuse`].
     pub(crate) fn assuming(mut self, chosen: FoldOptions) -> unfold::error::Result<Self> {
         if self.plan.constants() > 0 {
             let assumed = unfold::with_constant_norms(&self.before, &chosen.clone().into())?;
@@ -153,7 +154,7 @@ impl FuseReport {
         Ok(self)
     }
 
-    /// The report, whose errors of half precision are measured on samples, if there are any.
+    /// Sets the samples on which the error of half precision is measured.
     pub(crate) fn sampled(self, samples: Option<Samples>) -> Self {
         Self { samples, ..self }
     }
@@ -295,7 +296,7 @@ impl FuseReport {
         text + &self.next_steps()
     }
 
-    /// The options and the command that may be of use after a result was written.
+    /// Suggests options and a command after a result was written.
     fn next_steps(&self) -> String {
         let (Some(result), true) = (&self.after, self.written.is_some()) else {
             return String::new();

@@ -10,7 +10,7 @@ use unfold::report::{counted, plain};
 
 use super::command_line::quoted;
 
-/// A result, with the plan and the target that it was made for.
+/// A result of `fuse`, with its plan and target.
 pub(super) struct FusedFile<'f> {
     pub plan: &'f Plan,
     pub target: Target,
@@ -67,13 +67,14 @@ impl FusedFile<'_> {
         lines
     }
 
-    /// How many sites stay since copies of shared weights would add too much.
+    /// The number of sites that stay because copies of shared weights would exceed the growth
+    /// limit.
     fn sites_beyond_growth(&self) -> usize {
         let sites = self.plan.sites.iter();
         sites.filter(|site| is_beyond_growth(site)).count()
     }
 
-    /// How many nodes of the main graph have an operator.
+    /// The number of nodes of the main graph with this operator.
     fn count(&self, operator: &str) -> usize {
         let nodes = self.result.graph().node.iter();
         nodes.filter(|node| node.op_type() == operator).count()

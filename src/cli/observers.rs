@@ -21,11 +21,11 @@ pub(super) fn pass_name(word: &str) -> Result<String, String> {
     }
 }
 
-/// The observers of each pass that changes the model.
+/// The observers that are called after each pass that changes the model.
 pub(super) struct Observers {
-    /// Proves its result, with `--verify each`.
+    /// Proves the result of each pass, with `--verify each`.
     pub prover: Option<PassProver>,
-    /// Prints its result, if it is this pass.
+    /// The name of the pass whose result is printed.
     pub printed: Option<String>,
 }
 

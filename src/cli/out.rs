@@ -84,7 +84,8 @@ pub(crate) fn cell(text: impl ToString) -> Cell {
     Cell::new(plain(&text.to_string()))
 }
 
-/// A table as lines: a line for each row, or a paragraph where the terminal is too narrow for the table.
+/// Writes a table with a line for each row. If the terminal is too narrow for the table, each row
+/// becomes a paragraph.
 pub(crate) fn lines(table: &Table) -> String {
     let is_too_wide = |width: u16| width < NARROW && width < natural_width(table);
     match table.width() {
@@ -93,7 +94,7 @@ pub(crate) fn lines(table: &Table) -> String {
     }
 }
 
-/// How wide a table is if nothing in it wraps.
+/// The width of a table if no cell wraps.
 fn natural_width(table: &Table) -> u16 {
     const GAP: u16 = 2;
     let widths = table.column_max_content_widths();
@@ -103,8 +104,8 @@ fn natural_width(table: &Table) -> u16 {
     sum.saturating_sub(GAP)
 }
 
-/// A paragraph for each row: its first cell, and below it the others, each behind the head of its column. A row without a
-/// first cell continues the paragraph.
+/// Writes a paragraph for each row: its first cell, and then each other cell after the heading of
+/// its column. A row without a first cell continues the paragraph.
 fn stacked(table: &Table) -> String {
     let heads: Vec<String> = table.header().into_iter().flat_map(cells).collect();
     let mut text = String::new();
@@ -126,13 +127,13 @@ fn cells(row: &Row) -> Vec<String> {
     row.cell_iter().map(Cell::content).collect()
 }
 
-/// The width that `COLUMNS` asks for, whatever the terminal has.
+/// The width in the environment variable `COLUMNS`, which overrides that of the terminal.
 fn width_asked_for() -> Option<u16> {
     let columns = env::var("COLUMNS").ok()?;
     columns.parse().ok().filter(|&columns| columns > 0)
 }
 
-/// The width of lines on the standard output: what `COLUMNS` asks for, or that of the terminal. A pipe has none.
+/// The width of lines on the standard output, from `COLUMNS` or the terminal. `None` for a pipe.
 pub(crate) fn width() -> Option<usize> {
     let width = Paint(false).table(&[]).width();
     width.map(usize::from)

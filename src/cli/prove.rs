@@ -248,7 +248,7 @@ impl ProveOutcome {
         }
     }
 
-    /// The line that is printed about a proof. `None` if there is no proof.
+    /// The line to print about a successful proof. `None` if there is no proof.
     fn success(&self) -> Option<String> {
         match self {
             Self::Claim(proof, _) => proved(proof, Paint::stdout()),

@@ -71,9 +71,9 @@ pub(crate) struct ScalingChoice {
 pub(crate) type Samples = (Vec<Tensor>, Dims);
 
 impl ScalingArgs {
-    /// The requested power, or the power that the samples require. For a model that becomes float16
-    /// random inputs are the samples if none are given, and an engine that cannot run it means no
-    /// scale.
+    /// The requested power, or the power that the samples require. If no samples are given for a
+    /// model that becomes float16, they are random inputs. If tract cannot run such a model,
+    /// nothing is scaled.
     pub(super) fn choose(
         &self,
         model: &Model,

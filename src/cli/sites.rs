@@ -219,7 +219,7 @@ fn explained(reason: &Reason) -> String {
     }
 }
 
-/// A module path without the steps that it shares with the site's.
+/// A module path without the steps that it shares with the path of the site.
 fn beside(path: &str, site: &str) -> String {
     // Several sites of one module are numbered after `#`.
     let site = site.split('#').next().unwrap_or(site);

@@ -123,7 +123,8 @@ pub(super) fn text(change: Option<&MemoryChange>) -> String {
     text
 }
 
-/// The percentage of the scores that a mask hides from the parts, or the reason why they compute all.
+/// Reports the percentage of the scores that the parts skip because a mask hides them, or the
+/// reason why the parts compute all scores.
 fn hidden(cut: &CutRegion) -> String {
     match &cut.mask {
         Some(reason) => format!(", all keys: {reason}"),

@@ -34,7 +34,7 @@ fn operators(pass: &PassStats) -> String {
     }
 }
 
-/// A line for all proved changes, and a line for each other one.
+/// A line about all proved changes together, and a line for each other change.
 pub(super) fn proofs(proofs: &[PassProof], paint: Paint) -> String {
     if proofs.is_empty() {
         return String::new();

@@ -192,7 +192,8 @@ impl TuneArgs {
     }
 }
 
-/// Takes the dimensions to fix from the sizes at which candidates are measured.
+/// Removes the dimensions to fix from `sizes`, the sizes at which candidates are measured, and
+/// returns them.
 pub(crate) fn take_fixed(fix: &[Fix], sizes: &mut Dims) -> Result<Dims> {
     let mut fixed = Dims::default();
     for fix in fix {

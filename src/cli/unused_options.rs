@@ -18,7 +18,7 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// The options of a plan without effect.
+    /// The options that had no effect on a plan.
     pub(crate) fn all(options: &FuseOptions, model: &Model, plan: &Plan) -> Vec<Self> {
         let skips = options
             .idle_skips(model, plan)
@@ -43,7 +43,7 @@ impl Idle {
         skips.chain(others).collect()
     }
 
-    /// A line about it for users of the command.
+    /// A line about the option for users of the command.
     pub(crate) fn on_command_line(&self) -> String {
         let value = self
             .value
@@ -56,7 +56,7 @@ impl Idle {
         )
     }
 
-    /// A line about it for callers from Python.
+    /// A line about the option for callers from Python.
     #[cfg(feature = "python")]
     pub(crate) fn in_python(&self) -> String {
         let value = self

@@ -66,7 +66,8 @@ fn entry(network: &str, norm: Option<&str>) -> Result<Entry> {
     find(&name).ok_or_else(|| unknown(&name))
 }
 
-/// The mistake in a name that the zoo lacks: its normalizer, or its network.
+/// The error for a name that is not in the zoo. It says whether the network or the normalizer is
+/// unknown.
 fn unknown(name: &str) -> anyhow::Error {
     let norms = norms();
     let (network, norm) = match name.rsplit_once('.') {

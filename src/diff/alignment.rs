@@ -19,15 +19,15 @@ pub(super) struct Alignment<'a, 'm> {
     values: [HashSet<Digest>; 2],
     /// The values that each model stores.
     stored: [HashSet<Digest>; 2],
-    /// The functions of values that the nodes of each model compute.
+    /// The functions that the nodes of each model compute.
     functions: [HashSet<NodeFunction<'a>>; 2],
 }
 
-/// The operator of a node, the values that it reads, without tensors, and its results.
+/// The operator of a node, the values that it reads apart from stored tensors, and its results.
 #[derive(PartialEq, Eq, Hash)]
 struct NodeFunction<'n> {
     operator: (&'n str, &'n str),
-    /// In ascending order, because operands may be exchanged.
+    /// Sorted, because operands may be exchanged.
     reads: Vec<Option<Digest>>,
     results: Vec<Option<Digest>>,
 }
@@ -126,8 +126,8 @@ impl<'a, 'm> Alignment<'a, 'm> {
         }
     }
 
-    /// The nodes of the first model that compute a value of the second one, each with the node that computes it there:
-    /// with one of the same operator that is not taken yet, if possible.
+    /// Pairs each node of the first model with a node of the second one that computes the same
+    /// value, preferably with a node of the same operator that is in no other pair.
     pub(super) fn pairs(&self) -> Vec<NodePair> {
         let [first, second] = self.sides;
         let mut made: HashMap<Digest, Vec<NodeId>> = HashMap::new();

@@ -1,4 +1,5 @@
-//! Compares the values behind the differences of two models: values that differ first are assumed to be equal.
+//! Compares the values after the differences of two models. To this end, values that differ first
+//! are assumed to be equal.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,10 +16,11 @@ use crate::onnx::proto::ValueInfoProto;
 use crate::prove::{Hash, ProveOptions, ValueDigests};
 use crate::run::{Dims, Input, fix_shapes};
 
-/// The maximum number of candidates for the first difference whose effect on the outputs is examined.
+/// The maximum number of candidates for the first difference. The effect of each on the outputs is
+/// examined.
 const EXAMINED: usize = 5;
 
-/// The maximum number of candidates for each difference behind the first one.
+/// The maximum number of candidates for each difference after the first one.
 const EXAMINED_BEHIND: usize = 2;
 
 /// The maximum number of differences.
@@ -27,7 +29,7 @@ const DIFFERENCES: usize = 8;
 /// The prefix of the names of inputs that replace values that are assumed to be equal.
 const ASSUMED: &str = "unfold/assumed";
 
-/// The values of two models if the values that differ first are equal.
+/// The values of two models under the assumption that the values that differ first are equal.
 pub(super) struct BehindDifferences {
     /// The names of each pair of values that are assumed to be equal.
     pub assumed: Vec<[String; 2]>,
@@ -35,8 +37,8 @@ pub(super) struct BehindDifferences {
     pub values: ValueDigests,
 }
 
-/// Assumes that the values that differ first are equal, and compares the values behind them, at the sizes of `options`.
-/// Repeats this as long as fewer values differ than before.
+/// Assumes that the values that differ first are equal, and compares the values after them, at the
+/// sizes of `options`. Repeats this as long as fewer values differ than before.
 ///
 /// # Errors
 /// If one of the graphs is invalid.
@@ -65,7 +67,7 @@ pub(super) fn behind_differences(
     })
 }
 
-/// Two models whose differences are searched one after the other.
+/// Searches the differences of two models one after another.
 struct DifferenceSearch<'d> {
     models: [&'d Model; 2],
     analyses: [Analysis<'d>; 2],
@@ -79,7 +81,8 @@ struct DifferenceSearch<'d> {
 }
 
 impl DifferenceSearch<'_> {
-    /// Assumes that the values of the next difference are equal. Returns whether fewer values differ then.
+    /// Assumes that the values of the next difference are equal. Returns whether fewer values then
+    /// differ.
     fn step(&mut self) -> Result<bool> {
         let [of_first, of_second] = &self.values.0;
         if of_first.is_empty() {
@@ -108,7 +111,7 @@ impl DifferenceSearch<'_> {
     }
 }
 
-/// Both models with the extents of their inputs fixed. The second model has the sizes of the first.
+/// Fixes the extents of the inputs of both models. The second model gets the sizes of the first.
 pub(super) fn sized(first: &Model, second: &Model, dims: &Dims) -> [Model; 2] {
     let mut models = [first.clone(), second.clone()];
     let Ok(inputs) = Input::from_model(first, dims) else {
@@ -144,7 +147,7 @@ pub(super) struct DifferingModels<'r, 'm> {
     pub options: &'r ProveOptions,
 }
 
-/// A pair of values that differ although all values before them are equal.
+/// A pair of values that differ, although all values on which they depend are equal.
 pub(super) struct FirstDifference {
     pub pair: [ValueId; 2],
     /// The number of nodes without a counterpart if these values are assumed to be equal.
@@ -156,8 +159,8 @@ pub(super) struct FirstDifference {
 }
 
 impl DifferingModels<'_, '_> {
-    /// The pair of values that explains most of the difference: if they are assumed to be equal, the fewest other values
-    /// differ. `None` if the outputs agree or if there is no such pair.
+    /// The pair of values that explains most of the difference: if both are assumed to be equal,
+    /// the fewest other values differ. `None` if the outputs agree, or if no pair is a candidate.
     pub(super) fn first_difference(&self) -> Option<FirstDifference> {
         if self.alignment.parted.is_empty() {
             return None;
@@ -172,7 +175,8 @@ impl DifferingModels<'_, '_> {
             let Some(found) = self.if_equal(pair) else {
                 continue;
             };
-            // All differences before a pair are nearer to equal values, so they are examined before it.
+            // Candidates are sorted by their distance from equal values. If the outputs agree now,
+            // no later candidate can be the first difference.
             let is_last = found.do_outputs_agree;
             if best.as_ref().is_none_or(|best| found.left < best.left) {
                 best = Some(found);
@@ -184,7 +188,7 @@ impl DifferingModels<'_, '_> {
         best
     }
 
-    /// Compares both models if the values of a pair are assumed to be equal.
+    /// Compares both models under the additional assumption that the values of `pair` are equal.
     fn if_equal(&self, pair: [ValueId; 2]) -> Option<FirstDifference> {
         let mut assumed = self.alignment.assumed.clone();
         assumed.push(pair);
@@ -218,8 +222,8 @@ impl DifferingModels<'_, '_> {
         })
     }
 
-    /// The values of both models, where values that differ have their digests under an assumption. The last pair of
-    /// `assumed` is new.
+    /// Replaces the digests of values that differ by those in `behind`. Both values of the last
+    /// pair of `assumed`, which is new, get the same digest.
     fn values_behind(&self, assumed: &[[ValueId; 2]], behind: ValueDigests) -> ValueDigests {
         let mut values = ValueDigests(self.values.0.each_ref().map(HashMap::clone));
         let place = assumed.len() - 1;
@@ -239,7 +243,7 @@ impl DifferingModels<'_, '_> {
         values
     }
 
-    /// A copy of one model that reads inputs instead of its values of these pairs.
+    /// A copy of one model in which new inputs replace its values of these pairs.
     fn assuming(&self, side: usize, assumed: &[[ValueId; 2]]) -> Option<Model> {
         let graph = &self.alignment.sides[side].graph;
         let mut ends = PartEnds {
@@ -261,7 +265,7 @@ impl DifferingModels<'_, '_> {
         Some(part(graph, ends))
     }
 
-    /// The outputs of one model that are no values of these pairs, in the order of the first model.
+    /// The outputs of one model that are not in these pairs, in the order of the first model.
     fn outputs(&self, side: usize, assumed: &[[ValueId; 2]]) -> Vec<ValueInfoProto> {
         let graphs = [0, 1].map(|side| &self.alignment.sides[side].graph);
         let [mine, its] = graphs.map(|graph| &graph.proto().output);

@@ -1,4 +1,5 @@
-//! Groups the nodes in which two models differ into blocks between values that both have.
+//! Groups the nodes in which two models differ into blocks. A block lies between values that both
+//! models have.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -27,10 +28,11 @@ pub(super) fn blocks(alignment: &Alignment, judgement: &Judgement) -> Vec<DiffBl
     blocks.into_iter().map(|(_, block)| block).collect()
 }
 
-/// The sets of changed nodes that belong together, each in the order of execution.
+/// The sets of changed nodes that form a block, each in the order of execution.
 ///
-/// A node is changed if the other model has no node with the same operator, operands and results. It belongs together
-/// with the producers of its inputs that the other model lacks, and with the nodes that compute the same result.
+/// A node is changed if the other model has no node with the same operator, operands and results.
+/// It is in one set with the nodes that compute the same result, and with the producers of those of
+/// its inputs that the other model lacks.
 fn groups(alignment: &Alignment) -> Vec<Vec<SidedNode>> {
     let mut changed: Vec<SidedNode> = vec![];
     for (side, own) in alignment.sides.iter().enumerate() {
@@ -62,7 +64,7 @@ fn groups(alignment: &Alignment) -> Vec<Vec<SidedNode>> {
     sets.into_sets(&changed)
 }
 
-/// The producers of a value of the first and of a value of the second model.
+/// The producers of two values, one in each model.
 fn producers(alignment: &Alignment, values: &[ValueId; 2]) -> [Option<SidedNode>; 2] {
     [0, 1].map(|side| {
         let producer = alignment.sides[side].graph.producer(values[side]);
@@ -153,7 +155,8 @@ impl<'j> Conditions<'j> {
 
 /// Sets of nodes that are joined step by step.
 struct DisjointSets {
-    /// The next node on the way to the representative of a set, which refers to itself.
+    /// The next node on the path to the representative of a set. The representative refers to
+    /// itself.
     next: HashMap<SidedNode, SidedNode>,
 }
 
@@ -172,7 +175,7 @@ impl DisjointSets {
             if next == at {
                 return Some(at);
             }
-            // Halves the way for later searches.
+            // Halves the path for later searches.
             let behind = *self.next.get(&next)?;
             self.next.insert(at, behind);
             at = behind;

@@ -1,8 +1,8 @@
 //! Aligns the nodes of two models by the values that they compute, whatever their names.
 //!
-//! `docs/judge.md` defines the alignment. Two values are equal if their digests at one point of the proof are equal.
-//! The nodes without a counterpart form blocks between equal values: the nodes of the first model that became those of
-//! the second one.
+//! `docs/judge.md` defines the alignment. Two values are equal if their digests at one point of the
+//! proof are equal. The nodes without a counterpart form blocks between equal values. A block holds
+//! nodes of the first model and the nodes of the second one that replace them.
 
 mod alignment;
 mod behind;

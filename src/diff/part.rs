@@ -17,7 +17,7 @@ use crate::shape::facts::extent;
 pub(super) struct PartEnds {
     /// The values that become inputs or outputs, with their names in the part.
     pub names: HashMap<ValueId, String>,
-    /// The values at which the part begins. Nothing before them belongs to it.
+    /// The values at which the part begins. The nodes that compute them are not in the part.
     pub begins: HashSet<ValueId>,
     /// The declared inputs, under the names in the part.
     pub inputs: Vec<ValueInfoProto>,

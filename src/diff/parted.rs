@@ -9,24 +9,26 @@ use crate::analysis::Analysis;
 use crate::ir::{Reader, ValueId};
 use crate::prove::{Digest, Hash};
 
-/// The numbers of successive readers whose operators are compared, from the strictest comparison on.
+/// The lengths of the chains of readers whose operators are compared. The strictest comparison
+/// comes first.
 const DEPTHS: [usize; 2] = [3, 1];
 
 /// The number of nodes above which a region counts as large.
 const LARGE: usize = 64;
 
-/// Values of the first and the second model that differ, although operators read them in the same way.
+/// A value of each model. The two values differ, but the same operators read them.
 #[derive(PartialEq, Eq)]
 struct PartedPair {
     values: [ValueId; 2],
-    /// The number of nodes between the values that both models have and these.
+    /// The number of nodes between the values that both models have and these two values.
     nodes: usize,
 }
 
-/// The candidates for the first difference, beginning with the smallest regions.
+/// The candidates for the first difference, sorted by the sizes of their regions.
 ///
-/// Two values are a candidate if they have the same type and extents, and the same operators read them and the results of
-/// these operators.
+/// Two values are a candidate if they have the same type and extents, and if both are read by the
+/// same operators. With a greater depth, the results of these operators must also have the same
+/// readers.
 pub(super) fn candidates(alignment: &Alignment, analyses: [&Analysis; 2]) -> Vec<[ValueId; 2]> {
     let mut found: Vec<PartedPair> = vec![];
     for depth in DEPTHS {
@@ -53,7 +55,8 @@ struct ValueUse {
     readers: Digest,
 }
 
-/// For each use, the value of one model that the other lacks with the fewest nodes behind shared values.
+/// For each use, the value of one model that the other model lacks and that is nearest to shared
+/// values.
 fn nearest(
     alignment: &Alignment,
     analysis: &Analysis,
@@ -91,7 +94,7 @@ fn nearest(
     nearest
 }
 
-/// The number of nodes between shared values and a value, up to [`LARGE`].
+/// The number of nodes between shared values and this value, up to [`LARGE`].
 fn region(alignment: &Alignment, side: usize, value: ValueId) -> usize {
     let graph = &alignment.sides[side].graph;
     let (mut seen, mut open) = (HashSet::new(), vec![value]);
@@ -106,7 +109,8 @@ fn region(alignment: &Alignment, side: usize, value: ValueId) -> usize {
     seen.len()
 }
 
-/// For each value, a digest of the operators that read it, and of those that read their results, up to a depth.
+/// For each value, a digest of the operators that read it, of the readers of their results, and so
+/// on up to a depth.
 fn reader_digests(side: &ComparedModel, depth: usize) -> Vec<Digest> {
     let graph = &side.graph;
     let mut digests: Vec<Digest> = vec![0; graph.value_count()];

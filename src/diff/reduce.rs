@@ -80,7 +80,8 @@ pub(super) fn is_open(judgement: &Judgement) -> bool {
 }
 
 impl DifferingModels<'_, '_> {
-    /// The parts between the values that both models have and this pair.
+    /// Cuts out the part of each model that computes a value of `pair` from values that both models
+    /// have.
     fn parts(&self, pair: [ValueId; 2], witness: Option<&Witness>) -> Option<DifferingParts> {
         let begins = [0, 1].map(|side| self.begins(side, pair[side]));
         let inputs = self.shared_inputs(&begins)?;
@@ -125,7 +126,8 @@ impl DifferingModels<'_, '_> {
         })
     }
 
-    /// The values at which the part before a value begins: inputs, constants and values that both models have.
+    /// The values at which the part that computes `value` begins: inputs, constants, and values
+    /// that both models have.
     fn begins(&self, side: usize, value: ValueId) -> Vec<ValueId> {
         let own = &self.alignment.sides[side];
         let (mut begins, mut seen, mut open) = (vec![], HashSet::new(), vec![value]);
@@ -144,7 +146,7 @@ impl DifferingModels<'_, '_> {
         begins
     }
 
-    /// The inputs of both parts: the values that vary and at which one of the parts begins.
+    /// The inputs of both parts: all varying values at which one of the parts begins.
     fn shared_inputs(&self, begins: &[Vec<ValueId>; 2]) -> Option<Vec<SharedInput>> {
         let mut inputs: Vec<SharedInput> = vec![];
         for (side, begins) in begins.iter().enumerate() {
@@ -167,7 +169,7 @@ impl DifferingModels<'_, '_> {
         Some(inputs)
     }
 
-    /// The first values of both models that equal a value of one of them, and vary.
+    /// The first varying value of each model that equals `value`. `None` if a model has none.
     fn everywhere(&self, side: usize, value: ValueId) -> Option<[ValueId; 2]> {
         let digest = self.alignment.sides[side].digest(value)?;
         let data_type = self.analyses[side].facts.data_type(value);
@@ -189,7 +191,8 @@ impl DifferingModels<'_, '_> {
         Some([first, second])
     }
 
-    /// The beginnings of one part.
+    /// Describes where one part begins: its inputs, and the tensors that replace computed
+    /// constants.
     fn ends(&self, side: usize, begins: &[ValueId], inputs: &[SharedInput]) -> Option<PartEnds> {
         let mut ends = PartEnds {
             begins: begins.iter().copied().collect(),
@@ -218,8 +221,8 @@ impl DifferingModels<'_, '_> {
         Some(ends)
     }
 
-    /// The values of the inputs of both parts, which the first model computes at these sizes. `None` if tract cannot run
-    /// it.
+    /// Computes the inputs of both parts by running the first model at these sizes. `None` if tract
+    /// cannot run it.
     fn values_of(
         &self,
         inputs: &[SharedInput],

@@ -22,7 +22,8 @@ pub(super) struct ComparedModel<'m> {
 }
 
 impl<'m> ComparedModel<'m> {
-    /// The graph of a model, with the digests that the proof found, by the names of the values.
+    /// Takes the graph of a model. `known` holds the digests that the proof found, by the names of
+    /// values.
     ///
     /// # Errors
     /// If the graph is invalid.
@@ -84,8 +85,9 @@ impl<'m> ComparedModel<'m> {
         stored.filter_map(|value| self.digest(value)).collect()
     }
 
-    /// Derives the missing digests of results from the operator and the digests of its inputs. The proof does not
-    /// evaluate nodes on which no output depends, and removes some activations.
+    /// Derives missing digests of results from the operator and the digests of its inputs. They are
+    /// missing because the proof does not evaluate nodes on which no output depends, and removes
+    /// some activations.
     fn derive(&mut self) {
         for place in 0..self.nodes.len() {
             let node = self.nodes[place];
@@ -102,7 +104,7 @@ impl<'m> ComparedModel<'m> {
         }
     }
 
-    /// The digests of the inputs of a node, 0 for an input that is left out. `None` if one is unknown.
+    /// The digests of the inputs of a node, and 0 for an omitted input. `None` if one is unknown.
     fn inputs(&self, node: NodeId) -> Option<Vec<Digest>> {
         let inputs = self.graph.inputs(node).iter();
         inputs

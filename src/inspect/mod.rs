@@ -22,8 +22,9 @@ use crate::report::{
 use rows::{Pairing, rows};
 use side::GraphSide;
 
-/// The page of a model under a name, as `unfold inspect --html` writes it: the graph before and after, and each site with
-/// the formulas of its new weights, or the reason why it stays. The page is HTML that loads nothing from elsewhere.
+/// Writes the page of `unfold inspect --html` with `name` as its title. It shows the graph before
+/// and after folding, and each site with the formulas of its new weights, or the reason why it
+/// stays. The page is HTML that loads nothing from elsewhere.
 ///
 /// ```
 /// use unfold::onnx::Model;
@@ -41,7 +42,7 @@ pub fn model_page(name: &str, model: &Model, fused: &Fused) -> Result<String> {
     page(model, &outline(name, model, fused)?)
 }
 
-/// A node of the second model that computes the value of a node of the first one.
+/// A node of the first model, and a node of the second one that computes the same value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PairedNodes<'p> {
     /// The name of the node of the first model.
@@ -52,7 +53,8 @@ pub(crate) struct PairedNodes<'p> {
     pub kept: bool,
 }
 
-/// The page of two models with these pairs of nodes, under a name: both graphs side by side.
+/// Writes a page of two models with `name` as its title. Both graphs are side by side, and the
+/// nodes of a pair share a row.
 ///
 /// # Errors
 /// If one of the two models is invalid.
@@ -228,7 +230,7 @@ fn part(outcome: &Outcome, part: &'static str) -> OutlinePart {
     }
 }
 
-/// The values before, and those values after that differ from them.
+/// The values before folding, and the values after it that are new or changed.
 fn values(sides: &[GraphSide; 2]) -> [BTreeMap<String, OutlineValue>; 2] {
     let before = sides[0].values();
     let mut after = sides[1].values();

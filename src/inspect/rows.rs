@@ -10,7 +10,7 @@ use crate::ir::NodeId;
 use crate::onnx::proto::NodeProto;
 use crate::report::{OutlineBlock, OutlineRow, RowChange};
 
-/// The operators before and after in a common order, and their blocks.
+/// Lists the operators before and after folding in a common order, and groups them into blocks.
 pub(super) fn rows(
     sides: &[GraphSide; 2],
     plan: &Plan,
@@ -42,7 +42,7 @@ pub(super) fn rows(
     (rows.rows, blocks(&rows.leads))
 }
 
-/// The operators after, each with its counterpart before.
+/// For each operator after folding, its counterpart before.
 pub(super) struct Pairing {
     old_by_new: HashMap<NodeId, NodeId>,
     /// The operators before that are kept. `None` if names decide.
@@ -58,7 +58,8 @@ impl Pairing {
         }
     }
 
-    /// Pairs the operators of given pairs. Only the first pair with an operator counts.
+    /// Pairs operators as in `pairs`. If several pairs name the same operator after folding, the
+    /// first one counts.
     pub(super) fn by_value(sides: &[GraphSide; 2], pairs: &[PairedNodes]) -> Self {
         let [before, after] = sides.each_ref().map(names);
         let (mut old_by_new, mut kept) = (HashMap::new(), HashSet::new());
@@ -234,8 +235,8 @@ fn renaming(old: &NodeProto, new: &NodeProto) -> RowChange {
     }
 }
 
-/// The names of the constants that a node reads; `None` for its other inputs, which are covered by
-/// the rows of other operators.
+/// The names of the constants that a node reads. `None` for its other inputs, because the rows of
+/// their producers show their changes.
 fn constants<'s>(side: &'s GraphSide, node: NodeId) -> Vec<Option<&'s str>> {
     let inputs = side.graph.inputs(node).iter();
     inputs

@@ -122,7 +122,8 @@ impl<'m> GraphSide<'m> {
         values
     }
 
-    /// The distribution of the elements of an initializer of floats. `None` for larger ones.
+    /// The distribution of the elements of an initializer. `None` if its elements are not floats,
+    /// or too many.
     fn distribution(&self, value: ValueId) -> Option<Distribution> {
         let tensor = self.graph.initializer(value)?;
         let count: i64 = tensor.dims.iter().product();

@@ -19,7 +19,7 @@ const SCALARS: usize = 64;
 /// The type and the number of elements of a tensor.
 pub(super) type CandidateKey = (DataType, usize);
 
-/// The candidates by type and number of elements.
+/// Lists of candidates, by the type and the number of elements of their values.
 pub(super) type FormulaCandidates = HashMap<CandidateKey, Vec<FormulaCandidate>>;
 
 /// A formula over values of a model.
@@ -51,7 +51,7 @@ impl FormulaCandidate {
         })
     }
 
-    /// Whether a tensor with this first and last element, and this error, may match the formula.
+    /// Whether a tensor with these first and last elements, and this error, may match the formula.
     pub(super) fn may_be(&self, ends: [f64; 2], error: ErrorBound) -> bool {
         let mut pairs = self.ends.iter().zip(ends);
         pairs.all(|(&number, other)| {
@@ -70,7 +70,8 @@ pub(super) fn value(
     formulas::value(recipe, data_type, &|name| constants.read(name))
 }
 
-/// The constants that a graph computes. Constants that are only moved elements need no formula.
+/// The constants that a graph computes. Constants that only rearrange stored elements are left out,
+/// because they need no formula.
 pub(super) fn of_graph(constants: &ComputedConstants) -> FormulaCandidates {
     let computed = constants.computed().into_iter();
     by_key(computed.filter_map(|(recipe, data_type)| {
@@ -114,7 +115,7 @@ pub(super) fn of_folding(model: &Model, constants: &ComputedConstants) -> Formul
     }))
 }
 
-/// The float tensors that a model stores, as far as they have one of these types and sizes.
+/// The float tensors that a model stores, if their type and size are in `keys`.
 pub(super) fn of_stored(
     model: &Model,
     keys: &[CandidateKey],
@@ -137,7 +138,8 @@ pub(super) fn of_stored(
     candidates
 }
 
-/// Adds the rounding of a fold that is in neither model, which may have computed the tensors as weights.
+/// Assumes that a fold that is in neither model computed the tensors as weights: sets the hidden
+/// error of each candidate to the rounding of that fold.
 pub(super) fn as_folded_weights(candidates: &mut FormulaCandidates) {
     for (&(data_type, _), candidates) in candidates {
         let hidden = hidden_fold::of_weight(data_type);
@@ -147,7 +149,8 @@ pub(super) fn as_folded_weights(candidates: &mut FormulaCandidates) {
     }
 }
 
-/// Adds the rounding of a fold that is in neither model, which may have computed the tensors as biases.
+/// Assumes that a fold that is in neither model computed the tensors as biases: sets the hidden
+/// error of each candidate to the rounding of that fold.
 pub(super) fn as_folded_biases(candidates: &mut FormulaCandidates, constants: &ComputedConstants) {
     for (&(data_type, _), candidates) in candidates {
         for candidate in candidates {

@@ -31,8 +31,8 @@ pub(super) fn normalised(models: [Model; 2]) -> [Model; 2] {
     })
 }
 
-/// Removes the attributes that have their defaults or are not read, and the last inputs if they are left out, also in
-/// bodies.
+/// Removes attributes that have their default or are not read, and omitted inputs at the end of the
+/// input list. Does the same in bodies.
 fn without_defaults(graph: &mut GraphProto, opset: i64) {
     for node in &mut graph.node {
         for body in bodies_mut(node) {
@@ -80,7 +80,8 @@ fn unread_attributes(node: &NodeProto) -> Vec<&'static str> {
     unread.map(|(name, _)| name).collect()
 }
 
-/// Whether an attribute of windows has the default that the specification gives only in words.
+/// Whether dilations, strides or pads have their default. The operator schemas lack these defaults,
+/// and only the text of the specification gives them.
 fn is_neutral(attribute: &AttributeProto) -> bool {
     match attribute.name() {
         "dilations" | "strides" => attribute.ints.iter().all(|&step| step == 1),

@@ -21,9 +21,10 @@ pub struct NarrowingCast {
     pub is_of_first: bool,
 }
 
-/// Finds narrowing casts that only one model has. For each source and target type, if one model has n
-/// casts more than the other, these are n of its casts. Casts of constants that are read only in
-/// formulas are left out, because the formulas round as they do.
+/// Finds narrowing casts that only one model has. For each source and target type, if one model has
+/// n casts more than the other, these are n of its casts. Casts of constants that are read only in
+/// formulas are left out, because the error bounds of the formulas include the rounding of these
+/// casts.
 pub(super) fn unpaired(models: [&Model; 2], in_formulas: &HashSet<&str>) -> Vec<NarrowingCast> {
     let [of_first, of_second] = models.map(|model| narrowing(model, in_formulas));
     let mut unpaired = vec![];
@@ -49,8 +50,8 @@ pub(super) fn unpaired(models: [&Model; 2], in_formulas: &HashSet<&str>) -> Vec<
     unpaired
 }
 
-/// The names of the results of narrowing casts, by source and target type. Casts of constants that do not round are left
-/// out.
+/// The names of the results of narrowing casts, by source and target type. Leaves out casts of
+/// constants that change no element, and casts inside formulas.
 fn narrowing(
     model: &Model,
     in_formulas: &HashSet<&str>,
@@ -106,7 +107,7 @@ fn is_inside(analysis: &Analysis, constant: ValueId, names: &HashSet<&str>) -> b
     are_inside && !readers.is_empty()
 }
 
-/// Whether the type `to` lacks numbers of the type `from`, both of floats.
+/// Whether the float type `to` lacks some numbers of the float type `from`.
 fn narrows(from: DataType, to: DataType) -> bool {
     let are_floats = from.is_float() && to.is_float() && from != to;
     are_floats && to.bits() <= from.bits()

@@ -37,7 +37,8 @@ pub(super) fn stored(first: &Model, second: &Model) -> Option<StoredTwins> {
     Some(StoredTwins { model, matched })
 }
 
-/// The constants of a graph whose computation rounds, each the only result of a node.
+/// The computed constants that may be rounded. A constant is left out if its node has other
+/// results.
 fn rounded_constants(model: &Model, constants: &ComputedConstants) -> Vec<Foreign> {
     let nodes = model.graph().node.iter();
     let only: HashSet<&str> = nodes

@@ -35,7 +35,7 @@ pub(super) struct ComputedConstants<'c> {
 }
 
 impl<'c> ComputedConstants<'c> {
-    /// Bounds the errors of the constants, as far as their operators are known.
+    /// Bounds the errors of all constants whose operators are known.
     pub(super) fn new(analysis: &'c Analysis<'c>) -> Self {
         let mut constants = Self {
             analysis,
@@ -51,7 +51,8 @@ impl<'c> ComputedConstants<'c> {
         constants
     }
 
-    /// The computed constants as formulas, with their types. Constants that are only moved elements are left out.
+    /// The computed constants as formulas, with their types. Constants that only rearrange stored
+    /// elements are left out.
     pub(super) fn computed(&self) -> Vec<(Recipe, DataType)> {
         let (graph, facts) = (&self.analysis.graph, &self.analysis.facts);
         let mut values: Vec<ValueId> = self.errors.keys().copied().collect();
@@ -65,7 +66,7 @@ impl<'c> ComputedConstants<'c> {
         formulas.collect()
     }
 
-    /// The stored and computed constants of one element, as formulas with their types. Of several
+    /// The constants with one element, stored or computed, as formulas with their types. Of several
     /// equal ones, only the first is kept.
     pub(super) fn scalars(&self) -> Vec<(Recipe, DataType)> {
         let graph = &self.analysis.graph;
@@ -186,7 +187,8 @@ impl<'c> ComputedConstants<'c> {
         of_rounding(error, &values, to)
     }
 
-    /// The error of a resized constant. Its elements are evaluated here, because no engine evaluates all modes.
+    /// The error of a resized constant. The elements are computed here, because no engine supports
+    /// all modes.
     fn resized(&self, node: NodeId, value: ValueId, data_type: DataType) -> Option<ErrorBound> {
         let graph = &self.analysis.graph;
         if matches!(graph.node(node).attr_s("mode"), Ok(None | Some("nearest"))) {
@@ -197,7 +199,8 @@ impl<'c> ComputedConstants<'c> {
         self.provided(value, &made, data_type)
     }
 
-    /// The error of a constant that a BatchNormalization in training mode standardizes.
+    /// Evaluates a BatchNormalization in training mode with a constant input. Returns the error of
+    /// the result.
     fn standardized(
         &self,
         node: NodeId,
@@ -220,7 +223,8 @@ impl<'c> ComputedConstants<'c> {
         self.provided(value, &standardization.value(data_type)?, data_type)
     }
 
-    /// Takes numbers as those of a constant, and returns the bound on their error.
+    /// Stores evaluated elements as those of the constant `value`. Returns the bound on their
+    /// error.
     fn provided(&self, value: ValueId, made: &Rounded, data_type: DataType) -> Option<ErrorBound> {
         let name = self.analysis.graph.value_name(value);
         let tensor = tensor::make(name, data_type, &made.values.view());

@@ -9,11 +9,11 @@ use crate::prove::{
     Proof, ProveOptions, RecordedValues, ValueDigests, foreign, same_function_recorded,
 };
 
-/// Two models, and the one whose tensors formulas may replace.
+/// A comparison in which formulas over `base` may replace tensors of `other`.
 pub(super) struct ComparisonDirection<'d> {
-    /// The model over which the formulas are.
+    /// The model whose values the formulas read.
     pub base: &'d Model,
-    /// The model whose tensors they replace.
+    /// The model whose tensors the formulas replace.
     pub other: &'d Model,
     /// Whether `other` is the first model of the verdict.
     pub is_exchanged: bool,
@@ -55,7 +55,7 @@ impl ComparisonDirection<'_> {
         Err(failed)
     }
 
-    /// Like [`ComparisonDirection::proved`], but `None` if there are no formulas.
+    /// Like [`ComparisonDirection::proved`], but does not try a proof without formulas.
     pub(super) fn proved_by_formulas(&self) -> Option<EstablishedFormulas> {
         let matched = self.matched();
         if matched.is_empty() {
@@ -93,7 +93,7 @@ impl ComparisonDirection<'_> {
         self.with_formulas(&model, all).ok()
     }
 
-    /// Proves it for `other` with formulas.
+    /// Proves that `base` and `other` are the same function, with formulas for tensors of `other`.
     ///
     /// # Errors
     /// The formulas, and the proof that failed.
@@ -118,7 +118,7 @@ impl ComparisonDirection<'_> {
         }
     }
 
-    /// Records the values of a proof that succeeded, or of the first one.
+    /// Records the values of a proof if it succeeded, or if nothing is recorded yet.
     fn keep(&self, ValueDigests([base, other]): ValueDigests, is_proved: bool) {
         if let Some(record) = self.record
             && (is_proved || record.is_empty())

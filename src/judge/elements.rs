@@ -1,4 +1,4 @@
-//! Looks elements of tensors up among the floats that a model stores.
+//! Finds the elements of given tensors that a model does not store.
 
 use ndarray::ArrayD;
 
@@ -18,7 +18,8 @@ const BITS: usize = 1 << 27;
 pub(super) struct MissingElements(HashSet<u64>);
 
 impl MissingElements {
-    /// Searches the elements of all float tensors outside of bodies, and 0 and 1. Reads no tensor after all are found.
+    /// Looks up a sample of the wanted elements among all float tensors outside of bodies. The
+    /// elements 0 and 1 count as stored. Reads no more tensors once all elements are found.
     pub(super) fn new<'w>(model: &Model, wanted: impl Iterator<Item = &'w ArrayD<f64>>) -> Self {
         let mut missing: HashSet<u64> = wanted.flat_map(sample).map(magnitude).collect();
         for number in [0.0, 1.0] {
@@ -43,14 +44,15 @@ impl MissingElements {
         Self(missing)
     }
 
-    /// Whether the model stores all elements of one of the wanted tensors that were looked up.
+    /// Whether the model stores all sampled elements of a wanted tensor.
     pub(super) fn has_none_of(&self, numbers: &ArrayD<f64>) -> bool {
         let mut looked_up = sample(numbers).map(magnitude);
         !looked_up.any(|number| self.0.contains(&number))
     }
 }
 
-/// The elements that are looked up. The distance between them is odd, so that they are not all of one channel.
+/// The elements that are looked up. The distance between them is odd, because elements at an even
+/// distance could all belong to one channel.
 fn sample(numbers: &ArrayD<f64>) -> impl Iterator<Item = f64> {
     let distance = numbers.len().div_ceil(LOOKED_UP) | 1;
     numbers.iter().step_by(distance).copied()
@@ -61,10 +63,10 @@ fn magnitude(number: f64) -> u64 {
     number.abs().to_bits()
 }
 
-/// A set of bits that is small enough for a cache. Numbers share bits.
+/// A Bloom filter with one hash function, small enough for a cache.
 struct Filter {
     words: Vec<u64>,
-    /// Shifts a hash to the right, so that the bits that are left are a place in the filter.
+    /// The number of low bits to drop from a hash. The other bits are an index into the filter.
     shift: u32,
 }
 
@@ -84,7 +86,7 @@ impl Filter {
         filter
     }
 
-    /// Whether the set may have a number. It may seem to have one that was not added.
+    /// Whether the set may contain a number. May be true for a number that was not added.
     fn may_have(&self, number: u64) -> bool {
         let (word, bit) = self.place(number);
         self.words[word] & bit != 0

@@ -1,4 +1,4 @@
-//! Evaluates recipes, and bounds the error that an evaluation in floats has.
+//! Evaluates recipes, and bounds the error of an evaluation in floats.
 
 use std::collections::HashMap;
 

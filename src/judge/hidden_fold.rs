@@ -12,7 +12,7 @@ use super::rounded::{ErrorBound, Rounded};
 use crate::onnx::tensor::{DataType, rounded};
 use crate::recipe::Recipe;
 
-/// The bound on the difference of two weights that folds of one BatchNormalization give.
+/// The bound on the difference of two weights into which the same BatchNormalization was folded.
 pub(super) fn of_weight(data_type: DataType) -> ErrorBound {
     match weight().and_then(|weight| relative(&weight, data_type)) {
         Some(relative) => ErrorBound {
@@ -23,7 +23,8 @@ pub(super) fn of_weight(data_type: DataType) -> ErrorBound {
     }
 }
 
-/// The bound on the difference of two biases that folds of one BatchNormalization give, from the elements of one.
+/// The bound on the difference of two biases into which the same BatchNormalization was folded.
+/// `bias` is one of them.
 pub(super) fn of_bias(data_type: DataType, bias: &ArrayD<f64>) -> ErrorBound {
     let magnitudes = bias.iter().map(|number| number.abs());
     let largest = magnitudes.fold(0.0, f64::max);

@@ -68,7 +68,8 @@ pub(crate) fn counterparts<'v>(
     Ok(by_name.unwrap_or_else(|| own.iter().collect()))
 }
 
-/// The inputs under the names of the first model. An Identity gives each renamed input its former name.
+/// Renames the inputs to those of the first model. An Identity restores the old name of each
+/// renamed input for the nodes that read it.
 fn named_inputs(
     graph: &mut GraphProto,
     wanted: &[ValueInfoProto],
@@ -90,7 +91,7 @@ fn named_inputs(
     Ok(inputs)
 }
 
-/// The outputs under the names of the first model. An Identity gives each renamed output its new name.
+/// Renames the outputs to those of the first model. An Identity computes each renamed output.
 fn named_outputs(
     graph: &mut GraphProto,
     wanted: &[ValueInfoProto],

@@ -127,15 +127,15 @@ pub(super) fn take_matched(
     found
 }
 
-/// Removes the tensors that equal a stored tensor of the first model up to the rounding of a fold that is in neither
-/// model, and returns the matches. Such a fold changes the weight and the bias of a layer. A bias is therefore matched
-/// only beside a weight.
+/// Removes the tensors that equal a stored tensor of the first model up to the rounding of a fold
+/// that is in neither model, and returns the matches. Such a fold changes the weight and the bias
+/// of a layer. A bias is therefore matched only if its layer has a matched weight.
 fn take_folded_in_both(
     open: &mut Vec<Foreign>,
     [first, second]: [&Model; 2],
     constants: &ComputedConstants,
 ) -> Vec<Matched> {
-    // A tensor that keeps its name is a copy. No fold explains another element in it.
+    // A tensor with the same name in both models was not folded, so no fold explains a difference.
     let stored = stored_outside(first);
     let names: HashSet<&str> = stored.iter().map(|&(name, _)| name).collect();
     let (copies, mut folds): (Vec<Foreign>, Vec<Foreign>) = std::mem::take(open)
@@ -155,7 +155,7 @@ fn take_folded_in_both(
     found
 }
 
-/// The names that nodes read beside one of these tensors.
+/// The names of all inputs of the nodes that read one of these tensors.
 fn read_beside<'m>(model: &'m Model, tensors: &[Matched]) -> HashSet<&'m str> {
     let names: HashSet<&String> = tensors.iter().map(|found| &found.stored.name).collect();
     let nodes = model.graph().node.iter();
@@ -196,7 +196,8 @@ impl Foreign {
         (self.data_type, self.values.len())
     }
 
-    /// Whether all elements have few binary digits, like ¼ and 8. Rounding rarely gives such numbers.
+    /// Whether all elements have few binary digits, like ¼ and 8. Rounded results are rarely such
+    /// numbers.
     fn is_short(&self) -> bool {
         let mut numbers = self.values.iter();
         numbers.all(|number| number.to_bits().trailing_zeros() >= 52 - DIGITS)
@@ -233,7 +234,7 @@ impl Foreign {
         for (&number, &wanted) in self.values.iter().zip(&made.values) {
             let bound: f64 = errors.iter().map(|error| error.at(wanted)).sum();
             let difference = (number - wanted).abs();
-            // Without a bound, the formula explains any number.
+            // An infinite bound would explain any number.
             if !bound.is_finite() || difference > bound {
                 return None;
             }
@@ -256,8 +257,8 @@ impl Foreign {
     }
 }
 
-/// Transposes a formula as a matrix, and reshapes it to `shape`. `None` if `shape` is not that of a matrix, apart from
-/// extents of 1.
+/// Transposes a formula as a matrix, and reshapes the result to `shape`. `None` unless exactly two
+/// extents of `shape` differ from 1.
 fn exchanged(recipe: &Recipe, shape: &[usize]) -> Option<Recipe> {
     let [rows, columns] = shape
         .iter()
@@ -282,7 +283,7 @@ fn unit_in_the_last_place(data_type: DataType, number: f64) -> f64 {
         _ => 23,
     };
     let magnitude = number.abs().max(data_type.least_normal());
-    // The exponent of a normal number, without its significand, is the power of two below it.
+    // A normal number without its significand is the largest power of two that is not above it.
     let power = f64::from_bits(magnitude.to_bits() & f64::INFINITY.to_bits());
     power * 0.5_f64.powi(bits)
 }

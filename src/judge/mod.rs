@@ -1,8 +1,9 @@
 //! Decides whether two models compute the same function, no matter which tools wrote them.
 //!
-//! `docs/judge.md` defines the verdicts. The first model may lack a tensor that the second one stores. Such a tensor
-//! counts as its elements, or as a formula over the tensors of the first model that gives these elements up to
-//! rounding. The proof decides the identity. Only a run on an input shows a difference.
+//! `docs/judge.md` defines the verdicts. The first model may lack a tensor that the second one
+//! stores. The proof then uses the elements of this tensor, or replaces it by a formula over the
+//! tensors of the first model that gives these elements up to rounding. Only a proof shows that two
+//! models are equal, and only a run on an input shows that they differ.
 
 mod candidates;
 mod canonical_form;
@@ -101,7 +102,8 @@ pub fn judge(first: &Model, second: &Model, options: &ProveOptions) -> Judgement
     judge_recorded(first, second, options, None)
 }
 
-/// Judges two models. Also returns the values of both at one point; none if they could not be compared.
+/// Judges two models. Also returns the values of both models at one point, or no values if they
+/// could not be compared.
 pub(crate) fn judge_with_values(
     first: &Model,
     second: &Model,
@@ -112,7 +114,7 @@ pub(crate) fn judge_with_values(
     (judgement, record.take())
 }
 
-/// The values of two models at one point, without a verdict. None if they could not be compared.
+/// The values of two models at one point, without a verdict. Empty if they could not be compared.
 pub(crate) fn compared_values(
     first: &Model,
     second: &Model,

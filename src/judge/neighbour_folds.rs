@@ -1,7 +1,7 @@
-//! Formulas that fold the element-wise constants beside a linear operator into its weight and its bias.
+//! Formulas for weights and biases into which neighbouring element-wise constants are folded.
 //!
-//! Other tools fold each Mul, Add or BatchNormalization into the layer beside it. unfold may fold it elsewhere, or fold
-//! more into the same layer.
+//! Other tools fold each Mul, Add or BatchNormalization into the adjacent layer. unfold may fold it
+//! into another layer, or fold more into the same layer.
 
 use super::candidates::{CandidateKey, FormulaCandidate, FormulaCandidates};
 use super::constants::ComputedConstants;
@@ -17,7 +17,8 @@ use crate::recipe::Recipe;
 /// The maximum number of element-wise operators that are folded into a layer from one side.
 const STEPS: usize = 4;
 
-/// The constants of layers after they absorbed their neighbours, as far as they have one of these types and sizes.
+/// The weights and biases of layers after neighbouring operators are folded into them. Only those
+/// with a type and size in `keys` are kept.
 pub(super) fn of_neighbours(
     analysis: &Analysis,
     keys: &[CandidateKey],
@@ -61,7 +62,8 @@ impl FoldingLayer<'_> {
             .data_type(self.at.graph.only_output(self.at.node)?)
     }
 
-    /// The constants after each operator behind the layer is folded into it.
+    /// The weights and biases of the layer after the next operators are folded into it: the nearest
+    /// one, the nearest two, and so on.
     fn folded_behind(&self) -> Vec<Recipe> {
         let mut folded = vec![];
         let Some(output) = self.at.graph.only_output(self.at.node) else {
@@ -81,7 +83,7 @@ impl FoldingLayer<'_> {
         folded
     }
 
-    /// The affine of the only reader of a value, and its result.
+    /// The only reader of a value as an affine, with its result.
     fn step_behind(&self, value: ValueId) -> Option<(ValueId, Affine)> {
         let (reader, _) = self.at.graph.only_reader(value)?;
         let output = self.at.graph.only_output(reader)?;
@@ -92,7 +94,8 @@ impl FoldingLayer<'_> {
         Some((output, step(&at, value, output)?))
     }
 
-    /// The constants after each operator before the layer is folded into it.
+    /// The weights and biases of the layer after the preceding operators are folded into it: the
+    /// nearest one, the nearest two, and so on.
     fn folded_before(&self) -> Vec<Recipe> {
         let mut folded = vec![];
         let operand = self.at.graph.input(self.at.node, 0);
@@ -112,7 +115,7 @@ impl FoldingLayer<'_> {
         folded
     }
 
-    /// The affine of the producer of a value, and its varying operand.
+    /// The producer of a value as an affine, with its varying operand.
     fn step_before(&self, value: ValueId) -> Option<(ValueId, Affine)> {
         let (producer, _) = self.at.graph.producer(value)?;
         let mut inputs = self.at.graph.inputs(producer).iter().flatten();
@@ -168,7 +171,8 @@ impl FoldingLayer<'_> {
     }
 }
 
-/// The sum of a bias and a shift, or the only term. `None` without a term, or if the shapes differ.
+/// The sum of a bias and a shift, or the one that exists. `None` without both, or if the shapes
+/// differ.
 fn added(bias: Option<Recipe>, shift: Option<Recipe>) -> Option<Recipe> {
     match (bias, shift) {
         (Some(bias), Some(shift)) => bias.add(&shift),

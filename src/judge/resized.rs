@@ -1,7 +1,7 @@
 //! Evaluates a Resize of a constant by its definition, with a bound on the errors.
 //!
-//! Along each axis, an element is a sum of weighted elements. The weights follow from a coordinate that engines compute
-//! in float32. Its error is at most that of its operations, and moves the weights.
+//! Each element is a weighted sum of elements along each axis. The weights follow from a coordinate
+//! that engines compute in float32. The rounding of the coordinate changes the weights.
 
 use ndarray::{ArrayD, Axis, Zip};
 
@@ -19,7 +19,7 @@ const COORDINATES: i64 = 11;
 /// The maximum number of elements of a result.
 const ELEMENTS: usize = 1 << 24;
 
-/// The number of operations of a coordinate.
+/// The number of float operations that compute a coordinate.
 const OPERATIONS: f64 = 5.0;
 
 /// Half a unit in the last place of 1 in float32.
@@ -65,7 +65,8 @@ struct InterpolatedAxis {
     region: [f32; 2],
 }
 
-/// The axes whose elements may change.
+/// The axes along which the Resize interpolates. `None` if an extent is unknown, or the result is
+/// too large.
 fn resized_axes(
     analysis: &Analysis,
     node: NodeId,
@@ -124,7 +125,8 @@ fn resized_axes(
 }
 
 impl InterpolatedAxis {
-    /// The coordinate in the input of a place in the output, in float32. `None` if engines differ on it.
+    /// Maps a place of the output to its coordinate in the input, in float32. `None` if engines
+    /// differ on it.
     fn coordinate(&self, place: usize, coordinates: &str) -> Option<f32> {
         let [from, to, place] = [self.from, self.to, place].map(|number| number as f32);
         let half_pixel = (place + 0.5) / self.scale - 0.5;
@@ -149,7 +151,7 @@ impl InterpolatedAxis {
         })
     }
 
-    /// A bound on the error of a coordinate.
+    /// A bound on the rounding error of a coordinate.
     fn coordinate_error(&self, coordinate: f32) -> f64 {
         let [start, end] = self.region.map(|part| f64::from(part.abs()));
         let largest = (self.from as f64 * (start + end).max(1.0)).max(coordinate.abs().into());
@@ -176,7 +178,7 @@ struct Interpolation<'n> {
 }
 
 impl<'n> Interpolation<'n> {
-    /// `None` if the mode has no bound.
+    /// Reads the attributes. `None` if no bound is known for the mode.
     fn new(node: &'n NodeProto) -> Option<Self> {
         let mode = node.attr_s("mode").ok()?.unwrap_or("nearest");
         let policy = node.attr_s("keep_aspect_ratio_policy").ok()?;
@@ -208,8 +210,8 @@ impl<'n> Interpolation<'n> {
             .collect()
     }
 
-    /// The taps of one place. The error of a weight is the effect of moving the coordinate by its error, and the
-    /// rounding of the polynomial.
+    /// The taps of one place. The error of a weight is the sum of two terms: its change if the
+    /// coordinate moves by its error, and the rounding of the polynomial.
     fn taps_of(&self, axis: &InterpolatedAxis, place: usize) -> Option<Vec<Tap>> {
         let coordinate = axis.coordinate(place, self.coordinates)?;
         let error = axis.coordinate_error(coordinate);

@@ -1,8 +1,8 @@
 //! Arithmetic on arrays with a bound on their errors.
 //!
-//! The bound holds for every evaluation of the same formula in floats of one type, to first order. Each operation
-//! counts as two roundings. A division may be computed as a product with a reciprocal, and both compared numbers are
-//! rounded.
+//! The bound holds for every evaluation of the same formula in floats of one type, to first order.
+//! Each operation counts as two roundings, because both compared numbers are rounded, and a
+//! division may be computed as a product with a reciprocal.
 
 use std::f64::consts::FRAC_2_SQRT_PI;
 
@@ -11,7 +11,8 @@ use ndarray::{ArrayD, Zip};
 use crate::onnx::tensor::{DataType, rounded};
 use crate::recipe::broadcast;
 
-/// The error of a library function such as Exp, in roundings. Four are two units in the last place.
+/// The error of a library function such as Exp, in roundings. Four roundings are two units in the
+/// last place.
 const FUNCTION: f64 = 4.0;
 
 /// The number of roundings that each operation counts as.
@@ -167,7 +168,7 @@ impl Binary {
         }
     }
 
-    /// Whether the result for exact operands is exact: no rounding took place.
+    /// Whether the result for exact operands was not rounded.
     fn is_exact(self, a: f64, b: f64, result: f64) -> bool {
         match self {
             Self::Add => is_sum(a, b, result),
@@ -301,7 +302,7 @@ pub(super) fn of_sums(
     Some(ErrorBound::covering(result.iter().zip(&errors)))
 }
 
-/// Bounds the error of values that are rounded to a type once more.
+/// Bounds the error of values that are rounded once more, to another type.
 pub(super) fn of_rounding(a: ErrorBound, values: &ArrayD<f64>, to: DataType) -> Option<ErrorBound> {
     let unit = FloatRounding::new(to)?.unit;
     let errors = values.mapv(|value| a.at(value) + unit * value.abs());

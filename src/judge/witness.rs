@@ -60,8 +60,8 @@ fn search_at(first: &Model, second: &Model, dims: &Dims) -> Option<Witness> {
     None
 }
 
-/// The witness that these inputs are, in the order of the first model and at these sizes. `None` if they show no
-/// difference.
+/// Runs both models on these inputs, in the order of the first model and at these sizes. Returns
+/// the inputs as a witness if they show a difference.
 pub(crate) fn witness_on(
     first: &Model,
     second: &Model,

@@ -52,8 +52,8 @@ use crate::{FuseOptions, Planned};
 /// The columns of a report as text.
 const REPORT_WIDTH: usize = 80;
 
-/// The number of bytes of a model from which folding takes so much memory that it is returned to
-/// the operating system afterwards.
+/// The minimum size in bytes of a model that counts as large. After a large model is folded, freed
+/// memory is returned to the operating system.
 const LARGE: u64 = 1 << 24;
 
 /// A folded model that has not been written yet.
@@ -120,8 +120,8 @@ impl Folded {
         })
     }
 
-    /// Writes the result, over the input if there is no path. Returns the paths of the model and of its data, and their number of
-    /// bytes.
+    /// Writes the result to `path`, or over the input without a path. Returns the paths of the
+    /// model and of its data, and their number of bytes.
     fn save(
         &self,
         py: Python<'_>,
@@ -387,7 +387,7 @@ pub(super) fn plan(
     source.settled(py, ended)
 }
 
-/// Plans the folding of a model, then writes the page under this model name on request.
+/// Plans the folding of a model. On request, also writes a page about the model under this name.
 #[pyfunction]
 pub(super) fn inspect(
     py: Python<'_>,

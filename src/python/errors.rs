@@ -126,7 +126,7 @@ fn with_keywords(text: &str) -> String {
     words.join(" ")
 }
 
-/// Such as `dims:` for `--dim:`.
+/// Replaces an option by its keyword argument, for example `--dim:` by `dims:`.
 fn with_keyword(word: &str) -> String {
     let Some(option) = word.strip_prefix("--") else {
         return word.to_owned();

@@ -38,7 +38,7 @@ impl Attended {
             Some((stage.to_owned(), done, of));
     }
 
-    /// Unwinds if the work was abandoned. It holds nothing that needs cleaning up.
+    /// Unwinds if the work was abandoned. The worker holds nothing that needs cleaning up.
     pub(super) fn pass_on(&self) {
         if self.given_up.load(Ordering::Relaxed) {
             resume_unwind(Box::new(GivenUp) as Box<dyn Any + Send>);

@@ -1,6 +1,7 @@
 //! Runs callbacks of worker threads on the Python thread that waits for them.
 //!
-//! Otherwise each worker thread would copy Python objects into its own memory cache, which the C
+//! If each worker thread ran its own callbacks, the C library would keep a memory cache with copies
+//! of Python objects for each of these threads. The waiting Python thread is idle anyway.
 //! library keeps. The waiting Python thread is idle anyway.
 
 use std::collections::VecDeque;

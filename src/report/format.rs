@@ -22,7 +22,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// How many of something there are, in words.
+/// Formats a count with its noun in the singular or plural.
 pub(crate) fn counted(count: usize, word: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {word}{plural}")

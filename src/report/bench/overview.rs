@@ -38,8 +38,8 @@ pub(crate) fn overview_heading() -> String {
     format!("{:<21}{} {PEAK}\n", "ratio of latencies", heads.concat())
 }
 
-/// The ratios of each setting of a report, and the peak of memory as a part of that of the exported model, a line each, in
-/// 80 columns.
+/// Writes a line for each setting of a report, in 80 columns: the ratios, and the peak of memory
+/// relative to that of the exported model.
 pub(crate) fn overview_lines(report: &Report) -> String {
     let mut lines = String::new();
     for setting in &report.settings {
@@ -51,7 +51,7 @@ pub(crate) fn overview_lines(report: &Report) -> String {
     lines
 }
 
-/// The peak of memory of the fused model over that of the exported one.
+/// The peak of memory of the fused model, divided by that of the exported one.
 fn peak_ratio(setting: &Setting) -> Option<f64> {
     let fused = measurement(setting, "fused")?.memory.peak();
     let exported = measurement(setting, "as exported")?.memory.peak();

@@ -3,7 +3,7 @@
 use super::data::{Attempt, Machine, Memory, Ratio, Report, Setting};
 use crate::report::format::bytes;
 
-/// Formats a number of bytes. A dash if it was not measured.
+/// Formats a number of bytes, or a dash if it was not measured.
 pub(super) fn maybe_bytes(value: Option<u64>) -> String {
     value.map_or_else(|| "-".into(), bytes)
 }

@@ -29,7 +29,7 @@ pub(crate) enum Cells {
     Text,
     /// Right-aligned.
     Number,
-    /// Right-aligned, and only on pages of any width.
+    /// Right-aligned, and left out in a terminal, whose width is limited.
     Detail,
 }
 

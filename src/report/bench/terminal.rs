@@ -8,18 +8,18 @@ use super::sentences::{failures, how, machine, memory_sentence, verdicts};
 use super::table::{self, Cells, Table};
 use crate::report::format::{plain, time};
 
-/// How wide a sentence is at most, and a table where the width of the terminal is not known.
+/// The maximum width of a sentence, and of a table if the width of the terminal is unknown.
 const WIDTH: usize = 80;
-/// The width that every column of texts may have, and the maximum width of one that is not the
-/// last.
+/// The width that each column of text gets if its cells need it, and the maximum width of a column
+/// of text that is not the last.
 const SHORT: usize = 13;
 const LONG: usize = 28;
 /// The gap between columns.
 const GAP: usize = 2;
-/// On a narrower terminal each row of a table is a paragraph.
+/// On a narrower terminal, each row of a table becomes a paragraph.
 const NARROW: usize = 60;
 
-/// The report as text, in which a table has at most this width, and a sentence at most 80 columns of it.
+/// Writes the report as text. Tables are at most `width` columns wide, and sentences at most 80.
 pub(crate) fn terminal_of(report: &Report, width: usize) -> String {
     let mut out = String::new();
     // Writing to a string does not fail.
@@ -69,8 +69,8 @@ fn setting(out: &mut String, setting: &Setting, width: usize) -> std::fmt::Resul
     lines(out, &table::shares(setting), width)
 }
 
-/// A table without its details, and without the last numbers where they do not fit. Texts are cut. On a narrow terminal
-/// each row is a paragraph.
+/// Writes a table without detail columns. If it is too wide, the last columns of numbers are left
+/// out, and texts are cut. On a narrow terminal, each row is a paragraph.
 fn lines(out: &mut String, table: &Table, width: usize) -> std::fmt::Result {
     if width < NARROW {
         return stacked(out, table, width);
@@ -88,7 +88,7 @@ fn lines(out: &mut String, table: &Table, width: usize) -> std::fmt::Result {
     Ok(())
 }
 
-/// A paragraph for each row: its name, and below it each number behind the head of its column.
+/// Writes a paragraph for each row: its name, and then each number after the heading of its column.
 fn stacked(out: &mut String, table: &Table, width: usize) -> std::fmt::Result {
     for row in &table.rows {
         for (place, (column, text)) in table.columns.iter().zip(row).enumerate() {
@@ -139,7 +139,8 @@ impl FittedColumn {
     }
 }
 
-/// The columns that fit on a line. Texts share the width that numbers leave, and a text at the end takes the remaining width.
+/// The columns that fit on a line. The width that the numbers leave is given to the texts, from
+/// left to right.
 fn fitted(table: &Table, width: usize) -> Vec<FittedColumn> {
     let mut columns: Vec<FittedColumn> = (0..table.columns.len())
         .filter(|&index| table.columns[index].kind != Cells::Detail)
@@ -167,7 +168,7 @@ fn fitted(table: &Table, width: usize) -> Vec<FittedColumn> {
     columns
 }
 
-/// The part of a width that columns leave; `None` where they do not fit.
+/// The width that the columns leave. `None` if they do not fit.
 fn spare_width(columns: &[FittedColumn], width: usize) -> Option<usize> {
     let taken: usize = columns.iter().map(|column| column.width + GAP).sum();
     width.saturating_add(GAP).checked_sub(taken)
@@ -199,7 +200,7 @@ fn bars(out: &mut String, setting: &Setting) -> std::fmt::Result {
     writeln!(out)
 }
 
-/// Writes words on lines that are not too long.
+/// Breaks a text into lines of at most `width` columns.
 fn wrap(out: &mut String, text: &str, width: usize) -> std::fmt::Result {
     let width = width.min(WIDTH);
     let mut column = 0;
@@ -219,7 +220,7 @@ fn wrap(out: &mut String, text: &str, width: usize) -> std::fmt::Result {
     writeln!(out)
 }
 
-/// The text, with its middle left out if it is too long, because names differ at both ends.
+/// Shortens a text to `width` by leaving out its middle, because names differ at both ends.
 fn cut(text: &str, width: usize) -> String {
     let text = plain(text);
     let characters: Vec<char> = text.chars().collect();

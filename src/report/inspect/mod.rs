@@ -9,7 +9,7 @@ use super::document::{document, escape};
 
 const STYLE: &str = include_str!("page.css");
 const BODY: &str = include_str!("page.html");
-// All in one function, so that its names are not global on the page.
+// The scripts are in one function, so that their names are not global on the page.
 const SCRIPT: &str = concat!(
     "(() => {\n",
     include_str!("index.js"),
