@@ -6,8 +6,8 @@ use crate::ir::NodeId;
 use crate::ir::builder::Maker;
 use crate::ir::regions::region_path;
 
-/// Merges a Transpose or a ReduceMean with the one that produces its input, if it is the only
-/// reader of that.
+/// Merges a Transpose or a ReduceMean with the operator of the same kind that produces its input.
+/// `None` if another node reads that input.
 pub(crate) fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let between = graph.input(node, 0)?;
@@ -46,7 +46,7 @@ fn permutation(at: &At, rank: usize) -> Option<Vec<usize>> {
     at.permutation(rank).ok()
 }
 
-/// The axes of a ReduceMean with `keepdims`.
+/// The axes of a ReduceMean. `None` if the result lacks these axes.
 fn reduced_axes(at: &At, rank: usize) -> Option<Vec<usize>> {
     at.only_attributes(&["axes", "keepdims", "noop_with_empty_axes"])
         .ok()?;

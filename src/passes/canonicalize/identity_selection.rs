@@ -1,9 +1,9 @@
-//! Replaces a Gather of all places of a value in order, which is the value itself.
+//! Replaces a Gather that selects all places of a value in order by a Reshape of the value.
 //!
 //! torch calls `as_strided` if a mean over a transposed image needs the memory layout of other
-//! means, and exports the call as a Gather from the flattened value. The indices are a sum. For a
-//! value of n items of k places each, `Range(0, n)·k` plus constants that count from 0 to k − 1 are
-//! all places.
+//! means, and exports the call as a Gather from the flattened value. The indices are a sum. For n
+//! items of k places each, the sum is `Range(0, n)·k` plus the constants 0 to k − 1, which are all
+//! places in order.
 
 use ndarray::{ArrayD, Axis, IxDyn};
 
@@ -127,7 +127,7 @@ impl Places {
         self.fixed.len() == 1 && self.range.is_none()
     }
 
-    /// The product with a scalar that has no more axes.
+    /// The product with a scalar whose rank is at most that of `self`. `None` for other factors.
     fn times(self, factor: Self) -> Option<Self> {
         let fits = factor.is_number() && factor.fixed.ndim() <= self.fixed.ndim();
         let factor = factor.fixed.first().copied().filter(|_| fits)?;
@@ -182,7 +182,7 @@ impl Places {
         is_apart.then_some(Self { fixed, range })
     }
 
-    /// The indices with leading axes of extent 1, up to `rank` axes.
+    /// Adds leading axes of extent 1, up to `rank` axes.
     fn aligned(self, rank: usize) -> Self {
         let Self { mut fixed, range } = self;
         let missing = rank - fixed.ndim();

@@ -53,7 +53,7 @@ const FORMS: [CanonicalForm; 11] = [
     before_expand,
 ];
 
-/// The edits of operators with float results.
+/// The edits that write operators with float results in their canonical form.
 pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, output| {
         let data_type = analysis.facts.data_type(output);
@@ -221,7 +221,7 @@ fn einsum_as_mul<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> 
     let [value, factor] = [at.input(1 - slot).ok()?, at.input(slot).ok()?];
     let factor = if shape.len() > constant.len() {
         let data_type = analysis.facts.data_type(factor)?;
-        // Infinities and NaN are not stored again.
+        // A constant that contains infinities or NaN is not stored again.
         at.numbers(slot)
             .ok()
             .filter(|numbers| numbers.iter().all(|number| number.is_finite()))?;
@@ -241,8 +241,8 @@ fn is_as_large(Analysis { facts, .. }: &Analysis, one: ValueId, other: ValueId) 
     same_shape(&shape, &beside)
 }
 
-/// The numbers of an operand: `numbers` for the value `at`, or the scalar of a constant that does
-/// not add axes to them.
+/// The elements of an operand: `numbers` if the operand is `at`, else the element of a scalar
+/// constant whose rank is at most that of `numbers`.
 fn operand(analysis: &Analysis, value: ValueId, at: ValueId, numbers: &Numbers) -> Option<Numbers> {
     if value == at {
         return Some(numbers.clone());
@@ -300,7 +300,7 @@ fn without_broadcast<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'
     Some(maker)
 }
 
-/// The name of a smaller value that broadcasts to a uniform value.
+/// The name of a smaller value that broadcasts to `wide`. `None` for a constant.
 fn narrow(analysis: &Analysis, maker: &mut Maker, wide: ValueId) -> Option<String> {
     let Analysis {
         graph,
@@ -345,8 +345,8 @@ fn before_expand<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> 
     Some(maker)
 }
 
-/// Computes the result of a node if one of its inputs has these numbers and all others are scalars.
-/// The result has their shape.
+/// Computes the result of a node whose input `at` has the elements `numbers`, and whose other
+/// inputs are scalars. `None` if the result has another shape than `numbers`, or is not finite.
 fn applied(analysis: &Analysis, node: NodeId, at: ValueId, numbers: &Numbers) -> Option<Numbers> {
     let Analysis {
         graph, constants, ..

@@ -40,7 +40,7 @@ pub(crate) fn as_attribute<'m>(analysis: &'m Analysis, node: NodeId) -> Option<M
         .filter(|_| automatic != "VALID")
         .unwrap_or_else(|| vec![0; more.len()]);
     let pads = sum(&own, &more)?;
-    // A mean either counts all zeros or none.
+    // The new AveragePool counts all padding, so the old one must have counted its own.
     let counts_all =
         op != "AveragePool" || is_set(&at, "count_include_pad") || own.iter().all(|&own| own == 0);
     let has_image = has_image_in_windows(&at, op, &pads)?;

@@ -114,8 +114,8 @@ impl<'m> Tokens<'m> {
                 .is_ok_and(|numbers| numbers.iter().all(|&it| it == number))
     }
 
-    /// The value before axes of extent 1 are added or removed. It has one scalar for each token,
-    /// and movements keep their order.
+    /// Finds the value from which movements produce a statistic. They keep the order of its
+    /// scalars, one for each token.
     fn statistic(&self, mut value: ValueId) -> ValueId {
         let graph = &self.analysis.graph;
         for _ in 0..REACH {
@@ -127,7 +127,8 @@ impl<'m> Tokens<'m> {
         value
     }
 
-    /// The reduction over all axes except that of the tokens, and its input.
+    /// The node that computes a value by a reduction over all axes except the token axis, and the
+    /// input of the node. `None` if the value has another producer.
     fn reduced(&self, value: ValueId, ops: &[&str]) -> Option<(NodeId, ValueId)> {
         let node = maker(self.analysis, value)
             .filter(|&node| ops.iter().any(|op| self.analysis.graph.is(node, op)))?;
@@ -146,7 +147,7 @@ impl<'m> Tokens<'m> {
             .is_some_and(|(_, of)| of == self.value)
     }
 
-    /// Whether a value is the tokens minus their means, which are aligned with them.
+    /// Whether a value is the tokens minus their means, with the means along the token axis.
     fn is_centred(&self, value: ValueId) -> bool {
         let Analysis { graph, facts, .. } = self.analysis;
         let Some(sub) = maker(self.analysis, value).filter(|&node| graph.is(node, "Sub")) else {

@@ -28,7 +28,7 @@ use crate::analysis::Analysis;
 /// The name of this pass for `--skip`. `placement` skips it too.
 pub(crate) const KIND: &str = "demand";
 
-/// The next move of each selection that has one. No two of these edits share a node.
+/// The edits that each move one selection up once. No two of these edits share a node.
 pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     let mut taken = vec![false; analysis.graph.order().len()];
     let mut edits = vec![];

@@ -1,9 +1,10 @@
 //! Selections of one place of each sample, by an index that the model computes.
 //!
-//! CLIP reads the token at the end of each text. Its exporters write that as a GatherND, with a
-//! column of numbers of samples and a column of indices, or as a Gather of the rows of all samples,
-//! with `index + sample · tokens`. Row `sample` of the result is the place `index[sample]` of the
-//! sample, and every operand that varies along the samples is selected from in the same way.
+//! CLIP reads the token at the end of each text. Exporters write this as a GatherND whose indices
+//! have a column of sample numbers and a column of token indices. Or they flatten samples and
+//! tokens to rows, and write a Gather at `index + sample · tokens`. Row `sample` of the result is
+//! the place `index[sample]` of that sample. The same places are gathered from each operand that
+//! varies along the samples.
 
 use super::places::{PlaceSet, Selection};
 use crate::analysis::Analysis;
@@ -22,7 +23,8 @@ const PLACES: usize = 1;
 /// The first operator set in which a GatherND has `batch_dims`.
 const HAS_SAMPLES: i64 = 12;
 
-/// The selection of one place of each sample by a reader of a value, with the axis of the places.
+/// The selection of one place of each sample that begins at `node`, with the axis of the places.
+/// `None` for other nodes.
 pub(super) fn selection(analysis: &Analysis, node: NodeId) -> Option<(usize, Selection)> {
     let graph = &analysis.graph;
     let at = analysis.at(node);
@@ -48,7 +50,8 @@ pub(super) fn selection(analysis: &Analysis, node: NodeId) -> Option<(usize, Sel
     (at.opset() >= HAS_SAMPLES).then_some((PLACES, selection))
 }
 
-/// The indices of a GatherND, of which each row is the number of a sample and the index of a place.
+/// The column of place indices of a GatherND. Each row of its indices must be a sample number and a
+/// place index.
 fn indices_by_column(at: &At) -> Option<ValueId> {
     at.only_attributes(&["batch_dims"]).ok()?;
     let indices = at.input(1).ok()?;
@@ -91,7 +94,8 @@ fn counts_samples(at: &At, vector: ValueId) -> bool {
         && count.is_ok_and(|count| samples.is_ok_and(|samples| same(&count[0], &samples[SAMPLES])))
 }
 
-/// The index in each sample, of a Gather of rows of all samples.
+/// The index within each sample that a Gather reads, if its data are the flattened rows of all
+/// samples.
 fn index_of_rows(analysis: &Analysis, flat: NodeId, gather: NodeId) -> Option<ValueId> {
     let (graph, at) = (&analysis.graph, analysis.at(flat));
     let [value, rows] = [at.shape(0).ok()?, at.output_shape(0).ok()?];
@@ -120,8 +124,8 @@ fn index_of_rows(analysis: &Analysis, flat: NodeId, gather: NodeId) -> Option<Va
     found.map(|(index, _)| index)
 }
 
-/// Whether a vector is the ArgMax of as many elements as there are places, so that each element is
-/// an index of a place.
+/// Whether a vector is an ArgMax over as many elements as there are places. Then each of its
+/// elements is the index of a place.
 fn is_place(analysis: &Analysis, vector: ValueId, places: usize) -> bool {
     let Some((node, _)) = analysis.graph.producer(vector) else {
         return false;
@@ -134,7 +138,7 @@ fn is_place(analysis: &Analysis, vector: ValueId, places: usize) -> bool {
         && along.is_ok_and(|along| at.extent(0, along) == Ok(places))
 }
 
-/// Whether a vector is the number of the first row of each sample: `0, tokens, 2 · tokens, …`.
+/// Whether a vector lists the index of the first row of each sample: `0, tokens, 2 · tokens, …`.
 fn is_first_row(at: &At, vector: ValueId, tokens: usize) -> bool {
     let Some((node, _)) = at.graph.producer(vector) else {
         return false;
@@ -171,8 +175,8 @@ pub(super) fn gathered(
     maker.unsqueeze(&places, &[axis as i64])
 }
 
-/// Writes the selected places of a value that all samples share, for each sample. The value has an
-/// axis of one sample. Returns the name of the result.
+/// Writes the selected place of each sample from a value that all samples share. The axis of the
+/// samples has extent 1 in the value. Returns the name of the result.
 pub(super) fn spread(
     maker: &mut Maker,
     value: &str,

@@ -5,11 +5,11 @@ use crate::ir::{NodeId, ValueId};
 /// The selected places, in the form of the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PlaceSet {
-    /// Places of a known extent.
+    /// Places along an axis of known extent.
     Listed(Vec<usize>),
-    /// One place of an unknown extent. A negative index counts from the end.
+    /// One place along an axis of unknown extent. A negative index counts from the end.
     Gathered(i64),
-    /// One place of an unknown extent, from the start to the end of a Slice.
+    /// One place along an axis of unknown extent, with the start and the end of the Slice.
     Sliced(i64, i64),
     /// One place, whose index the model computes.
     Computed(ValueId),
@@ -20,9 +20,9 @@ pub(super) enum PlaceSet {
 /// A node that only selects places along an axis.
 #[derive(Debug, Clone)]
 pub(super) struct Selection {
-    /// The node, and the nodes between the value and the node.
+    /// The selecting node, then the nodes between the selected value and that node.
     pub nodes: Vec<NodeId>,
-    /// The output of the node.
+    /// The output of the selecting node.
     pub output: ValueId,
     pub places: PlaceSet,
     /// Whether the result lacks the axis.

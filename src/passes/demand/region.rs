@@ -16,7 +16,7 @@ use crate::onnx::operator::Category;
 use crate::ops::axes::{AxisRead, PlaceAxis, reads};
 use crate::shape::facts::same_shape;
 
-/// A constant with more elements is selected from only if it has no other readers.
+/// Places of a constant with more elements are selected only if it has no other readers.
 const SMALL: usize = 1 << 14;
 
 /// Nodes that need to compute only the places of a selection.
@@ -29,8 +29,8 @@ pub(super) struct NarrowRegion {
     pub narrow: BTreeMap<ValueId, PlaceAxis>,
     /// Values that stay whole while nodes of the region read only their places along an axis.
     pub cuts: BTreeSet<(ValueId, PlaceAxis)>,
-    /// The cuts that all samples share, in a selection of one place of each sample. Each with the
-    /// rank that it gets where the places of the samples differ.
+    /// In a selection of one place of each sample, the cuts that all samples share. Each comes with
+    /// the rank to which it is aligned before its places are taken.
     pub shared: BTreeMap<ValueId, usize>,
     /// Nodes that read only the shape of a value of the region, each with a value of equal shape
     /// that stays.
@@ -91,8 +91,8 @@ fn is_work(analysis: &Analysis, node: NodeId) -> bool {
             .any(|op| graph.is(node, op))
 }
 
-/// Finds a whole value for each narrow value of which nodes read only the shape. Returns the narrow
-/// values without a whole value.
+/// For each narrow value whose shape some nodes read, finds a whole value of equal shape for them.
+/// Returns the narrow values without a whole value.
 fn stand_ins(
     analysis: &Analysis,
     region: &mut NarrowRegion,
@@ -308,7 +308,7 @@ impl UpwardSearch<'_> {
     }
 
     /// Whether each reader of a value reads only the places along this axis, or only the shape. The
-    /// value of the group is read by its selections.
+    /// value of the group also has its selections as readers.
     fn is_only_narrow(&mut self, value: ValueId) -> bool {
         let graph = &self.analysis.graph;
         let mut shape_readers = vec![];
@@ -331,8 +331,8 @@ impl UpwardSearch<'_> {
     }
 }
 
-/// Whether a node can be written for fewer places of an axis. A node with explicit extents or
-/// groups of channels would need other numbers.
+/// Whether a node can be written for fewer places of an axis. It cannot if it gives extents or
+/// groups of channels that would change, except for a Reshape to a constant shape.
 fn can_be_written(analysis: &Analysis, node: NodeId, axis: usize) -> bool {
     let (graph, at) = (&analysis.graph, analysis.at(node));
     match graph.op(node) {

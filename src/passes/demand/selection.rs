@@ -14,13 +14,13 @@ use crate::ops::axes::{AxisRead, reads};
 /// The largest number of places that are listed.
 const LISTED: usize = 1 << 12;
 
-/// All readers of a value. Each of them selects along the same axis.
+/// The selections that read a value. All of them select along the same axis.
 #[derive(Debug)]
 pub(super) struct Group {
     pub value: ValueId,
     pub axis: usize,
     pub selections: Vec<Selection>,
-    /// The places that at least one of them takes.
+    /// The places that at least one selection takes.
     pub places: PlaceSet,
     /// The number of these places.
     pub count: usize,
@@ -234,8 +234,8 @@ fn sliced(analysis: &Analysis, node: NodeId, output: ValueId, axis: usize) -> Op
     let [step] = steps[..] else {
         return None;
     };
-    // From the last place to the end, or from the first place to the second. Only a model without
-    // data has an extent of 0.
+    // The Slice takes the last place or the first place. It would take none if the extent were 0,
+    // but only a model without data has such an extent.
     let is_last = start == -1 && end >= i64::from(i32::MAX);
     let is_first = start == 0 && end == 1;
     let is_one = analysis
@@ -246,8 +246,8 @@ fn sliced(analysis: &Analysis, node: NodeId, output: ValueId, axis: usize) -> Op
         .then_some(PlaceSet::Sliced(start, end))
 }
 
-/// Writes the selection of places along an axis, which is kept, of a value of this rank. Returns
-/// the name of the result.
+/// Writes the selection of places along an axis of a value of rank `rank`. The result keeps the
+/// axis. Returns the name of the result.
 pub(super) fn write(
     maker: &mut Maker,
     value: &str,

@@ -58,7 +58,8 @@ pub(super) fn moved(
     })
 }
 
-/// The nodes of a region, of the selections after it, and those that read shapes of its values.
+/// The nodes of a region, the nodes of the selections after it, and the nodes that read shapes of
+/// its values.
 fn replaced(group: &Group, region: &NarrowRegion) -> Vec<NodeId> {
     let mut replaced = region.nodes.clone();
     replaced.extend(region.shapes.iter().map(|&(node, _)| node));
@@ -99,8 +100,8 @@ fn at_cut(
     }
 }
 
-/// Writes the computed index as a list of one place, or as a column with a row for each sample.
-/// Empty for other places.
+/// Writes the computed index as a list of one place, or as a column with a row for each sample. The
+/// name is empty if the places are not computed.
 fn index(analysis: &Analysis, places: &PlaceSet, maker: &mut Maker) -> Option<String> {
     let (value, rank) = match *places {
         PlaceSet::Computed(index) => (index, 1),
@@ -144,14 +145,15 @@ fn stored(
     Some(maker.floats(data_type, &recipe))
 }
 
-/// The formula of a constant, which is the constant.
+/// The recipe that reads a constant unchanged.
 fn constant(analysis: &Analysis, value: ValueId) -> Option<Recipe> {
     let shape = analysis.facts.shape(value)?;
     let extents: Vec<usize> = shape.iter().map(extent).collect::<Option<_>>()?;
     Some(Recipe::constant(analysis.graph.value_name(value), &extents))
 }
 
-/// Writes a value with `rank` axes; the new ones come first. A float constant is stored so.
+/// Adds leading axes of extent 1 to a value, up to `rank` axes. A float constant is stored in that
+/// shape.
 fn aligned(analysis: &Analysis, maker: &mut Maker, value: ValueId, rank: usize) -> Option<String> {
     let name = analysis.graph.value_name(value);
     let missing = rank.checked_sub(analysis.facts.rank(value)?)?;
@@ -167,7 +169,7 @@ fn aligned(analysis: &Analysis, maker: &mut Maker, value: ValueId, rank: usize) 
     Some(maker.floats(data_type, &recipe))
 }
 
-/// Writes a node of the region on narrow operands.
+/// Writes a node of the region again, with narrow operands.
 fn again(
     analysis: &Analysis,
     region: &NarrowRegion,
@@ -224,8 +226,8 @@ fn target(
     Some(maker.ints(&list))
 }
 
-/// The shapes of a value with `[B·T]` rows along an axis: with B and T apart, and with rows again.
-/// `None` if an extent after the rows is unknown.
+/// Two shapes of a value with `[B·T]` rows along an axis: with B and T as two axes, and with the
+/// rows. `None` if an extent after the rows is unknown.
 fn row_shapes(
     analysis: &Analysis,
     value: ValueId,

@@ -12,7 +12,8 @@ use crate::passes::half::masks::{clamp_mask, is_mask};
 use crate::passes::half::precision::Precisions;
 use crate::recipe::Recipe;
 
-/// The constants that change: those that are stored in half, and masks that are clamped to the range of half.
+/// The constants that change: constants that become half, and masks that are clamped to the range
+/// of half.
 pub(crate) struct HalfConstants {
     /// The edits. The sites of an edit are the nodes that read the constant.
     pub(crate) edits: Vec<Edit>,

@@ -1,4 +1,5 @@
-//! Writes a model in half precision: rounds weights once, and adds a Cast if an operator reads a value in another type.
+//! Writes a model in half precision. Each weight is rounded once, and a Cast is added if an
+//! operator reads a value in another type.
 
 use crate::affine::apply::apply;
 use crate::affine::plan::{ClampedMask, HalfPlan, Stored, WideOperator};
@@ -33,7 +34,7 @@ pub(crate) struct Conversion {
 /// Converts a model to half precision.
 ///
 /// # Errors
-/// [`Error::Defect`] if a constant cannot be stored, neither in half nor in float32.
+/// [`Error::Defect`] if a constant can be stored neither in half nor in float32.
 pub(crate) fn to_half(analysis: &Analysis, to: HalfType, ends: EndType) -> Result<Conversion> {
     let graph = &analysis.graph;
     let mut refused: HashSet<NodeId> = HashSet::default();
@@ -44,7 +45,7 @@ pub(crate) fn to_half(analysis: &Analysis, to: HalfType, ends: EndType) -> Resul
         let before = refused.len();
         match apply((&constants.edits, &[]), analysis, &mut editor, &|_, _| {}) {
             Ok(mut stored) => {
-                // These edits give nodes as their sites, not normalizers.
+                // The sites of these edits are plain nodes, not normalizers.
                 stored.iter_mut().for_each(|stored| stored.sites.clear());
                 return Ok(finished(
                     analysis,
@@ -117,11 +118,13 @@ struct Rewriter<'r> {
     names: Names<'r>,
     /// The types of the nodes, by the name of their first output.
     types: HashMap<String, NodeTypes>,
-    /// The type of each value after the conversion, if it was float32 before, and of values that already were half.
+    /// The type of each value after the conversion, if the value was float32 before, or was already
+    /// half.
     own: HashMap<String, DataType>,
     /// The results of the added Casts, by the name of the value and the type.
     casts: HashMap<(String, DataType), String>,
-    /// The new names of values whose former names now belong to the Casts before the outputs.
+    /// The new names of values that were outputs. The Casts to the output types now write their
+    /// former names.
     renamed: HashMap<String, String>,
     end_casts: usize,
     made: Vec<NodeProto>,
@@ -204,7 +207,7 @@ impl<'r> Rewriter<'r> {
         }
     }
 
-    /// Renames each value that is an output, if the output has another type than the value has now.
+    /// Renames each value that is an output, if its type now differs from the type of the output.
     fn rename_outputs(&mut self, graph: &GraphProto) {
         let wanted = self.ends.data_type_of(self.to);
         for output in &graph.output {
@@ -297,7 +300,8 @@ impl<'r> Rewriter<'r> {
         }
     }
 
-    /// Converts the tensor of an attribute, such as that of ConstantOfShape, to half. `None` if it is not float32.
+    /// Converts the tensor of an attribute, such as that of ConstantOfShape, to half. `None` if it
+    /// is not float32.
     fn number(&self, tensor: &TensorProto, is_mask: bool) -> Option<TensorProto> {
         if tensor::data_type(tensor).ok()? != DataType::Float {
             return None;

@@ -1,7 +1,9 @@
-//! Recognizes the constants of masks and clamps them. They are beyond the range of half: `−3.4e38` becomes `−∞` in float16.
+//! Recognizes constants of masks and clamps them. They are beyond the range of half: `−3.4e38`
+//! would become `−∞` in float16.
 //!
-//! A large negative number may reach only a softmax, through sums, products and selections. Then it means "far below
-//! all other scores", and any number whose exponential is 0 has the same effect. `−∞` stays.
+//! If a large negative number reaches only a softmax, through sums, products and selections, it
+//! means "far below all other scores". Any number whose exponential is 0 has the same effect. `−∞`
+//! stays.
 
 use crate::analysis::Analysis;
 use crate::hash::HashSet;
@@ -47,7 +49,8 @@ pub(super) fn clamp_mask(number: f64, to: HalfType) -> f64 {
     }
 }
 
-/// Whether a value is a mask: every value that is computed from it ends in a softmax or in the mask of an Attention.
+/// Whether a value is a mask: every value that is computed from it ends in a softmax or in the mask
+/// of an Attention.
 pub(crate) fn is_mask(analysis: &Analysis, value: ValueId) -> bool {
     let graph = &analysis.graph;
     let (mut seen, mut waiting, mut ends) = (HashSet::default(), vec![value], 0);

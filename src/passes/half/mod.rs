@@ -1,7 +1,9 @@
-//! Half precision: converts a model in float32 to one whose weights and values are float16 or bfloat16.
+//! Half precision: converts a model in float32 to one whose weights and values are float16 or
+//! bfloat16.
 //!
-//! Each float32 value keeps its type or becomes half. [`precision`] decides which operators compute in half, [`masks`]
-//! recognizes masks, [`constants`] converts constants, and [`convert`] adds the Casts.
+//! Each float32 value keeps its type or becomes half. [`precision`] decides which operators compute
+//! in half, [`masks`] recognizes masks, [`constants`] converts constants, and [`convert`] adds the
+//! Casts.
 
 mod constants;
 mod convert;

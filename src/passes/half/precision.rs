@@ -10,8 +10,8 @@ use crate::onnx::schema::{Arity, Formal, OperatorDefinition, OperatorSchema, Sor
 use crate::onnx::tensor::{DataType, read_f64, rounded};
 use crate::passes::half::masks::is_mask;
 
-/// Operators without a known definition whose float inputs and outputs all have one type: operators of `com.microsoft`,
-/// and those that onnxruntime adds to the domain of ONNX.
+/// Operators without a known definition whose float inputs and outputs all have one type. They are
+/// operators of `com.microsoft`, and operators that onnxruntime adds to the domain of ONNX.
 const UNIFORM: &[&str] = &[
     "BiasGelu",
     "FastGelu",
@@ -33,7 +33,8 @@ const SMALL: usize = 4096;
 /// The types of the float32 inputs and outputs of a node after the conversion.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeTypes {
-    /// The type in which each input is read. `None` if the input is not float32, or the node is a Cast.
+    /// The type in which each input is read. `None` if the input is not float32, or if the node is
+    /// a Cast.
     pub(crate) inputs: Vec<Option<DataType>>,
     /// The type in which each output is written. `None` if the output is not float32.
     pub(crate) outputs: Vec<Option<DataType>>,
@@ -45,13 +46,14 @@ pub(crate) struct NodeTypes {
 pub(crate) struct Precisions<'p> {
     analysis: &'p Analysis<'p>,
     to: DataType,
-    /// The reason why each node stays in float32. `None` for nodes in half, and for nodes without a float32 value.
+    /// The reason why each node stays in float32. `None` for nodes in half, and for nodes without a
+    /// float32 value.
     wide: Vec<Option<WideReason>>,
 }
 
 impl<'p> Precisions<'p> {
-    /// Decides the precision of each node of a model. `refused` holds the nodes whose constants cannot be stored in
-    /// half.
+    /// Decides the precision of each node of a model. `refused` holds the nodes whose constants
+    /// cannot be stored in half.
     pub(crate) fn decide(analysis: &'p Analysis, to: DataType, refused: &HashSet<NodeId>) -> Self {
         let graph = &analysis.graph;
         let mut precisions = Precisions {
@@ -126,7 +128,7 @@ impl<'p> Precisions<'p> {
         }
     }
 
-    /// The type of a float32 value at an input or output that stays in float32 if `is_wide`. `None`
+    /// The type of a float32 value at an input or output: float32 if `is_wide`, else half. `None`
     /// for other values.
     fn type_at(&self, value: Option<ValueId>, is_wide: bool) -> Option<DataType> {
         let own = if is_wide { DataType::Float } else { self.to };
@@ -158,7 +160,8 @@ impl<'p> Precisions<'p> {
         (is_excluded || is_quantized).then_some(WideReason::Operator)
     }
 
-    /// Whether a node is a ConstantOfShape whose number is beyond the range of half, and whose result is not a mask.
+    /// Whether a node is a ConstantOfShape whose number is beyond the range of half, and whose
+    /// result is not a mask.
     fn is_beyond(&self, node: NodeId) -> bool {
         let graph = &self.analysis.graph;
         let number = graph.node(node).attr_t("value").ok().flatten();
@@ -174,7 +177,8 @@ impl<'p> Precisions<'p> {
                 .is_none_or(|output| !is_mask(self.analysis, output))
     }
 
-    /// Whether a node casts from integers, or computes only with results of such nodes and small constants.
+    /// Whether a node casts from integers, or computes only with results of such nodes and small
+    /// constants.
     fn is_from_integers(&self, node: NodeId) -> bool {
         let graph = &self.analysis.graph;
         let inputs: Vec<ValueId> = graph.inputs(node).iter().flatten().copied().collect();
@@ -205,7 +209,8 @@ impl<'p> Precisions<'p> {
         constants.is_constant(value) && constants.len(value).is_some_and(|len| len <= SMALL)
     }
 
-    /// Lets a Cast of integers produce half if all of its readers read half. Each element is still rounded only once.
+    /// Lets a Cast of integers produce half if all of its readers read half. Each element is still
+    /// rounded only once.
     fn narrow_casts(&mut self) {
         let graph = &self.analysis.graph;
         for &node in graph.order() {
@@ -230,7 +235,8 @@ impl<'p> Precisions<'p> {
     }
 }
 
-/// The nodes that compute the statistics of normalizers, except normalizers that are a single operator.
+/// The nodes that compute the statistics of normalizers, except normalizers that are a single
+/// operator.
 fn statistics(analysis: &Analysis) -> HashSet<NodeId> {
     let view = View::new(analysis);
     let sites = recognize::find(&view);
@@ -239,7 +245,8 @@ fn statistics(analysis: &Analysis) -> HashSet<NodeId> {
     in_parts.flat_map(|core| core.nodes).collect()
 }
 
-/// The definition of a node's operator. `None` if the operator set of ONNX does not have the operator.
+/// The definition of a node's operator. `None` if the operator set of ONNX does not have the
+/// operator.
 fn schema(analysis: &Analysis, node: NodeId) -> Option<&'static OperatorSchema> {
     let (domain, op) = analysis.graph.domain_op(node);
     if !domain.is_empty() {

@@ -1,5 +1,5 @@
-//! Rewrites Gemms as MatMul and Add. onnxruntime accumulates a Gemm in half but a MatMul in float32, and tract has no
-//! Gemm in half with a bias.
+//! Rewrites Gemms as MatMul and Add. onnxruntime accumulates a Gemm in half but a MatMul in
+//! float32, and tract has no Gemm in half with a bias.
 
 use crate::affine::materialize::{Edit, written_anew};
 use crate::analysis::Analysis;
@@ -8,7 +8,8 @@ use crate::ir::NodeId;
 use crate::ir::builder::Maker;
 use crate::onnx::tensor::DataType;
 
-/// The edits that rewrite Gemms as MatMul and Add. A Gemm with a factor (`alpha`, `beta`) or with `transA` stays.
+/// The edits that rewrite Gemms as MatMul and Add. A Gemm with a factor (`alpha`, `beta`) or with
+/// `transA` stays.
 pub(crate) fn without_gemm(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| product(analysis, node))
 }

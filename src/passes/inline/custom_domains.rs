@@ -1,5 +1,5 @@
-//! Nodes of custom domains that are normalizers by name, by the convention in `docs/opaque.md`, and
-//! the Scaler of `ai.onnx.ml`.
+//! Expands nodes of custom domains whose names mark them as normalizers, by the convention in
+//! `docs/opaque.md`, and the Scaler of `ai.onnx.ml`.
 
 use crate::affine::recognize::KINDS;
 use crate::affine::recognize::opaque::{FACTOR, OFFSET, Opaque, scaled, write};

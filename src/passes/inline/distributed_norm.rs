@@ -1,9 +1,9 @@
 //! Rewrites `x·s + (β − μ·s)`, the form in which Keras and TensorFlow write a normalization, as `(x
 //! − μ)·s + β`.
 //!
-//! The original graph computes `s = γ/√(σ²+ε)` first, and none of its values is the normalized one.
-//! The rewritten form has that value, with γ and β as an affine after it, and fewer operators over
-//! all of `x`.
+//! The original graph computes `s = γ/√(σ²+ε)` first, and none of its values is the normalized
+//! input. In the rewritten form, γ and β are an affine after the normalized input, and fewer
+//! operators run over all of `x`.
 
 use crate::hash::{HashMap, HashSet};
 use crate::ir::builder;
@@ -183,8 +183,8 @@ impl<'m> Wiring<'m> {
         }
     }
 
-    /// The operands and the index of the producer of a value, if it is this operator of ONNX
-    /// without attributes.
+    /// The operands and the index of the producer of a value, if the producer is the operator `op`
+    /// of ONNX without attributes.
     fn operands(&self, value: &str, op: &str) -> Option<(Vec<&'m str>, usize)> {
         let place = *self.makers.get(value)?;
         let node = &self.nodes[place];

@@ -14,8 +14,9 @@ use crate::onnx::operator::Category;
 use crate::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
 use crate::passes::inline::{Lowering, label, plain};
 
-/// The limits of inlining: for the inlined nodes of a graph, for the inlined nodes per node of the
-/// graph, and for the bytes of their names per node. Calls beyond a limit stay.
+/// The limits of inlining. A graph may get `NODES` nodes, or `TIMES_THE_NODES` per node of the
+/// graph if that is more. Their names may have `NAME_BYTES` bytes per node. Calls beyond a limit
+/// stay.
 const NODES: usize = 1 << 15;
 const TIMES_THE_NODES: usize = 8;
 const NAME_BYTES: usize = 1 << 9;
@@ -57,7 +58,7 @@ struct Inliner<'m> {
     nodes: Vec<NodeProto>,
     /// The number of nodes that may still be inlined.
     nodes_left: usize,
-    /// The number of bytes that their names may still have.
+    /// The number of bytes that the names of inlined nodes may still have.
     name_bytes_left: usize,
     is_changed: bool,
 }
@@ -134,7 +135,7 @@ impl<'m> Inliner<'m> {
 /// A function, by domain, name and overload.
 pub(crate) type FunctionId<'m> = (&'m str, &'m str, &'m str);
 
-/// The function that a node calls, if it is a call.
+/// The identifier of the function that a node calls, if the node is a call.
 pub(crate) fn callee(node: &NodeProto) -> FunctionId<'_> {
     (
         canonical_domain(node.domain()),
@@ -143,8 +144,8 @@ pub(crate) fn callee(node: &NodeProto) -> FunctionId<'_> {
     )
 }
 
-/// A function of a model that has the name of an operator. Engines differ in which of the two they
-/// run.
+/// Finds a function of a model that has the name of a known operator. Engines differ in whether
+/// they run the function or the operator.
 pub(crate) fn redefined(model: &Model) -> Option<&str> {
     let mut functions = model.proto.functions.iter();
     let redefined = functions.find(|function| {
@@ -155,7 +156,7 @@ pub(crate) fn redefined(model: &Model) -> Option<&str> {
 }
 
 /// The number of nodes that replace a call of each function, including the calls in its body.
-/// `weigh` gives the count for any other node.
+/// `weigh` counts a node that is not a call.
 ///
 /// # Errors
 /// A function calls itself.
@@ -274,8 +275,8 @@ fn has_opsets_of_model(model: &Model, function: &FunctionProto) -> bool {
         .all(|set| model.opset(set.domain()) == set.version)
 }
 
-/// The nodes of a function for one call. Each has the prefix of the names of its new values, in
-/// case the node is itself a call.
+/// The nodes of a function for one call. Each node comes with a prefix for the names of the values
+/// that it adds if it is itself a call.
 fn body(
     function: &FunctionProto,
     call: &NodeProto,
@@ -318,8 +319,8 @@ fn body(
     Some(nodes)
 }
 
-/// Maps the inputs and outputs of the function to the names of values at the call. `None` if
-/// renaming is not enough for an output, because no node of the body outputs it.
+/// Maps the inputs and outputs of the function to the names of values at the call. `None` if no
+/// node of the body writes one of the outputs, because then renaming is not enough.
 fn bound_names<'f>(
     function: &'f FunctionProto,
     call: &NodeProto,
@@ -363,8 +364,8 @@ fn first_output(node: &NodeProto) -> &str {
     outputs.find(|name| !name.is_empty()).unwrap_or_default()
 }
 
-/// An attribute of a body with the value that the call gives it. `Some(None)` if the attribute is
-/// left out.
+/// Resolves an attribute of a body for one call. `Some(None)` if the call leaves the attribute out.
+/// `None` if the function does not declare it.
 pub(crate) fn resolve(
     attribute: &AttributeProto,
     function: &FunctionProto,
@@ -390,7 +391,7 @@ pub(crate) fn resolve(
     }
 }
 
-/// Removes functions that were called before and are not called any more.
+/// Removes functions that are no longer called. Functions that were never called stay.
 fn remove_uncalled(result: &mut Model, before: &Model) {
     let (was, is) = (called_functions(before), called_functions(result));
     let functions = result.proto.functions.iter().map(key);

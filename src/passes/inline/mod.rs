@@ -1,11 +1,11 @@
 //! Writes opaque normalizers out in operators of ONNX before sites are recognized.
 //!
 //! A normalizer may be exported as one node: as a node of a custom domain, by the convention in
-//! `docs/opaque.md`, or as a call of a local function. Both are replaced by their meaning. A node
-//! with an unknown attribute stays. A normalization that is scaled before its mean is subtracted is
-//! rewritten. A sequence of which only parts are read becomes a Split. On request, all other
-//! functions and the Scaler of `ai.onnx.ml` are inlined too; the caller keeps them if that folds
-//! nothing.
+//! `docs/opaque.md`, or as a call of a local function. Both are replaced by the operators that
+//! define them. A node with an unknown attribute stays. A normalization that is scaled before its
+//! mean is subtracted is rewritten. A sequence that is read only in parts becomes a Split. On
+//! request, all other functions and the Scaler of `ai.onnx.ml` are inlined too. The caller keeps
+//! them if this folds nothing.
 
 mod custom_domains;
 mod distributed_norm;
@@ -23,15 +23,14 @@ use crate::onnx::node::bodies;
 use crate::onnx::proto::NodeProto;
 use crate::passes::inline::functions::{FunctionId, callee, key};
 
-/// The bound on the repetitions.
+/// The largest number of repetitions of the rewrites.
 const ROUNDS: usize = 8;
 
 /// A model with its opaque normalizers written out.
 pub(crate) struct Lowered {
     /// The model.
     pub model: Model,
-    /// The formulas of the floats that are in this model but not in the original one, over
-    /// constants of the original one.
+    /// The formulas of the new float constants, over constants of the original model.
     pub formulas: Vec<NewConstant>,
 }
 
@@ -49,17 +48,19 @@ pub(crate) fn lower(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<
 /// The extent of inlining.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lowering {
-    /// Normalizers by their names, functions that call one, and sequences that are a Split.
+    /// Normalizers that are recognized by name, functions that call one, and sequences that become
+    /// a Split.
     Normalizers,
     /// In addition, Scalers and all functions that contain an operator of ONNX or onnxruntime,
     /// directly or through a call.
     All,
 }
 
-/// Rewrites operators without new numbers. `None` if there are no such operators.
+/// Rewrites operators without new float constants. `None` if nothing is rewritten.
 type InlineRewrite = fn(&Model, &dyn Fn(&str, &str) -> bool) -> Option<Model>;
 
-/// Like [`lower`], to a given extent. Bodies are included if they can be flattened and restored.
+/// Like [`lower`], with a choice of which calls are inlined. Bodies are included if they can be
+/// flattened and restored.
 ///
 /// # Errors
 /// The error of [`lower`].
@@ -80,7 +81,7 @@ pub(crate) fn written_out(
     }
 }
 
-/// Like [`written_out`], for only the main graph.
+/// Like [`written_out`], but only for the main graph.
 fn written_out_flat(
     model: &Model,
     lowering: Lowering,

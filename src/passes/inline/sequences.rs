@@ -14,7 +14,7 @@ use crate::passes::inline::label;
 use crate::shape::sequences::SequenceParts;
 
 /// The limits on the parts of all sequences: in total, and per node of the graph. The larger limit
-/// counts. A few bytes can ask for very many parts.
+/// counts. A model of a few bytes can ask for very many parts.
 const PARTS: usize = 1 << 15;
 const TIMES_THE_NODES: usize = 8;
 
@@ -158,8 +158,8 @@ impl Writing<'_> {
         written.insert(node, vec![split]);
     }
 
-    /// A node like `like` with another input and output, and with a list of integers as an input or
-    /// an attribute.
+    /// Builds a node with the operator `op` that takes over the name of `like`. The list of
+    /// integers is an input or an attribute, depending on the operator set.
     fn listed(
         &mut self,
         like: &NodeProto,

@@ -1,4 +1,4 @@
-//! A product with a constant, and the Add of its bias.
+//! Finds layers: products with a constant, each with the Add of its bias.
 
 use crate::analysis::Analysis;
 use crate::ir::regions::region_path;

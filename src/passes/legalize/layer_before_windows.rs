@@ -1,6 +1,6 @@
-//! Moves a layer before the movements that cut its tokens into windows, for tract. By itself tract
-//! moves only the product, and leaves the bias behind as an Add over the windows, which it fuses
-//! into no product.
+//! Moves a layer before the movements that cut its tokens into windows, for tract. tract itself
+//! moves only the product. It leaves the bias as an Add over the windows, and cannot fuse that Add
+//! into a product.
 //!
 //! Before: `Reshape, Transpose, Reshape, MatMul W, Add b`. After: `MatMul W, Add b, Reshape,
 //! Transpose, Reshape`, each Reshape with as many channels as W outputs. This is exact, because a
@@ -84,8 +84,8 @@ fn edit(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     Some(Edit::replacing(graph, matmul, replacement))
 }
 
-/// The movement that produces a value of tokens with this many channels, its input, and its form.
-/// The value must have only one reader.
+/// The movement of tokens with `channels` channels that produces a value, the input of the
+/// movement, and its form. `None` if the value has several readers.
 fn moved(analysis: &Analysis, value: ValueId, channels: usize) -> Option<(NodeId, ValueId, Move)> {
     let graph = &analysis.graph;
     graph.only_reader(value)?;

@@ -1,8 +1,8 @@
 //! Merges convolutions of the parts of a value into one grouped convolution.
 //!
 //! Before: a Split of channels, a Conv of each part, and a Concat of the results. After: one Conv
-//! with all weights, and with as many times the groups. This is exact, because an output channel
-//! reads only the input channels of its group.
+//! with all weights, and with the groups of all convolutions. This is exact, because an output
+//! channel reads only the input channels of its group.
 //!
 //! This saves copies, and small convolutions run more efficiently together. `docs/engines.md` has
 //! the figures: tract runs kernels of one place as a product only without groups, and OpenVINO runs
@@ -20,10 +20,12 @@ use crate::onnx::proto::AttributeProto;
 use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 
-/// The largest number of input channels of an output channel that all engines merge.
+/// The largest number of input channels per output channel for which convolutions are merged for
+/// all engines.
 const MOST_CHANNELS: usize = 128;
 
-/// The edits that merge convolutions, with `takes_all` also those that only some engines run faster.
+/// The edits that merge convolutions. With `takes_all`, they include merges that only some engines
+/// run faster.
 pub(super) fn edits(analysis: &Analysis, takes_all: bool) -> Vec<Edit> {
     let concats = analysis.graph.order().iter();
     concats
@@ -42,7 +44,7 @@ struct SplitConvolutions<'a> {
     data_type: DataType,
     /// The weights, of equal shapes.
     weights: Vec<Recipe>,
-    /// The biases; empty if the convolutions have none.
+    /// The biases. Empty if the convolutions have none.
     biases: Vec<Recipe>,
 }
 
@@ -72,7 +74,7 @@ impl<'a> SplitConvolutions<'a> {
         (are_joined && found.are_alike() && found.are_in_one_body()).then_some(found)
     }
 
-    /// Whether a node is this operator, along the axis of channels.
+    /// Whether a node has this operator, and works along the axis of channels.
     fn works_on_channels(&self, node: NodeId, operator: &str, known: &[&str]) -> bool {
         let at = self.analysis.at(node);
         let is_known = self.analysis.graph.is(node, operator) && at.only_attributes(known).is_ok();
@@ -80,7 +82,7 @@ impl<'a> SplitConvolutions<'a> {
         along.and_then(|along| axis(along, self.weights[0].rank()).ok()) == Some(1)
     }
 
-    /// Whether each part of the Split is read by its convolution alone.
+    /// Whether each part of the Split is read only by its convolution.
     fn reads_all_parts(&self) -> bool {
         let graph = &self.analysis.graph;
         let parts = graph.outputs(self.split).iter().copied();
@@ -177,7 +179,7 @@ fn own_convolution(graph: &Graph, value: ValueId) -> Option<NodeId> {
     is_own.then_some(node)
 }
 
-/// The constants that some nodes read at one input.
+/// The constants that these nodes read at one input. `None` if one of the inputs varies.
 fn constants(analysis: &Analysis, nodes: &[NodeId], slot: usize) -> Option<Vec<Recipe>> {
     nodes
         .iter()
@@ -185,7 +187,8 @@ fn constants(analysis: &Analysis, nodes: &[NodeId], slot: usize) -> Option<Vec<R
         .collect()
 }
 
-/// The biases of convolutions: all, or none. `None` if some of them have a bias, or a varying one.
+/// The biases of all convolutions. Empty if no convolution has a bias. `None` if only some have
+/// one, or if a bias varies.
 fn biases(analysis: &Analysis, convolutions: &[NodeId]) -> Option<Vec<Recipe>> {
     let mut read = convolutions
         .iter()

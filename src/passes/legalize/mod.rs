@@ -16,5 +16,5 @@ mod unpack_products;
 
 pub use target::Target;
 
-/// The name that skips the forms of products and RMS normalizations with `--skip`.
+/// The name for `--skip` that turns off the forms of products and RMS normalizations.
 pub(crate) const KIND: &str = "biased";

@@ -1,8 +1,8 @@
 //! Writes an RMS normalization as the operator that ONNX has for it since operator set 23.
 //!
 //! Before: `x/√(mean(x²) + ε)·γ`, over the last axis, in float32. After: RMSNormalization, which
-//! computes the same. A model with an older operator set keeps it. A normalization of another type
-//! stays, because the operator computes in float32 for every type.
+//! computes the same. A model with an older operator set is not changed. A normalization of another
+//! type stays, because the operator computes in float32 for every type.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::decomposed_norm::{Core, core};
@@ -29,7 +29,7 @@ pub(super) fn edits(analysis: &Analysis) -> Vec<Edit> {
         .collect()
 }
 
-/// The edit of the normalization that ends in a node, with the Mul after it.
+/// The edit of the normalization that ends in this node. The edit includes the Mul after the node.
 fn edit(view: &View, node: NodeId) -> Option<Edit> {
     let graph = view.graph;
     if !matches!(graph.op(node), Some("Div" | "Mul")) {
@@ -57,7 +57,7 @@ fn edit(view: &View, node: NodeId) -> Option<Edit> {
     ))
 }
 
-/// The ε of a normalization of float32 over the last axis without a mean. `None` for another
+/// The ε of a float32 normalization over the last axis that subtracts no mean. `None` for another
 /// normalization, or if float32 cannot represent ε.
 fn plain_epsilon(view: &View, core: &Core) -> Option<f32> {
     let is_last = core.axes.len() == 1 && core.axes.first().map(|axis| axis + 1) == Some(core.rank);

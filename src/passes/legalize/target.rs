@@ -53,8 +53,8 @@ impl Target {
         self != Target::Portable
     }
 
-    /// Writes a Gemm between two Reshapes, which another tool or an earlier run wrote, as MatMul
-    /// and Add, the form that all rules know. [`Target::final_edits`] writes the Gemm again.
+    /// Writes a Gemm between two Reshapes as MatMul and Add, the form that all rules know. Another
+    /// tool or an earlier run may have written the Gemm. [`Target::final_edits`] writes it again.
     pub(crate) fn canonicalizing_edits(self, analysis: &Analysis) -> Vec<Edit> {
         match self {
             Target::Portable => vec![],
@@ -62,7 +62,7 @@ impl Target {
         }
     }
 
-    /// The edits after all folds from which other rules may continue.
+    /// The edits after all folds whose results other rules may still change.
     pub(crate) fn engine_form_edits(self, analysis: &Analysis) -> Vec<Edit> {
         match self {
             Target::Portable => vec![],

@@ -177,8 +177,8 @@ impl<'a> RowRegion<'a> {
         constants.is_constant(value) && facts.rank(value).is_some_and(|rank| rank < 2)
     }
 
-    /// The axes that all values of the region get before their channels. They are the fewest axes
-    /// of the source or of a result, and at most one of them has an unknown extent.
+    /// The axes that all values of the region get before their channels. They come from the source
+    /// or from a result, whichever has the fewest. At most one of them has an unknown extent.
     fn leading(&self) -> Option<Vec<Option<usize>>> {
         let Analysis { graph, facts, .. } = self.analysis;
         let entered = (
@@ -271,7 +271,7 @@ impl<'a> RowRegion<'a> {
     }
 }
 
-/// The operators of a region on all axes, while they are built.
+/// Builds the operators of a region on all axes.
 struct Lifting<'r, 'a> {
     region: &'r RowRegion<'a>,
     maker: Maker<'a>,
@@ -307,7 +307,7 @@ impl Lifting<'_, '_> {
             ),
             RowRole::Exit => {
                 let is_idle = results.get(&graph.input(node, 0)?) == Some(&node);
-                // No node could output the result in place of the entry's own value.
+                // If the exit reads the entry's own value, no node could output its result instead.
                 if is_idle && graph.producer(graph.input(node, 0)?)?.0 != self.region.entry {
                     return Some(0);
                 }
@@ -342,8 +342,8 @@ impl Lifting<'_, '_> {
     }
 }
 
-/// Gives a node the metadata of the node that it replaces. It gets the domain if it has the same
-/// operator, and the name if it has the same operator or is the product of a layer.
+/// Gives a node the metadata of the node that it replaces. The new node gets the domain if it has
+/// the same operator, and the name if it has the same operator or is the product of a layer.
 fn take_over(made: &mut NodeProto, like: &NodeProto) {
     made.metadata_props.clone_from(&like.metadata_props);
     let is_same = made.op_type == like.op_type;
@@ -355,8 +355,8 @@ fn take_over(made: &mut NodeProto, like: &NodeProto) {
     }
 }
 
-/// The axes of a shape before those that together have `channels` elements. At least two axes must
-/// come before them, and at most one of those may have an unknown extent.
+/// The axes of a shape before the last axes that together have `channels` elements. `None` if there
+/// are fewer than two, or if more than one of them has an unknown extent.
 fn before(shape: &Shape, channels: usize) -> Option<Vec<Option<usize>>> {
     let mut product = 1;
     let start = (0..shape.len())

@@ -1,4 +1,4 @@
-//! Moves arithmetic before a wide Concat after it, as one operator.
+//! Moves arithmetic on the inputs of a wide Concat to its result, as one operator.
 //!
 //! `Concat(x₁·c₁, …, xₙ·cₙ) = Concat(x₁, …, xₙ)·Concat(c₁, …, cₙ)`
 //!
@@ -131,8 +131,8 @@ fn part(
     })
 }
 
-/// Whether most parts have constants of their own, and these are about as large as the joined
-/// constant. Equal parts are merged by another pass.
+/// Whether more than `WIDE` parts have constants of their own, and the joined constant is at most
+/// `GROWTH` times as large as these. Equal parts are merged by another pass.
 fn is_worth_it(parts: &[ConcatPart], joined: &Numbers) -> bool {
     let distinct: HashMap<ValueId, usize> = parts
         .iter()

@@ -114,7 +114,7 @@ struct BetweenSearch<'a> {
     before: Shape,
     /// The shape of the first movement's result. All values in between have it.
     shape: Shape,
-    /// The layout, relative to that input.
+    /// The layout relative to the input of the first movement.
     trace: LayoutMap,
     /// Whether the last axis is still the last one after the first movement.
     keeps_last_axis: bool,

@@ -1,5 +1,4 @@
-//! Replaces a GatherND of all tuples of places in order, which is the value itself with additional
-//! axes of extent 1.
+//! Replaces a GatherND that takes all places in order by an Unsqueeze of the value.
 //!
 //! torch's `vmap` over a padding mask takes `mask[b, k]` for all b and k. It exports two Ranges
 //! that are expanded to each other's axes, a Concat of both, and a GatherND.
@@ -61,7 +60,7 @@ fn as_unsqueeze<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>>
     Some(maker)
 }
 
-/// For each place of the last axis, the axis along which the indices at that place count.
+/// For each place of the last axis, the axis along which the indices at that place count up.
 fn counted_axes(analysis: &Analysis, indices: ValueId, count: usize) -> Option<Vec<usize>> {
     let graph = &analysis.graph;
     if let Some(all) = constant(analysis, indices) {

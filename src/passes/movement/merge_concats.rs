@@ -13,8 +13,8 @@ pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| merged(analysis, node))
 }
 
-/// Writes a Concat of the parts of those Concats of which a node is the only reader. `None` if
-/// there are none.
+/// Writes a Concat in which the inputs of each Concat that only this node reads replace its result.
+/// `None` if there is no such Concat.
 fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let along = concat_axis(analysis, node)?;
@@ -36,7 +36,7 @@ fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
-/// The inputs of a Concat along the same axis that produces a value, if a node is its only reader.
+/// The inputs of the Concat that produces a value, if it has the same axis and no other reader.
 fn inner_parts<'a>(
     analysis: &'a Analysis,
     value: ValueId,

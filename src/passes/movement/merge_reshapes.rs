@@ -13,8 +13,8 @@ use crate::ir::regions::region_path;
 use crate::ir::{NodeId, ValueId};
 use crate::shape::facts::{Shape, extent, same};
 
-/// The edits: a movement after a Reshape with one reader, a Reshape after a movement, or two
-/// Unsqueezes.
+/// The edits that merge a movement after a Reshape with one reader, a Reshape after a movement, or
+/// two Unsqueezes.
 pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| {
         merged(analysis, node)

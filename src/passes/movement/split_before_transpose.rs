@@ -3,7 +3,7 @@
 //! Before: one Transpose of queries, keys and values, `[batch, token, 3, head, channel]`, moves the
 //! axis of extent 3 to the front, and a Split or Gathers select along that axis. After: the Split
 //! or the Gathers come first, and each part has its own Transpose. The Transposes move as many
-//! elements as before, but over one axis less. onnxruntime and tract transpose four axes faster
+//! elements as before, but with one axis less. onnxruntime and tract transpose four axes faster
 //! than five if the last axis moves. If the last axis stays the last, the original form is as fast,
 //! and other engines fuse it.
 
@@ -101,7 +101,7 @@ fn write(
     }
 }
 
-/// A part of a value without the axis.
+/// A part of a value at one place of an axis, without that axis.
 enum WithoutAxis {
     /// The result of a Squeeze after an output of a Split.
     Squeezed(ValueId),
@@ -111,7 +111,7 @@ enum WithoutAxis {
     Gathered(ValueId, ValueId),
 }
 
-/// The axis along which all readers split a value, their results, and the nodes.
+/// The axis along which all readers split a value, the parts, and the nodes that take them.
 fn parts(
     analysis: &Analysis,
     whole: ValueId,

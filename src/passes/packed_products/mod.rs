@@ -22,7 +22,7 @@ pub(super) use write::{columns_of, divided, rename};
 pub(super) struct TakenPart {
     /// The node that takes the part.
     pub node: NodeId,
-    /// The Squeeze of the axis of the parts, if it alone reads the result of the node.
+    /// The Squeeze of the axis of the parts, if it is the only reader of the node's result.
     pub squeeze: Option<NodeId>,
     /// The result of the node.
     pub taken: ValueId,
@@ -34,8 +34,8 @@ pub(super) struct TakenPart {
     pub drops_axis: bool,
 }
 
-/// A product with a constant weight, and the operators between it and the value of which readers
-/// take parts.
+/// A product with a constant weight, and the operators between the product and the value whose
+/// parts are taken.
 pub(super) struct PackedProduct {
     /// The MatMul, or a Gemm without factors.
     pub node: NodeId,
@@ -43,13 +43,13 @@ pub(super) struct PackedProduct {
     pub bias: Option<(NodeId, usize)>,
     /// A Reshape that gives the parts an axis of their own.
     pub reshape: Option<NodeId>,
-    /// The Transposes after it, in order.
+    /// The Transposes after these operators, in execution order.
     pub transposes: Vec<NodeId>,
 }
 
 impl PackedProduct {
-    /// The product before a value. No value in between has another reader, and nothing else reads
-    /// the weight.
+    /// Finds the product before a value. `None` if a value in between or the weight has another
+    /// reader.
     pub(super) fn before(analysis: &Analysis, whole: ValueId) -> Option<Self> {
         let graph = &analysis.graph;
         let mut found = PackedProduct {
@@ -119,7 +119,7 @@ fn is_plain_gemm(at: &At) -> bool {
 }
 
 /// The parts that the readers of a value take, and their common axis. `None` if a reader takes no
-/// part.
+/// part along this axis.
 pub(super) fn parts(analysis: &Analysis, whole: ValueId) -> Option<(usize, Vec<TakenPart>)> {
     let graph = &analysis.graph;
     let mut all: Option<(usize, Vec<TakenPart>)> = None;

@@ -70,7 +70,8 @@ pub(in crate::passes) fn divided(
     })
 }
 
-/// The product, the operators after it, and those that take its parts.
+/// The nodes that are replaced: the product, the operators after it, and the nodes that take its
+/// parts.
 fn replaced(product: &PackedProduct, groups: &[Vec<&TakenPart>]) -> Vec<NodeId> {
     let mut nodes = vec![product.node];
     nodes.extend(product.bias.map(|(node, _)| node));
@@ -93,7 +94,7 @@ fn places(group: &[&TakenPart]) -> Vec<usize> {
     places
 }
 
-/// The layout of a product's columns, from the axis of the parts in the whole value.
+/// The layout of a product's columns. `axis` is the axis of the parts in the whole value.
 fn layout(analysis: &Analysis, product: &PackedProduct, axis: usize) -> Option<ColumnLayout> {
     let graph = &analysis.graph;
     let mut axis = axis;
@@ -256,7 +257,8 @@ impl GroupWriter<'_> {
         Some(name)
     }
 
-    /// The nodes under the names of the parts, and the constants.
+    /// Returns the nodes, in which the parts have the names of the values that they replace, and
+    /// the constants.
     fn finish(self) -> (Vec<NodeProto>, Vec<NewConstant>) {
         let (mut nodes, constants) = self.maker.done();
         for (name, output) in &self.made {

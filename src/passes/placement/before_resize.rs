@@ -61,8 +61,8 @@ fn layer(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     ))
 }
 
-/// Whether it costs less to compute this many products for each place before a Resize, which then
-/// resizes another number of channels.
+/// Whether `products` products for each place cost less before a Resize. The Resize may then have
+/// to resize more channels.
 pub(super) fn pays(enlarged: &Enlarged, products: usize, [inner, outer]: [usize; 2]) -> bool {
     let saved = products as f64 * (1.0 - 1.0 / enlarged.ratio());
     let more = outer.saturating_sub(inner) as f64;
@@ -118,7 +118,7 @@ fn element_wise(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     ))
 }
 
-/// Whether an operand does not vary along any resized axis. The factors are those of all axes of
+/// Whether an operand does not vary along any resized axis. `factors` has a factor for each axis of
 /// the result.
 fn is_same_where_resized(analysis: &Analysis, operand: ValueId, factors: &[ResizeFactor]) -> bool {
     let Some(shape) = analysis.facts.shape(operand) else {

@@ -1,13 +1,13 @@
-//! Splits a linear operator over channels on a Concat of values, some of which a Resize has made
-//! larger.
+//! Splits a linear operator over channels that reads a Concat, if a Resize makes some of the
+//! concatenated values larger.
 //!
 //! Before: `W·concat(a, resize(b)) + c`. After: `(Wₐ·a + c) + resize(W_b·b)`, each with its own
 //! columns of W. Values that no Resize makes larger stay together.
 //!
 //! This is exact: a product with concatenated channels is a sum of products, and each commutes with
 //! a linear map of places. The bias is added to a product without a Resize, or before one whose
-//! weights add up to 1 at each place. The operator is split if the saved products outnumber the
-//! cost of the sum and of resizing another number of channels.
+//! weights add up to 1 at each place. The operator is split if it saves more products than the sum
+//! and the resizing of more channels cost.
 
 use super::layer::ChannelOperator;
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};
@@ -29,7 +29,7 @@ struct ConcatTerm {
     /// The index of its first channel, and the number of its channels.
     first: usize,
     width: usize,
-    /// The Resize that makes it larger, if the operator moves before that.
+    /// The Resize that makes the operand larger, if the operator moves before the Resize.
     enlarged: Option<Enlarged>,
 }
 

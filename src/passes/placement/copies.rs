@@ -45,8 +45,8 @@ fn expanded(before: &Shape, after: &Shape) -> Option<Vec<ResizeFactor>> {
     (before.len() == after.len()).then_some(factors)
 }
 
-/// Writes an Expand on a value that has `count` places along `axis`, of all `rank` axes. Returns
-/// the name of the result. `None` if the shape that the node reads is not constant.
+/// Writes an Expand on a value of rank `rank` that has `count` places along `axis`. Returns the
+/// name of the result. `None` if the shape that the node reads is not constant.
 pub(super) fn expand(
     at: &At,
     value: &str,

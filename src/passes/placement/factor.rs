@@ -5,9 +5,9 @@
 pub(super) enum ResizeFactor {
     /// The extent stays.
     Same,
-    /// An integer factor above 1, at every extent.
+    /// An integer factor above 1, which holds for every extent.
     Times(usize),
-    /// Another factor above 1, at the only extent.
+    /// Another factor above 1, which holds only for the known extent of the axis.
     Larger(f64),
 }
 

@@ -2,8 +2,8 @@
 //! matrix.
 //!
 //! Such operators are a MatMul with a constant matrix, a Gemm, and a convolution with windows of
-//! one place. Each commutes with a linear map of the places, except for its bias, which the map
-//! multiplies by the sum of its weights at each place.
+//! one place. Each commutes with a linear map of the places, except for its bias. The map
+//! multiplies the bias by the sum of the weights of the map at each place.
 
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
@@ -52,7 +52,7 @@ impl ChannelOperator {
     }
 }
 
-/// Whether a value is float32 or wider, so that it has room for sums and products that the model
+/// Whether a value is float32 or wider, and so precise enough for sums and products that the model
 /// does not compute.
 pub(super) fn is_wide(analysis: &Analysis, value: ValueId) -> bool {
     matches!(

@@ -138,7 +138,7 @@ impl PlacementMove {
         }
     }
 
-    /// The line of the move in the plan if it is refused.
+    /// The line in the plan for this move, which is refused.
     pub(crate) fn refused(self, why: Refusal) -> Placed {
         Placed {
             why: Some(why),
@@ -147,7 +147,7 @@ impl PlacementMove {
     }
 }
 
-/// A number of products for each of some places.
+/// A number of products that are computed for each of some places.
 struct WorkTerm {
     products: usize,
     places: Shape,

@@ -1,12 +1,12 @@
 //! Moves a linear operator before the Pad whose result it reads, possibly in another layout.
 //!
-//! Before: `layout(pad(x))·W`. After: `layout(pad(x·W))`. Windows of an image are an example, whose
-//! extents are padded to a multiple of those of a window.
+//! Before: `layout(pad(x))·W`. After: `layout(pad(x·W))`. For example, an image is padded to a
+//! multiple of the extents of a window, and then cut into windows.
 //!
 //! This is exact, because W multiplies a zero to a zero, and a Pad with places of the image copies
-//! them. A bias of the operator itself is not zero where zeros are padded, so that the operator
-//! stays; an Add of a bias after the product stays after it. Layout operators that keep the axis of
-//! the channels do not mix channels.
+//! them. If zeros are padded, an operator with a bias of its own stays, because it does not map
+//! zeros to zeros. An Add of a bias after the product stays after it. Layout operators that keep
+//! the axis of the channels do not mix channels.
 
 use super::layer::{ChannelOperator, again};
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};
@@ -19,7 +19,7 @@ use crate::shape::facts::{Shape, extent, same};
 /// The largest number of layout operators between the Pad and the product.
 const DEPTH: usize = 8;
 
-/// The number of products that are worth moving one element.
+/// The number of products that cost as much as moving one element.
 const PER_ELEMENT: usize = 8;
 
 /// A Pad before a linear operator, and the layout operators in between.
@@ -61,8 +61,8 @@ pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
 }
 
 impl PaddedOperand {
-    /// Reads the nodes before a linear operator. `None` if they are no Pad and layout operators, or
-    /// if another node reads one of their values.
+    /// Reads the nodes before a linear operator. `None` unless they are a Pad and layout operators
+    /// whose results no other node reads.
     fn read(analysis: &Analysis, operator: &ChannelOperator) -> Option<Self> {
         let graph = &analysis.graph;
         let (mut value, mut axis) = (operator.value, operator.axis);
@@ -110,8 +110,8 @@ impl PaddedOperand {
             .collect()
     }
 
-    /// Whether the saved products outnumber those that are worth moving the additional channels.
-    /// All extents that the Pad changes must be known.
+    /// Whether the saved products cost more than moving the additional channels. All extents that
+    /// the Pad changes must be known.
     fn pays(&self, analysis: &Analysis, operator: &ChannelOperator, small: &Shape) -> bool {
         let padded = analysis.graph.only_output(self.pad);
         let padded = padded.and_then(|padded| places(analysis, padded, self.axis));

@@ -6,8 +6,8 @@
 //!
 //! This is exact, because both are linear, one over channels and one over places. An operand that
 //! is constant over the places is multiplied by the sum of the weights, which is 1 for a mean, and
-//! the number of places for a ReduceSum. If this sum is unknown, or differs between places, as
-//! where zeros around the image count, no bias passes.
+//! the number of places for a ReduceSum. No bias passes if this sum is unknown, or if it differs
+//! between places because zeros around the image count.
 
 use super::layer::{ChannelOperator, again, are_all, is_wide};
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};
@@ -41,8 +41,8 @@ struct Mean {
     sum_of_weights: Option<usize>,
     /// The number of places that each mean averages. `None` if it averages all places.
     taps: Option<usize>,
-    /// The least factor between the numbers of places before and after the mean. `None` if one
-    /// place is left.
+    /// A lower bound for the ratio of the numbers of places before and after the mean. `None` if
+    /// one place is left.
     fewer: Option<usize>,
 }
 
@@ -118,7 +118,7 @@ impl Mean {
         mean.filter(|_| is_wide(analysis, output) && !analysis.constants.is_constant(output))
     }
 
-    /// The mean of a value whose shape is `shape` where it is averaged.
+    /// The mean of a value with this shape.
     fn mean_of(
         &self,
         analysis: &Analysis,
@@ -266,7 +266,8 @@ impl Mean {
         }
     }
 
-    /// Writes the sum of a value that is constant over the places, with the weights of a mean.
+    /// Writes the product of a value, which is constant over the places, and the sum of the
+    /// weights.
     fn added_up(&self, analysis: &Analysis, value: ValueId, maker: &mut Maker) -> String {
         let name = analysis.graph.value_name(value);
         match (self.sum_of_weights, analysis.facts.data_type(value)) {
@@ -278,7 +279,7 @@ impl Mean {
         }
     }
 
-    /// The places that the mean of a layer has.
+    /// The places of the mean's result, at which a layer is computed after the move.
     fn places_left(
         &self,
         analysis: &Analysis,

@@ -26,7 +26,7 @@ const HAS_COORDINATES: i64 = 11;
 /// The largest multiple with which an unknown extent is compared.
 const MOST_TIMES: usize = 16;
 
-/// The way in which places are computed from those before.
+/// The way in which a place of the result is computed from places of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResizeMode {
     Nearest,
@@ -51,7 +51,7 @@ pub(super) struct Enlarged {
 
 impl Enlarged {
     /// Reads the producer of a value. `None` for another operator, or if it is not known to enlarge
-    /// values at all extents.
+    /// values for all extents.
     pub(super) fn making(analysis: &Analysis, value: ValueId) -> Option<Self> {
         let graph = &analysis.graph;
         let (node, _) = graph.producer(value)?;
@@ -131,8 +131,8 @@ impl Enlarged {
             })
     }
 
-    /// Whether the nearest place to i is `⌊i/s⌋`. The first s places decide, because the place `i +
-    /// s` is nearest to the next place.
+    /// Whether the nearest place to i is `⌊i/s⌋`. The first s places decide, because `i + s` has
+    /// the place after that of i.
     fn index_is_quotient(&self, times: usize) -> bool {
         let Ok(times) = i64::try_from(times) else {
             return false;
@@ -143,7 +143,7 @@ impl Enlarged {
         })
     }
 
-    /// The coordinate of place i among the places before, multiplied by twice the factor.
+    /// The coordinate in the input of place i of the result, multiplied by twice the factor.
     fn scaled_coordinate(&self, i: i64, times: i64) -> Option<i64> {
         match self.coordinates.as_str() {
             "asymmetric" => Some(2 * i),
@@ -171,7 +171,7 @@ impl Enlarged {
         self.factors.iter().map(|factor| factor.ratio()).product()
     }
 
-    /// The number of places that are read for each place.
+    /// The number of input places that are read for each place of the result.
     pub(super) fn taps(&self) -> usize {
         let per_axis: usize = match self.mode {
             ResizeMode::Nearest => 1,
@@ -223,7 +223,7 @@ impl Enlarged {
     }
 }
 
-/// Writes a list of sizes with another number at one place.
+/// Writes a list of sizes in which the size at one place is replaced by `count`.
 fn with_size(sizes: &str, place: usize, count: usize, length: usize, maker: &mut Maker) -> String {
     let number = maker.ints(&[count as i64]);
     let mut parts = vec![];
@@ -238,7 +238,7 @@ fn with_size(sizes: &str, place: usize, count: usize, length: usize, maker: &mut
     maker.op("Concat", &parts, vec![int("axis", 0)])
 }
 
-/// The factor of each axis. `None` if one is shorter afterwards, or may be.
+/// The factor of each axis. `None` if an axis may become shorter.
 fn factors(at: &At) -> Option<Vec<ResizeFactor>> {
     let before: Shape = at.shape(0).ok()?;
     let named = named_axes(at, before.len())?;
@@ -253,7 +253,7 @@ fn factors(at: &At) -> Option<Vec<ResizeFactor>> {
     Some(factors)
 }
 
-/// The axes that have a size or a factor: those of the attribute, or all.
+/// The axes that have a size or a factor: the axes in the attribute, or all axes.
 fn named_axes(at: &At, rank: usize) -> Option<Vec<usize>> {
     match at.attr_ints("axes").ok()? {
         Some(list) => axes(&list, rank).ok(),

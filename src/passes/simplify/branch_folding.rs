@@ -1,7 +1,7 @@
 //! Replaces an If whose condition is constant by the branch that it takes.
 //!
 //! Exporters write an If when a trace does not determine whether an axis has extent 1. The
-//! condition is known as soon as the extents are, and nothing folds past an If.
+//! condition is constant once the extents are known. Nothing folds past an If that stays.
 
 use crate::analysis::Analysis;
 use crate::analysis::uniform;

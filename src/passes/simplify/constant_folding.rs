@@ -1,8 +1,8 @@
 //! Constant folding: computes values that do not depend on the inputs of the model once. These are
 //! expressions over weights and arithmetic of fixed extents.
 //!
-//! A value keeps its name, and a tensor replaces its producer. Nodes that only such producers read
-//! then have no reader.
+//! A value keeps its name, and a tensor replaces its producer. Nodes whose results only such
+//! producers read then have no reader.
 
 use crate::analysis::Analysis;
 use crate::hash::HashSet;
@@ -118,7 +118,7 @@ impl StoredResults {
             for (value, tensor) in tensors {
                 let value = graph.value_name(value).to_owned();
                 let float_shape = float_type(&tensor).zip(shape(&tensor).ok());
-                // Floats are stored with a recipe, so they need a name that the main graph has.
+                // Floats are stored with a recipe, so they need a name in the main graph.
                 let name = if is_inside && float_shape.is_some() {
                     let name = editor.add_constant(&value, tensor);
                     editor.remove(&[node], &value, &name);
@@ -176,7 +176,7 @@ fn stays(analysis: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> boo
 }
 
 /// Whether a node is a Split of a mask of floats, or a Slice of a part of one. A stored part would
-/// have a recipe, and a proof knows hidden places in tensors of the original alone.
+/// have a recipe, and a proof knows hidden places only in tensors of the original model.
 fn cuts_mask(analysis: &Analysis, node: NodeId) -> bool {
     let graph = &analysis.graph;
     let Some(value) = graph.input(node, 0) else {
@@ -243,8 +243,8 @@ fn is_open_range(analysis: &Analysis, reader: &Reader) -> bool {
     range.is_some_and(|range| constants.tensor(range).is_err())
 }
 
-/// Whether a node computes floats from floats. That identifies a kind, which a mask does not. Axes
-/// and shapes are not its first input.
+/// Whether a node computes floats from floats. Such a node identifies a kind, unlike a node that
+/// computes a mask. Only the first input counts, because the others may be axes and shapes.
 fn is_float_operator(analysis: &Analysis, node: NodeId) -> bool {
     let graph = &analysis.graph;
     let first = graph.inputs(node).first().copied().flatten();
@@ -258,8 +258,8 @@ fn is_float_operator(analysis: &Analysis, node: NodeId) -> bool {
 }
 
 /// The nodes that compute inexact constant outputs of the model or of a body, with the nodes before
-/// them. A node must output such a result, and would start from rounded numbers if its operands
-/// were stored.
+/// them. Such an output stays the result of a node, which would compute from rounded numbers if its
+/// operands were stored.
 fn behind_rounded_results(analysis: &Analysis) -> HashSet<NodeId> {
     let Analysis {
         graph, constants, ..

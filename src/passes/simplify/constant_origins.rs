@@ -11,7 +11,7 @@ use crate::recipe::{Op, Recipe};
 /// Every float type represents all integers up to this one.
 const WHOLE: f64 = 256.0;
 
-/// Where the stored tensors of a model come from.
+/// The origins of the stored tensors of a model.
 #[derive(Default)]
 pub(crate) struct ConstantOrigins<'o> {
     /// The recipes of stored tensors by name, over constants of the original model.
@@ -51,7 +51,7 @@ impl<'o> ConstantOrigins<'o> {
                 self.are_stored_alike(one, other, model)
             }),
             (None, None) => true,
-            // A constant that was stored again.
+            // One of the tensors may be a constant that was stored again.
             (Some(recipe), None) => {
                 constant_name(recipe).is_some_and(|name| self.are_stored_alike(name, other, model))
             }
@@ -61,8 +61,8 @@ impl<'o> ConstantOrigins<'o> {
         }
     }
 
-    /// The recipe of a tensor. Small integers have none, because they are exact in every type, and
-    /// equal any constant of these numbers.
+    /// The recipe of a tensor. `None` for small integers, because they are exact in every type, and
+    /// so equal any constant with the same elements.
     fn inexact_recipe(&self, name: &str) -> Option<&Recipe> {
         self.recipe(name)
             .filter(|recipe| !is_small_and_whole(recipe))

@@ -47,8 +47,8 @@ impl<'g> Producer<'g> {
     }
 }
 
-/// The first producer of its kind, and the region path of its body. Large graphs have millions of
-/// producers, so only the hash is stored, and producers with equal hashes are compared.
+/// The first of several equal producers, and the region path of its body. Large graphs have
+/// millions of producers, so only the hash is stored, and producers with equal hashes are compared.
 struct First<'g> {
     way: &'g str,
     maker: Producer<'g>,
@@ -102,7 +102,7 @@ pub(super) fn find(
         .collect()
 }
 
-/// The paths of all bodies. A body may have constants but no node any more.
+/// The paths of all bodies. A body may have constants although it has no nodes left.
 fn region_paths(graph: &GraphProto) -> HashSet<&str> {
     let behind_nodes = graph.node.iter().flat_map(region_paths_after);
     graph

@@ -10,8 +10,8 @@ use crate::shape::facts::{Shape, extent, same};
 
 /// The products of an attention, `softmax(scale·queries·keys)·values`, without movements.
 ///
-/// The last two axes are those of matrices. One axis of heads may precede them, and axes of the
-/// batch precede that.
+/// The last two axes are those of the matrices. One axis of heads may precede them, and axes of the
+/// batch may precede the heads.
 #[derive(Debug)]
 pub(super) struct AttentionCore {
     /// The queries, `[…, head, query, channel]`.
@@ -31,7 +31,7 @@ pub(super) struct AttentionCore {
 }
 
 impl AttentionCore {
-    /// The attention of a Softmax.
+    /// Finds the attention that contains this Softmax.
     pub(super) fn find(analysis: &Analysis, softmax: NodeId) -> Result<Self, AttentionRefusal> {
         let graph = &analysis.graph;
         let at = analysis.at(softmax);
@@ -101,13 +101,15 @@ impl AttentionCore {
             return Err(AttentionRefusal::Broadcast);
         }
         let (query, key) = (&shapes[0][rank - 2], &shapes[1][rank - 1]);
-        // With as many queries as keys, there is no result if there are no keys.
+        // If both extents are equal, a model without keys has no queries either, so its result is
+        // empty.
         let has_keys = extent(key).is_some_and(|keys| keys > 0) || same(query, key);
         has_keys.then_some(()).ok_or(AttentionRefusal::NoKeys)
     }
 }
 
-/// The product of the shares and the values, the values, and the result.
+/// Returns the product of the shares and the values, then the values, and the result of the
+/// product.
 fn weighted_values(
     analysis: &Analysis,
     softmax: NodeId,
@@ -187,8 +189,8 @@ fn multiplied(analysis: &Analysis, mul: NodeId) -> Option<(NodeId, f64)> {
     Some((product, analysis.constants.scalar(factor)?))
 }
 
-/// The reason to keep scores that end in another operator than a product, if a product of two
-/// varying values is before it.
+/// The reason to keep scores that are not the direct result of a product. It is `NoAttention` if no
+/// product of two varying values is found before them.
 fn kept(analysis: &Analysis, mut node: NodeId) -> AttentionRefusal {
     const REACH: usize = 8;
     let graph = &analysis.graph;

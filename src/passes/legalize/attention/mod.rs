@@ -1,11 +1,11 @@
 //! Writes attention as MultiHeadAttention of `com.microsoft`, for onnxruntime.
 //!
-//! Before: `softmax(s·Q·Kᵀ)·V` per head, with the movements that split the heads off and join them
-//! again. After: one operator of rows `[batch, token, head·channel]`. Its kernel computes the scores
-//! block by block and keeps none of them, if nothing is added to them.
+//! Before: `softmax(s·Q·Kᵀ)·V` per head, with the movements that separate the heads and join them
+//! again. After: one operator on rows `[batch, token, head·channel]`. If nothing is added to the
+//! scores, its kernel computes them block by block and stores none of them.
 //!
-//! [`core`] finds the products and the Softmax. [`rows`] follows the movements around them by the
-//! factors of their axes, so that the notation of the exporter does not matter.
+//! [`core`] finds the products and the Softmax. [`operand_rows`] follows the movements around them
+//! by the factors of their axes, so that the notation of the exporter does not matter.
 
 mod core;
 mod operand_rows;
@@ -24,7 +24,8 @@ use write::fused;
 /// The domain of the operator.
 pub(crate) const DOMAIN: &str = "com.microsoft";
 
-/// The edits that write attentions as one operator each, and how many attentions stay, by reason.
+/// The edits that write attentions as one operator each, and the number of attentions that stay, by
+/// reason.
 pub(crate) fn edits(analysis: &Analysis) -> (Vec<Edit>, BTreeMap<String, usize>) {
     let mut edits = vec![];
     let mut kept: BTreeMap<String, usize> = BTreeMap::new();

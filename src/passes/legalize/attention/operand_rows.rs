@@ -1,4 +1,4 @@
-//! Rows: the elements of a value in the order of batch, token, head and channel.
+//! Finds how to read a value in rows: its elements in the order of batch, token, head and channel.
 
 use crate::affine::propagate::rules::slice::cuts;
 use crate::analysis::Analysis;
@@ -46,16 +46,16 @@ struct Picked {
 
 /// The order of the axes of a value in rows.
 pub(super) struct RowOrder {
-    /// The axes of batch, token, head and channel. An attention of one head may have no axis for
-    /// it.
+    /// The axes of batch, token, head and channel. An attention with one head may lack the axis of
+    /// heads.
     pub axes: Vec<usize>,
     /// The number of axes of batch and token.
     pub outer: usize,
 }
 
 impl RowOrder {
-    /// The order of a value of this rank with its tokens and channels along these axes, which are
-    /// the last two.
+    /// The order for a value of rank `rank`. Its last two axes are `token` and `channel`, in either
+    /// order.
     pub(super) fn new(rank: usize, token: usize, channel: usize) -> Self {
         let head = (rank > 3).then(|| rank - 3);
         let mut axes: Vec<usize> = (0..head.unwrap_or(rank - 2)).collect();
@@ -67,7 +67,8 @@ impl RowOrder {
     }
 }
 
-/// The rows of a value whose axes have this order in rows. A row has `width` elements.
+/// Finds how to read a value in rows. `order` is the order of its axes in rows, and a row has
+/// `width` elements.
 pub(super) fn rows(
     analysis: &Analysis,
     value: ValueId,
@@ -101,8 +102,8 @@ fn is_matrix(analysis: &Analysis, value: ValueId, rows: OperandRows, width: usiz
     analysis.facts.rank(value) == Some(3) && analysis.facts.extent(value, 2) == Some(width * parts)
 }
 
-/// The rows of the value after some steps, if they are a part of the value before them. The last
-/// step is the nearest to `start`.
+/// The rows of the value that `steps` compute from `start`, if they are all of `start` or a part of
+/// it. The last step is the nearest to `start`.
 fn at(
     analysis: &Analysis,
     start: ValueId,
@@ -135,7 +136,7 @@ fn at(
     })
 }
 
-/// The value from which a node moves or picks the elements of another one.
+/// The value from which the producer of `value` moves or picks elements, and the step that does so.
 fn before(analysis: &Analysis, value: ValueId) -> Option<(ValueId, RowStep)> {
     let graph = &analysis.graph;
     let (node, slot) = graph.producer(value)?;
@@ -202,8 +203,8 @@ fn counted(place: i64, places: usize) -> Option<usize> {
     axis(place, places).ok()
 }
 
-/// The value behind the movements after `output` in which its elements are in rows, and these
-/// movements. Among several values, one with the axes batch, token and channel.
+/// Follows the movements after `output` to a value in which its elements are in rows. Returns that
+/// value and the movements. A value with the axes batch, token and channel is preferred.
 pub(super) fn joined(
     analysis: &Analysis,
     output: ValueId,

@@ -37,7 +37,7 @@ struct AttentionWriter<'a> {
     core: &'a AttentionCore,
     heads: usize,
     operands: [AttentionOperand; 3],
-    /// The value in rows behind the result, and the movements to it.
+    /// The value after the result that has its elements in rows, and the movements to that value.
     joined: Option<(ValueId, Vec<NodeId>)>,
     /// The shape of the rows of the result.
     shape: Shape,
@@ -75,7 +75,7 @@ impl<'a> AttentionWriter<'a> {
         })
     }
 
-    /// Refuses an attention of so few keys that the operator gains nothing.
+    /// Refuses an attention with so few keys that the operator is not faster.
     fn check_keys(&self) -> Result<(), AttentionRefusal> {
         let keys = extent(&self.operands[1].shape[1]);
         if keys.is_some_and(|keys| keys < FEWEST_KEYS) {
@@ -147,7 +147,8 @@ impl<'a> AttentionWriter<'a> {
         }
     }
 
-    /// The name of a value in a shape, with a Reshape if it has another shape.
+    /// Returns the name of a value in the shape `wanted`. Adds a Reshape if the value has another
+    /// shape.
     fn in_shape(&self, maker: &mut Maker, value: ValueId, wanted: &Shape) -> Option<String> {
         let name = self.analysis.graph.value_name(value);
         let shape = self.analysis.facts.shape(value)?;
@@ -180,7 +181,7 @@ impl<'a> AttentionWriter<'a> {
     }
 }
 
-/// The rows of an operand; `None` if their shape is unknown.
+/// The operand whose axes have this order in rows. `None` if its shape is unknown.
 fn operand(analysis: &Analysis, value: ValueId, order: RowOrder) -> Option<AttentionOperand> {
     let shape = analysis.facts.shape(value)?;
     let (outer, inner) = order.axes.split_at(order.outer);
@@ -199,8 +200,9 @@ fn operand(analysis: &Analysis, value: ValueId, order: RowOrder) -> Option<Atten
     })
 }
 
-/// The target of a Reshape from one shape to another. One unknown extent is -1. If there are
-/// several, those that are equal in both shapes are copied. `None` if more than one remains.
+/// The target of a Reshape from one shape to another. A single unknown extent is written as -1. If
+/// several are unknown, the extents that are equal in both shapes are copied with 0. `None` if more
+/// than one remains.
 fn target(from: &Shape, to: &Shape) -> Option<Vec<i64>> {
     let unknown = to.iter().filter(|dim| extent(dim).is_none()).count();
     let mut target = vec![];

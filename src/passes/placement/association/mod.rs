@@ -1,13 +1,13 @@
 //! Multiplies few rows with the weight of a projection, instead of projecting all tokens.
 //!
 //! Before: queries `q·(x·W + b)ᵀ`, or a mean `p·(x·W + b)` of values, with x in `[B, N, C]`, W in
-//! `[C, H·D]` and M rows of q and p for each of H heads. After: `(q·Wᵀ)·xᵀ + q·bᵀ`, and
-//! `(p·x)·W + b`. A class token, or the last token, is one row. Then it costs `H·C` products for
-//! each token, instead of `C·H·D` for the projection.
+//! `[C, H·D]` and M rows of q and p for each of H heads. After: `(q·Wᵀ)·xᵀ + q·bᵀ`, and `(p·x)·W +
+//! b`. If only a class token or the last token is needed, M is 1. Then each token costs `H·C`
+//! products, instead of `C·H·D` for the projection.
 //!
 //! This is exact, because products of matrices are associative, for each head with its columns of
 //! W. The bias of a mean passes if the weights of the mean add up to 1, such as those of a Softmax.
-//! Rows of all heads are rows of one matrix in the product with x, which all heads share.
+//! All heads share x, so the rows of all heads are rows of one matrix in the product with x.
 //!
 //! All readers of the projection must be such products, since the projection would stay otherwise.
 
@@ -30,7 +30,7 @@ const RULE: &str = "association";
 /// The rank of both operands: samples, heads, rows, columns.
 const RANK: usize = 4;
 
-/// The number of tokens for which an open extent counts where the products are compared.
+/// The number of tokens that is assumed for an unknown extent when the products are compared.
 const MANY: usize = 1 << 12;
 
 /// The least number of products to save for each sample, since the new operators take time.
@@ -83,8 +83,9 @@ pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     own.placed()
 }
 
-/// Whether the products without the projection cost less for two tokens, and at most half for the
-/// known number of tokens, or for many.
+/// Whether the move pays. For a known number of tokens, it must halve the products and save at
+/// least [`LEAST`]. For an unknown number, it must do so for [`MANY`] tokens, and save products for
+/// two tokens.
 fn pays(operator: &ChannelOperator, products: &[FewRows], analysis: &Analysis) -> bool {
     let tokens = analysis.facts.extent(operator.value, 1);
     let [few, many] = [2, MANY].map(|open| tokens.unwrap_or(open));
@@ -109,7 +110,8 @@ fn work(operator: &ChannelOperator, products: &[FewRows], tokens: usize) -> [usi
 }
 
 impl<'a> FewRows<'a> {
-    /// Reads a product. `None` if an extent is unknown, or if the bias cannot move behind the product.
+    /// Reads a product. `None` if an extent is unknown, or if the bias cannot move after the
+    /// product.
     fn read(
         analysis: &'a Analysis,
         operator: &'a ChannelOperator,

@@ -32,7 +32,7 @@ pub(super) struct Projection {
     pub bias: Option<Recipe>,
 }
 
-/// The operator that projects the tokens of a value, whose layout is another one now.
+/// Finds the operator that computes a projection. The value is the projection in another layout.
 pub(super) fn operator_before(analysis: &Analysis, value: ValueId) -> Option<ChannelOperator> {
     let graph = &analysis.graph;
     let mut value = value;
@@ -159,7 +159,7 @@ fn place_of(read: &[AxisRead], axis: usize) -> Option<usize> {
     read.iter().position(|&read| read == AxisRead::Same(axis))
 }
 
-/// A constant after a layout operator. `extents` are those of the result.
+/// Applies a layout operator to a constant. `extents` is the shape of the result.
 fn moved(at: &At, read: &[AxisRead], constant: &Recipe, extents: &[usize]) -> Option<Recipe> {
     match at.graph.domain_op(at.node) {
         ("", "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze") => constant.reshape(extents),
@@ -170,7 +170,7 @@ fn moved(at: &At, read: &[AxisRead], constant: &Recipe, extents: &[usize]) -> Op
     }
 }
 
-/// A constant after a Slice or a Split.
+/// Applies a Slice or a Split to a constant.
 fn cut(read: &[AxisRead], constant: &Recipe, extents: &[usize]) -> Option<Recipe> {
     let mut result = constant.clone();
     for (axis, read) in read.iter().enumerate() {
@@ -182,7 +182,7 @@ fn cut(read: &[AxisRead], constant: &Recipe, extents: &[usize]) -> Option<Recipe
     Some(result)
 }
 
-/// A constant after a Gather with constant indices.
+/// Applies a Gather with constant indices to a constant.
 fn gathered(at: &At, constant: &Recipe, extents: &[usize]) -> Option<Recipe> {
     let along = counted(at.attr("axis", 0).ok()?, constant.rank()).ok()?;
     let whole = *constant.shape().get(along)?;

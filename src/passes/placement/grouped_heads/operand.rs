@@ -32,11 +32,11 @@ pub(super) struct Link {
 pub(super) struct RepeatedOperand {
     /// The value before the first repetition.
     pub source: ValueId,
-    /// The element of the source that each element of the operand is.
+    /// The element of the source from which each element of the operand comes.
     pub map: RepeatMap,
     /// The nodes from the source to the operand, in execution order.
     pub links: Vec<Link>,
-    /// The number of these nodes before the first repetition.
+    /// The number of `links` before the first repetition.
     moved: usize,
 }
 
@@ -81,8 +81,8 @@ impl RepeatedOperand {
         repeats.then_some((source, map))
     }
 
-    /// Whether all repetitions have known counts. A matrix that is repeated for an unknown batch
-    /// has no heads.
+    /// Whether all repetitions have known counts. A repetition over an unknown batch is not one
+    /// over heads.
     pub(super) fn repeats_known_times(&self) -> bool {
         let value = self.map.value();
         let mut repeats = value

@@ -64,7 +64,7 @@ fn reshaped(
 }
 
 /// The target extents of a Reshape. An unknown extent is copied from the axis with the same index,
-/// or inferred, but only once.
+/// or else inferred. `None` if more than one would be inferred.
 fn target(factors: &AxisFactors, from: &Axes, to: &Axes) -> Option<Vec<i64>> {
     let mut extents = vec![];
     for (place, axis) in to.iter().enumerate() {
