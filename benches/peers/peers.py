@@ -85,10 +85,10 @@ def main():
     lines = [
         "# Other tools",
         "",
-        "This page compares unfold with other tools that simplify ONNX files. Written by `python benches/peers/peers.py`.",
+        "This page compares unfold with other tools that simplify ONNX files. `python benches/peers/peers.py` writes it.",
         "",
-        "- `sites left` counts the normalizers with fixed statistics that `unfold inspect` still finds. A tool that rewrites them",
-        "  into other operators may hide them from that count, so compare the latencies too.",
+        "- `sites left` counts the normalizers with fixed statistics that `unfold inspect` still finds. A tool that rewrites",
+        "  normalizers into other operators may hide them from this count, so compare the latencies too.",
         "- Seconds and peak memory (resident set, including Python) are those of the tool.",
         "- tract and onnxruntime: the latency of the tool's result relative to the exported model, on one thread. It is the median",
         "  over interleaved rounds with its 95 % interval.",
