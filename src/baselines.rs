@@ -1,8 +1,8 @@
-//! Baselines of a model that show the cost of its normalizers: with LayerNorm instead of them, and
-//! without any.
+//! Baselines of a model that show the cost of its normalizers: one with LayerNorm instead of them,
+//! and one without any normalizer.
 //!
-//! They compute other functions than the model, and are only timed. Opaque normalizers are inlined
-//! first, so that the variants run even if the model does not.
+//! They do not compute the function of the model, and are only timed. Opaque normalizers are
+//! inlined first, so that the variants run even if the model does not.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -27,10 +27,10 @@ use crate::recipe::Numbers;
 /// The variants of a model.
 pub struct Baselines {
     /// The model with a LayerNorm in place of every other normalizer, over the same channels and
-    /// with the same γ and β. This is the reference of the papers.
+    /// with the same γ and β. Papers on normalizers compare with this model.
     ///
     /// The LayerNorm is inserted where the channels are last, as in a network that was written with
-    /// LayerNorm. Movements that brought the channels to another axis for the old normalizer are
+    /// LayerNorm. Movements that only moved the channels to another axis for the old normalizer are
     /// removed.
     pub ln_twin: Model,
     /// The model without its normalizers, which is a lower bound for any folding.
@@ -123,7 +123,8 @@ impl Block {
 }
 
 /// The blocks of a site in the order of execution: the affine before the core, the core, and the
-/// affine after it. Movements may be between them. `None` if the core does not have a single input.
+/// affine after it. There may be movements between them. `None` if the core does not have a single
+/// input.
 fn blocks(view: &View, site: &Site) -> Option<Vec<Block>> {
     let parts: Vec<&Part> = site
         .pre
@@ -193,7 +194,7 @@ struct Remaking<'v, 'a> {
     editor: Editor<'a>,
     /// The names of values at which nodes were removed.
     seeds: Vec<String>,
-    /// New values, each with the value whose shape it has.
+    /// The value whose shape each new value has, by the name of the new value.
     made: HashMap<String, ValueId>,
     /// The names of the nodes of new LayerNorms.
     norms: BTreeSet<String>,
@@ -215,8 +216,8 @@ impl<'v, 'a> Remaking<'v, 'a> {
         self.view.graph.value_name(value)
     }
 
-    /// Lets the readers of the block's output read its input. Nodes without other readers are
-    /// removed later.
+    /// Lets the readers of the block's output read its input. Nodes that have no readers afterwards
+    /// are removed later.
     fn take_out(&mut self, block: &Block) {
         let source = self.name(block.input).to_owned();
         self.replace(block, &source);
@@ -251,8 +252,8 @@ impl<'v, 'a> Remaking<'v, 'a> {
         }
     }
 
-    /// The earliest value at which the channels are the last axis, and the movement that reads it.
-    /// The value is the block's input, or precedes it by movements without other readers.
+    /// The earliest value whose last axis is the channels, and the movement that reads it. The
+    /// value is the block's input, or precedes it by movements without other readers.
     fn channels_last(
         &self,
         site: &Site,
@@ -328,7 +329,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
         }
     }
 
-    /// The part of γ and β that an operator applies.
+    /// The part of γ and β that a node applies.
     fn affine_of(&self, node: NodeId, axis: usize, rank: usize) -> Option<Affine> {
         let at = self.view.at(node);
         match self.view.graph.op(node)? {
@@ -384,7 +385,8 @@ impl<'v, 'a> Remaking<'v, 'a> {
         )
     }
 
-    /// Adds the operators of a LayerNorm: a single one if the operator set has it.
+    /// Adds the operators of a LayerNorm, or a single LayerNormalization if the operator set has
+    /// it.
     fn write(&mut self, site: &Site, value: ValueId, input: &str, gamma_beta: Affine) -> String {
         let data_type = self.view.facts.data_type(value).unwrap_or(DataType::Float);
         let gamma = self.parameter(site, "weight", data_type, &gamma_beta.scale);
@@ -440,8 +442,8 @@ impl<'v, 'a> Remaking<'v, 'a> {
         made
     }
 
-    /// Inserts a node of a site after the node that computes `value`, and returns the name of its
-    /// output.
+    /// Inserts a node of the new LayerNorm after the node that computes `value`, and returns the
+    /// name of its output.
     fn node(
         &mut self,
         value: ValueId,

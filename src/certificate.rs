@@ -1,4 +1,4 @@
-//! Certificates describe the changes of a model in a form that other programs can check.
+//! Certificates describe the changes of a model in a form that can be checked by other programs.
 //! `docs/proof.md` defines the format.
 
 use std::collections::HashSet;
@@ -88,7 +88,8 @@ impl CertifiedSite {
 pub enum Fate {
     /// Everything in it that can fold is folded.
     Folded,
-    /// An affine or a shift of it is folded, and something else stays.
+    /// A part of the normalizer is folded, such as its affine or only the shift, and another part
+    /// stays.
     Partly,
     /// The normalizer is unchanged.
     Kept,
@@ -144,7 +145,8 @@ impl Certificate {
         }
     }
 
-    /// Reads a certificate that any program may have written. Checks every step of every formula.
+    /// Reads a certificate, which may be written by any program, and checks every step of every
+    /// formula.
     ///
     /// # Errors
     /// If the file cannot be read, is not a certificate, or has a tensor with an invalid step.
@@ -160,7 +162,8 @@ impl Certificate {
         })
     }
 
-    /// Writes the certificate completely or not at all. Returns its path after links are followed.
+    /// Writes the certificate completely or not at all. Returns the path of the file, after
+    /// symbolic links are resolved.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -248,7 +251,7 @@ impl TryFrom<WrittenCertificate> for Certificate {
     }
 }
 
-/// Converts a tensor of a certificate with `count` sites, or returns its flaw.
+/// Converts a tensor of a certificate with `count` sites.
 fn read(tensor: &WrittenTensor, count: usize) -> std::result::Result<Stored, String> {
     let WrittenTensor {
         name,

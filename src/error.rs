@@ -41,16 +41,17 @@ pub enum Error {
         length: usize,
     },
 
-    /// The file is not valid protobuf, or holds text that is not UTF-8.
+    /// The file is not valid protobuf, or has a string that is not UTF-8.
     #[error("{} cannot be decoded: {reason}", file.display())]
     Decode {
         /// The file.
         file: PathBuf,
-        /// The flaw, and its place.
+        /// The flaw and its position.
         reason: String,
     },
 
-    /// The file holds a field that this version of ONNX does not define and that would be lost.
+    /// The file holds a field that this version of ONNX does not define and that would be lost on
+    /// saving.
     #[error(
         "{}: field {field} of {message} is unknown to this version of unfold, and would \
          be lost on saving",
@@ -78,7 +79,7 @@ pub enum Error {
         bytes: usize,
     },
 
-    /// The data that a tensor keeps in another file cannot be used.
+    /// The external data of a tensor cannot be used.
     #[error("{}: the external data of tensor `{tensor}`: {reason}", file.display())]
     ExternalData {
         /// The model.
@@ -110,7 +111,7 @@ pub enum Error {
         reason: String,
     },
 
-    /// An attribute of a node has another type than its operator defines.
+    /// An attribute of a node has a type other than its operator defines.
     #[error("node `{node}`, attribute `{attribute}`: {reason}")]
     Attribute {
         /// The name of the node, or its operator and first output if it has none.
@@ -141,7 +142,7 @@ pub enum Error {
         node: String,
     },
 
-    /// A plan cannot be carried out, because of a defect of unfold. Nothing is written.
+    /// A plan cannot be applied because of a defect of unfold. No file is written.
     #[error("{}: at `{at}`: the plan cannot be carried out, which is a defect of unfold: {reason}", file.display())]
     Defect {
         /// The model.
@@ -157,7 +158,7 @@ pub enum Error {
     Certificate {
         /// The certificate.
         file: PathBuf,
-        /// The flaw, and its tensor.
+        /// The flaw, and the tensor that has it.
         reason: String,
     },
 
@@ -188,7 +189,7 @@ pub enum Error {
         reason: String,
     },
 
-    /// An invalid pattern of names to skip.
+    /// A pattern of names to skip is invalid.
     #[error("--skip `{pattern}`: {reason}")]
     Skip {
         /// The pattern.
@@ -197,7 +198,7 @@ pub enum Error {
         reason: String,
     },
 
-    /// No pass has the name of the one that was to run alone.
+    /// The pass that was to run alone does not exist.
     #[error("no pass is called `{pass}`; `unfold passes` lists them")]
     NoPass {
         /// The name that was given.

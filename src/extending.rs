@@ -1,4 +1,5 @@
-//! Tests the examples of `docs/extending.md`. Each is compiled in the module of its file, and runs on a small graph.
+//! Tests the examples of `docs/extending.md`. Each example is compiled in the module of its file,
+//! and runs on a small graph.
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,9 +1,10 @@
 //! Finds activations that are written as several operators, and that engines recognize by their
 //! constants.
 //!
-//! Such an activation has the form `x·f(x)`, where f has one element as its input: GELU by erf or
-//! by tanh, QuickGELU, Mish, HardSwish. An engine recognizes it by the constants inside, and runs
-//! it as one operator. If one of these constants is folded away, the activation becomes slower.
+//! Such an activation has the form `x·f(x)`, where f computes each element from one element of x.
+//! Examples are GELU by erf or by tanh, QuickGELU, Mish, HardSwish. An engine recognizes it by the
+//! constants inside, and runs it as one operator. If one of these constants is folded away, the
+//! activation becomes slower.
 
 use crate::analysis::constants::Constants;
 use crate::ir::node_set::NodeSet;
@@ -32,7 +33,8 @@ struct Gates<'s> {
 }
 
 impl Gates<'_> {
-    /// If a node computes the product of an activation, the nodes of that activation.
+    /// The nodes of the activation whose last product the node computes; `None` if it computes
+    /// none.
     fn gated(&self, node: NodeId) -> Option<Vec<NodeId>> {
         let &[Some(left), Some(right)] = self.graph.inputs(node) else {
             return None;
@@ -54,8 +56,9 @@ impl Gates<'_> {
         self.graph.is(node, "Erf") || self.graph.is(node, "Tanh")
     }
 
-    /// The nodes of `gate` if it reads `plain`. Otherwise, if `plain` is a multiple of the value
-    /// that the gate reads, the gate's nodes and the node of that multiple.
+    /// Returns the nodes of `gate` if it is computed from `plain`. Otherwise `plain` may be a
+    /// scalar multiple of the value from which `gate` is computed. Then the node of that multiple
+    /// is returned too.
     fn gate_and_half(&self, plain: ValueId, gate: ValueId) -> Option<Vec<NodeId>> {
         if let Some(nodes) = self.gate(gate, plain) {
             return Some(nodes);
@@ -66,8 +69,8 @@ impl Gates<'_> {
         Some(nodes)
     }
 
-    /// The nodes that compute `value` from `from` element by element, if at least one of them is
-    /// more than arithmetic.
+    /// The nodes that compute `value` from `from` element by element. `None` unless at least one of
+    /// them is more than arithmetic.
     fn gate(&self, value: ValueId, from: ValueId) -> Option<Vec<NodeId>> {
         let (mut open, mut nodes) = (vec![value], vec![]);
         while let Some(value) = open.pop() {

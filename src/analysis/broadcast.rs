@@ -1,4 +1,5 @@
-//! Carries arrays that broadcast over a value through its reshapes. Extents may be symbolic.
+//! Computes how an array that broadcasts over a value changes when the value is reshaped. Extents
+//! may be symbolic.
 
 use tract_onnx::tract_hir::internal::TDim;
 
@@ -6,17 +7,17 @@ use crate::recipe::Numbers;
 use crate::refusal::Reason;
 use crate::shape::facts::{Shape, extent, same};
 
-/// The maximum number of elements of a constant that is built only so that a shift can follow a
+/// The maximum number of elements of a constant that is built only to move a shift through a
 /// movement.
 pub(crate) const LARGEST: usize = 1 << 24;
 
-/// Carries an array that broadcasts over a value of shape `from` through a reshape to shape `to`.
+/// Moves an array that broadcasts over a value of shape `from` through a reshape to shape `to`.
 ///
 /// The two shapes are cut where the products of their extents agree. Between two cuts there are
 /// three cases:
 /// - The array does not vary. It does not vary after the reshape either.
 /// - Every extent is known. The array is expanded and reshaped like the value.
-/// - The array varies only along the last axes, whose extents are known. It repeats.
+/// - The array varies only along the last axes, whose extents are known. It is repeated.
 ///
 /// # Errors
 /// [`Reason::MixedAxes`] if the array varies within a cut of symbolic extents.
@@ -25,8 +26,8 @@ pub(crate) fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbe
         // The model contradicts itself about the rank.
         return Err(Reason::UnknownShape);
     }
-    // The array varies only along the last axes, and the reshape keeps these, as it usually keeps
-    // channels and merges tokens.
+    // The array varies only along the last axes, and the reshape keeps these axes. This is the
+    // usual case: channels are kept, and tokens are merged.
     let first = array
         .shape()
         .iter()
@@ -64,8 +65,8 @@ pub(crate) fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbe
     written_out.ok_or(Reason::UnknownShape)
 }
 
-/// The shape to which the array is expanded along the axes between two cuts, and its shape after
-/// the reshape.
+/// Returns the shape to which the array is expanded along the axes between two cuts, and its shape
+/// after the reshape.
 fn reshape_group(
     array: &[usize],
     from: &[Option<TDim>],
@@ -97,9 +98,9 @@ fn numbers(dims: &[Option<TDim>]) -> Option<Vec<usize>> {
     dims.iter().map(extent).collect()
 }
 
-/// The shape to which an array along the last axes is expanded, and its shape after the reshape. If
-/// an axis of open extent is merged with known ones, such as four tokens, the array repeats along
-/// them.
+/// Returns the shape to which an array along the last axes is expanded, and its shape after the
+/// reshape. If an axis of unknown extent is merged with axes of known extent, such as four tokens,
+/// the array repeats along the known ones.
 fn repeated(
     array: &[usize],
     from: &[Option<TDim>],
@@ -132,8 +133,8 @@ fn repeated(
     Some((expanded, result))
 }
 
-/// The pairs `(i, j)` for which `from[..i]` and `to[..j]` hold equally many elements, with the end
-/// last.
+/// The pairs `(i, j)` for which `from[..i]` and `to[..j]` hold equally many elements, in ascending
+/// order. The last pair is the end of both shapes.
 fn cuts(from: &Shape, to: &Shape) -> Vec<(usize, usize)> {
     let heads = (products_before(from), products_before(to));
     let tails = (products_behind(from), products_behind(to));

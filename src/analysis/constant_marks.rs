@@ -15,8 +15,8 @@ pub(crate) struct Marks<'m> {
 }
 
 impl<'m> Marks<'m> {
-    /// Returns two flags for each value: whether it is constant, and whether it is a constant that
-    /// is annotated as quantized or computed from codes.
+    /// Returns two flags for each value: whether it is constant, and whether it is a quantized
+    /// constant, by its annotation or because a DequantizeLinear computes it.
     pub(super) fn find(graph: &'m Graph<'m>, facts: &'m Facts) -> (Vec<bool>, Vec<bool>) {
         let mut marks = Marks {
             graph,
@@ -81,9 +81,8 @@ impl<'m> Marks<'m> {
         dequantizes(self.graph.domain_op(node)) || inputs.any(|value| self.quantized[value.index()])
     }
 
-    /// The results of the branches that an If with a constant condition may take: twice the one
-    /// branch if the condition is known, or both branches if it still has to be computed. `None`
-    /// for other nodes.
+    /// The results of both branches of an If with a constant condition that is not computed yet. If
+    /// the condition is known, the results of the branch that runs, twice. `None` for other nodes.
     fn possible_branches(&self, node: NodeId) -> Option<[&'m [Option<ValueId>]; 2]> {
         let condition = self.graph.input(node, 0)?;
         if !self.is_constant(condition) {
@@ -110,8 +109,9 @@ impl<'m> Marks<'m> {
 
 /// Whether each value is an initializer that neither a caller nor training can replace.
 fn stored_constants(graph: &Graph) -> Vec<bool> {
-    // Before IR version 4 every initializer is also listed as an input, and is still a constant.
-    // Since version 4 a listed one is a default that the caller may replace.
+    // Before IR version 4, every initializer is also listed as an input and is nevertheless a
+    // constant. Since version 4, an initializer that is listed as an input is a default that the
+    // caller may replace.
     let listed_is_constant = graph.model().proto.ir_version() < 4;
     let values = (0..graph.value_count()).map(|index| ValueId(index as u32));
     let mut constant: Vec<bool> = values

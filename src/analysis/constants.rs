@@ -1,7 +1,7 @@
 //! Finds the constant values of a graph, and reads or computes their elements.
 //!
 //! A value is constant if it does not depend on anything that varies at run time. Constants are
-//! initializers that no caller can replace, Constant nodes, and all values that any operators compute
+//! initializers that no caller can replace, results of Constant nodes, and values that are computed
 //! only from constants or static shapes.
 
 use std::cell::RefCell;
@@ -26,12 +26,13 @@ use crate::shape::encode::{datum_type, encoded, ints_of, is_concrete};
 use crate::shape::facts::Facts;
 use crate::shape::guard::Budget;
 
-/// The limit of bytes that the evaluation of constants may produce is `EVALUATED`, plus
-/// `TIMES_THE_WEIGHTS` times the bytes of the weights.
+/// The evaluation of constants may produce at most `EVALUATED` bytes, plus `TIMES_THE_WEIGHTS`
+/// times the bytes of the weights.
 const EVALUATED: u64 = 1 << 27;
 const TIMES_THE_WEIGHTS: u64 = 16;
 
-/// The maximum number of bytes of a computed constant that may be stored, if the model stores less.
+/// The maximum number of bytes of a computed constant that may be stored in a model with fewer
+/// bytes of weights.
 const COMPUTED: usize = 1 << 18;
 
 /// The maximum number of nodes that are inspected to find how the elements of a constant are
@@ -148,7 +149,7 @@ impl<'m> Constants<'m> {
         }
     }
 
-    /// Whether a computed constant may have equal elements only because of limited precision: in
+    /// Whether a computed constant may have equal elements only because of limited precision. In
     /// float32, for example, `1 + 1e-10` equals `1 + 2e-10`.
     pub(crate) fn is_blurred(&self, value: ValueId) -> bool {
         let (mut open, mut seen) = (vec![value], HashSet::default());
@@ -196,8 +197,8 @@ impl<'m> Constants<'m> {
         numbers.iter().all(|number| Some(number.to_bits()) == first)
     }
 
-    /// Whether a value is a constant of floats of which one is not finite, or is the lowest number of
-    /// its type, as in a mask.
+    /// Whether a value is a constant of floats with an element that is not finite, or that is the
+    /// lowest number of its type, as in a mask.
     pub(crate) fn has_hidden(&self, value: ValueId) -> bool {
         let data_type = self
             .facts
@@ -213,10 +214,9 @@ impl<'m> Constants<'m> {
         })
     }
 
-    /// Like [`Constants::read`], for callers that read the elements later, or in parts.
+    /// Like [`Constants::read`], but the caller may read the elements later, or in parts.
     ///
-    /// # Errors
-    /// The errors of [`Constants::read`]; reads no stored elements.
+    /// # Errors The errors of [`Constants::read`], except those of reading stored elements.
     pub(crate) fn given(&self, value: ValueId) -> Result<Given, Refusal> {
         match self.held(value)? {
             Held::Stored(floats) => Ok(Given::Stored(Arc::new(floats))),
@@ -226,8 +226,9 @@ impl<'m> Constants<'m> {
         }
     }
 
-    /// Checks that [`Constants::read`] returns the elements, and that these may be stored: a model
-    /// may compute many elements from little data. Reads no stored elements.
+    /// Checks without reading stored elements that [`Constants::read`] returns the elements, and
+    /// that they may be stored. A computed constant may be too large, because a model can compute
+    /// many elements from little data.
     ///
     /// # Errors
     /// The errors of [`Constants::read`], and [`Reason::TooLarge`].
@@ -283,7 +284,8 @@ impl<'m> Constants<'m> {
         is_whole.then(|| ints_of(&tensor)).flatten()
     }
 
-    /// Takes a tensor as the result of evaluating a constant. Returns whether its type is known.
+    /// Records a tensor as the value of a constant that was evaluated elsewhere. Returns whether
+    /// the type of the tensor is supported.
     pub(crate) fn provide(&self, value: ValueId, tensor: &TensorProto) -> bool {
         let tensor = self.facts.engine().tensor(&self.graph, tensor);
         if let Some(tensor) = &tensor {
@@ -335,7 +337,7 @@ impl<'m> Constants<'m> {
         Ok(self.evaluated.borrow()[&value].clone())
     }
 
-    /// Evaluates a constant, or returns the values that must be evaluated before it.
+    /// Evaluates a constant, or returns the values that must be evaluated first.
     fn evaluate_from_known(&self, value: ValueId) -> Result<Vec<ValueId>, Refusal> {
         let name = self.graph.value_name(value);
         if !self.is_constant(value) {
@@ -376,7 +378,7 @@ impl<'m> Constants<'m> {
         Ok(vec![])
     }
 
-    /// The value that replaces a result of an If, from the branch that it takes.
+    /// The value that replaces a result of an If. It is from the branch that the If takes.
     fn taken(&self, end: NodeId, slot: usize) -> Option<ValueId> {
         branch(&self.graph, end, true)?;
         let [holds] = self.ints(self.graph.input(end, 0)?)?[..] else {
@@ -403,7 +405,7 @@ impl<'m> Constants<'m> {
             .tensor(&self.graph, &self.stored(value)?)
     }
 
-    /// Casts a tensor of extents to the type that ONNX gives it, if that is known.
+    /// Casts a tensor of symbolic extents to its ONNX type, if that is known.
     fn typed(&self, value: ValueId, tensor: Arc<Tensor>) -> Arc<Tensor> {
         if tensor.datum_type() != DatumType::TDim {
             return tensor;

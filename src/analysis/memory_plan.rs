@@ -1,5 +1,5 @@
-//! The memory of activations during a run. A value takes memory from the step that computes it to
-//! its last reader.
+//! Computes the memory of activations during a run. A value takes memory from the step that
+//! computes it to its last reader.
 //!
 //! Weights are not counted. Steps run in the order of the nodes in the file, and a value is freed
 //! immediately after its last reader. An operator that an engine runs in place takes over the
@@ -72,14 +72,14 @@ pub(crate) struct MemoryPlan {
     pub unknown: Vec<ValueId>,
 }
 
-/// The maximum of the live bytes.
+/// The step of a run at which the most bytes are live.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Peak {
-    /// The live bytes at that step.
+    /// The number of live bytes.
     pub bytes: u64,
-    /// The step with this many live bytes.
+    /// The index of the step.
     pub step: usize,
-    /// The buffers that are live then, the largest first.
+    /// The buffers that are live during the step, the largest first.
     pub held: Vec<usize>,
 }
 
@@ -120,7 +120,8 @@ impl MemoryPlan {
         }
     }
 
-    /// The live bytes during each step: its inputs, its outputs, and values that later steps read.
+    /// The number of live bytes during each step. Live are the inputs and outputs of the step, and
+    /// the values that later steps read.
     pub(crate) fn live(&self) -> Vec<u64> {
         let last = self.last_readers();
         let mut held = self.bytes(&self.given);
@@ -147,10 +148,10 @@ impl MemoryPlan {
             .sum()
     }
 
-    /// The maximum of the live bytes, with its step and buffers.
+    /// Finds the step at which the most bytes are live.
     pub(crate) fn peak(&self) -> Peak {
         let live = self.live();
-        // The first of several equal maxima.
+        // Of several equal maxima, the first one is taken.
         let highest = live
             .iter()
             .enumerate()
@@ -231,7 +232,7 @@ fn bytes(analysis: &Analysis, value: ValueId) -> Option<u64> {
     Some(analysis.facts.data_type(value)?.byte_size(elements)? as u64)
 }
 
-/// The step of a node. Captures of bodies count as inputs.
+/// The step of a node. The values that its bodies capture count as inputs.
 fn step(analysis: &Analysis, node: NodeId) -> PlanStep {
     let graph = &analysis.graph;
     let inputs = graph.inputs(node).iter().flatten();
@@ -254,7 +255,8 @@ fn step(analysis: &Analysis, node: NodeId) -> PlanStep {
     }
 }
 
-/// Whether all readers of a value are nodes of the graph, and neither its caller nor a body.
+/// Whether all readers of a value are nodes of the graph. Outputs of the graph and captures by
+/// bodies are other readers.
 pub(crate) fn is_read_by_nodes_alone(analysis: &Analysis, value: ValueId) -> bool {
     let readers = analysis.graph.readers(value);
     readers
@@ -290,7 +292,8 @@ mod tests {
         .unwrap();
         let analysis = Analysis::new(&model).unwrap();
         let plan = MemoryPlan::new(&analysis);
-        // x and h; the Add runs in place; the Gelu does not; g and y.
+        // The live values at each step are: x and h; h and a, since the Add runs in place; a and g,
+        // since the Gelu does not; g and y.
         assert_eq!(plan.live(), [112 + 896, 896, 2 * 896, 896 + 112]);
         let peak = plan.peak();
         let values = peak.held.iter().map(|&buffer| plan.buffers[buffer].value);

@@ -1,4 +1,4 @@
-//! The analysis of a model's graph, done once: its index, its facts and its constants.
+//! The analysis of a model's graph: its index, the facts about its values, and its constants.
 
 pub(crate) mod activation;
 pub(crate) mod axis_factors;
@@ -45,7 +45,8 @@ impl<'m> Analysis<'m> {
         Analysis::with_answers(model, Rc::default())
     }
 
-    /// Like [`Analysis::new`], with the answers of inference for earlier models of a run.
+    /// Like [`Analysis::new`], but reuses the answers of shape inference for earlier models of the
+    /// same run.
     ///
     /// # Errors
     /// The errors of [`Analysis::new`].

@@ -65,8 +65,8 @@ impl At<'_> {
             .is_some_and(|value| self.constants.is_constant(value))
     }
 
-    /// Whether an input is a constant or an expanded one, as a class token is expanded to the
-    /// batch.
+    /// Whether an input is a constant, or a constant that an Expand repeats, as a class token is
+    /// expanded to the batch.
     pub(crate) fn is_expanded(&self, slot: usize) -> bool {
         let maker = self
             .input(slot)
@@ -77,13 +77,13 @@ impl At<'_> {
         self.is_constant(slot) || source.is_some_and(|value| self.constants.is_constant(value))
     }
 
-    /// The slot of the operand that is a constant. If both are, the second one, which usually is
-    /// the weight or bias.
+    /// The slot of the operand that is a constant. If both operands are constants, the second one,
+    /// which usually is the weight or bias.
     pub(crate) fn constant_operand(&self) -> Option<usize> {
         [1, 0].into_iter().find(|&slot| self.is_constant(slot))
     }
 
-    /// Whether an input is a constant of one element.
+    /// Whether an input is a constant with one element.
     pub(crate) fn is_scalar(&self, slot: usize) -> bool {
         self.input(slot)
             .is_ok_and(|value| self.constants.is_scalar(value))
@@ -112,7 +112,7 @@ impl At<'_> {
             .is_some_and(|value| self.constants.is_dequantized(value))
     }
 
-    /// The elements of a constant floating-point input.
+    /// The elements of an input, which must be a floating-point constant.
     ///
     /// # Errors
     /// If the node lacks the input, and the errors of [`Constants::numbers`].
@@ -134,7 +134,8 @@ impl At<'_> {
         ))
     }
 
-    /// The elements of a constant integer input, if the input is present.
+    /// The elements of an input, which must be a constant of integers; `None` if the node lacks the
+    /// input.
     ///
     /// # Errors
     /// If the input is not a constant, or its integers are unknown.
@@ -206,7 +207,7 @@ impl At<'_> {
             .ok_or(Reason::UnknownShape)
     }
 
-    /// The extent of an axis of an input, if it is small enough to list its places.
+    /// The extent of an axis of an input, if it is small enough for a list of all places.
     ///
     /// # Errors
     /// The errors of [`At::extent`], and [`Reason::TooLarge`] if there are too many places.
@@ -295,13 +296,14 @@ impl At<'_> {
         Ok(read.unwrap_or(absent))
     }
 
-    /// The input that replaces an attribute of earlier operator sets; `None` if it still is an
-    /// attribute in this operator set.
+    /// The slot of the input that replaces an attribute of earlier operator sets; `None` if it
+    /// still is an attribute in this operator set.
     pub(crate) fn input_for(&self, attribute: &str) -> Option<usize> {
         input_at(self.proto().op_type(), attribute, self.opset())
     }
 
-    /// A list of integers that is an attribute or a constant input, depending on the operator set.
+    /// A list of integers that is an attribute or a constant input, depending on the version of the
+    /// operator set.
     ///
     /// # Errors
     /// The errors of [`At::attr_ints`] for an attribute, and of [`At::ints`] for an input.
@@ -310,8 +312,8 @@ impl At<'_> {
             .map_or_else(|| self.attr_ints(name), |slot| self.ints(slot))
     }
 
-    /// The axes that a Reduce operator reduces, in ascending order, and whether they are kept with
-    /// extent 1.
+    /// The axes that a Reduce operator reduces, in ascending order, and whether the result keeps
+    /// them with extent 1.
     ///
     /// # Errors
     /// If the axes are unknown, or if one is out of range.
@@ -326,10 +328,10 @@ impl At<'_> {
         Ok((reduced, self.flag("keepdims", true)?))
     }
 
-    /// The single axis along which a Softmax normalizes.
+    /// The axis along which a Softmax normalizes.
     ///
-    /// # Errors
-    /// [`Reason::Attribute`] if the axis does not exist, or is not the only one.
+    /// # Errors [`Reason::Attribute`] if the axis does not exist, or if the Softmax normalizes
+    /// along several axes.
     pub(crate) fn softmax_axis(&self, rank: usize) -> Result<usize, Reason> {
         let (absent, alone) = softmax_axis(self.opset());
         let along = axis(self.attr("axis", absent)?, rank)?;

@@ -1,9 +1,9 @@
 //! Maps each element of a value to the element of a source that it copies, through movements and
 //! repetitions.
 //!
-//! A repetition adds factors along which the value does not vary. After
-//! `Unsqueeze, Expand, Reshape` of heads, an axis of extent `K·G` has the factors `[K, G]`, and
-//! place h reads head `h div G`. After a Tile it has `[G, K]`, and place h reads head `h mod K`.
+//! A repetition adds factors along which the value does not vary. For example, `Unsqueeze, Expand,
+//! Reshape` of heads gives an axis of extent `K·G` with the factors `[K, G]`, in which place h
+//! reads head `h div G`. A Tile gives the factors `[G, K]`, so that place h reads head `h mod K`.
 //! Such factors are free in the algebra of [`super::axis_factors`].
 
 use tract_onnx::tract_hir::internal::TDim;
@@ -27,8 +27,8 @@ pub(crate) struct RepeatMap {
 }
 
 impl RepeatMap {
-    /// Begins with a value of this shape as its own source. Axes of unknown extent cannot be merged
-    /// with others.
+    /// Starts with a value of the given shape as its own source. Axes of unknown extent cannot be
+    /// merged with others.
     pub(crate) fn new(shape: &Shape) -> Self {
         let mut factors = AxisFactors::default();
         let source: Axes = shape.iter().map(|dim| factors.own(dim)).collect();
@@ -39,7 +39,8 @@ impl RepeatMap {
         }
     }
 
-    /// Follows a node that moves or repeats the value; `None` if it cannot be expressed in factors.
+    /// Follows a node that moves or repeats the value; `None` if the result cannot be expressed in
+    /// factors.
     pub(crate) fn follow(&mut self, at: &At) -> Option<()> {
         self.value = match at.proto().op_type() {
             "Expand" => self.expanded(at)?,
@@ -73,7 +74,7 @@ impl RepeatMap {
         axes.iter().map(|axis| self.factors.leaves(axis)).collect()
     }
 
-    /// An Expand: repeats new axes and axes of extent 1, and keeps the others.
+    /// The axes after an Expand, which repeats new axes and axes of extent 1, and keeps the others.
     fn expanded(&mut self, at: &At) -> Option<Axes> {
         at.only_attributes(&[]).ok()?;
         let (before, behind) = (at.shape(0).ok()?, at.output_shape(0).ok()?);
@@ -90,7 +91,7 @@ impl RepeatMap {
         Some(axes)
     }
 
-    /// A Tile: appends all places of an axis again after the last one.
+    /// The axes after a Tile, which repeats all places of an axis in order.
     fn tiled(&mut self, at: &At) -> Option<Axes> {
         at.only_attributes(&[]).ok()?;
         let repeats = at.facts.extents(at.input(1).ok()?)?;
@@ -105,8 +106,8 @@ impl RepeatMap {
         Some(axes)
     }
 
-    /// A Gather: constant indices list all places in order, each equally many times, in one or
-    /// several rounds.
+    /// The axes after a Gather whose constant indices list all places in order, each equally many
+    /// times, in one or several rounds.
     fn gathered(&mut self, at: &At) -> Option<Axes> {
         at.only_attributes(&["axis"]).ok()?;
         let along = axis(at.attr("axis", 0).ok()?, at.rank(0).ok()?).ok()?;
@@ -118,7 +119,7 @@ impl RepeatMap {
         Some(axes)
     }
 
-    /// A Concat of one value with itself.
+    /// The axes after a Concat of one value with itself.
     fn joined(&mut self, at: &At) -> Option<Axes> {
         at.only_attributes(&["axis"]).ok()?;
         let along = axis(at.proto().attr_i("axis").ok()??, at.rank(0).ok()?).ok()?;
@@ -137,8 +138,8 @@ impl RepeatMap {
     }
 }
 
-/// The number of rounds that a list of indices makes through all places, and the number of times
-/// that each place occurs in a row.
+/// The number of rounds that a list of indices makes through all places, and the number of
+/// consecutive occurrences of each place in a round.
 fn rounds(indices: &[i64], places: usize) -> Option<[usize; 2]> {
     let times = indices.iter().take_while(|&&index| index == 0).count();
     let round = times.checked_mul(places).filter(|&round| round > 0)?;

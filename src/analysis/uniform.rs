@@ -1,6 +1,6 @@
-//! Finds uniform values, which have one number at every place, in any shape: an empty mask, for
-//! example, or token types that the caller leaves out. If an exporter does not know the extents, it
-//! writes nodes that compute the shape of such values.
+//! Finds uniform values, whose elements are all equal. Examples are an empty mask, and token types
+//! that the caller leaves out. If the exporter does not know their extents, the model computes
+//! their shape at run time.
 
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
@@ -22,8 +22,8 @@ const STEP: f64 = (1_u64 << 20) as f64;
 /// The limit below which every integer is exact as `f64`.
 const WHOLE: f64 = (1_u64 << 53) as f64;
 
-/// The number at every place of a value, if it is known; `true` is 1. For an empty value it may be
-/// any number.
+/// The number that all elements of a value equal, if it is known; `true` is 1. For an empty value
+/// it may be any number.
 pub(crate) fn number(analysis: &Analysis, value: ValueId) -> Option<f64> {
     UniformSearch {
         analysis,
@@ -32,8 +32,8 @@ pub(crate) fn number(analysis: &Analysis, value: ValueId) -> Option<f64> {
     .number(value)
 }
 
-/// The small array that broadcasts to a uniform floating-point value: its number, or the entry of a
-/// table to which all indices refer.
+/// A small array that broadcasts to a floating-point value: its number if the value is uniform, or
+/// the entry of a table to which all indices of a Gather refer.
 pub(crate) fn row(analysis: &Analysis, value: ValueId) -> Option<Recipe> {
     if let Some(number) = number(analysis, value) {
         return Some(Recipe::number(number, 0));
@@ -63,7 +63,7 @@ struct UniformSearch<'k, 'm> {
 }
 
 impl UniformSearch<'_, '_> {
-    /// The number at every place of a value.
+    /// The number that all elements of a value equal.
     fn number(&mut self, value: ValueId) -> Option<f64> {
         let Analysis {
             graph,
@@ -109,7 +109,7 @@ impl UniformSearch<'_, '_> {
         fits(number, data_type).then_some(number)
     }
 
-    /// The number at every place of an input.
+    /// The number that all elements of an input equal.
     fn input_number(&mut self, at: &At, slot: usize) -> Option<f64> {
         self.number(at.input(slot).ok()?)
     }
@@ -182,10 +182,10 @@ impl UniformSearch<'_, '_> {
     }
 }
 
-/// Whether a node repeats one number, and this is 0.
+/// Whether all elements of the result of a node are 0, because the node repeats one zero.
 pub(crate) fn repeats_zero(at: &At) -> bool {
     match at.graph.domain_op(at.node) {
-        // Reads a scalar, but not a table.
+        // The elements of the input are read only if it has one element.
         ("", "Expand") => {
             let is_one = at
                 .input(0)
@@ -211,7 +211,7 @@ fn filler(at: &At) -> Option<f64> {
         .map(|&int| int as f64)
 }
 
-/// A number after a Cast to `to`; `None` if the Cast would round it.
+/// The number after a Cast to `to`; `None` if the Cast would round it.
 fn cast(number: f64, to: DataType) -> Option<f64> {
     match to {
         DataType::Bool => Some(truth(number != 0.0)),

@@ -2,10 +2,10 @@
 //! two into ∞ and −∞.
 //!
 //! An operator observes the sign if it divides by the value, or computes its reciprocal or a
-//! negative power. An operator that unfold does not know, or a body that reads the value, may
-//! observe it too. All other operators pass the sign on to their results, unless their result is
-//! equal for both: a sum with a constant other than 0, an exponential, a square, an integer. In the
-//! outputs of the model, `−0` counts as equal to `0`.
+//! negative power. An operator that unfold does not know may observe it too, and so may a body that
+//! reads the value. All other operators pass the sign on to their results. The exceptions are
+//! results that are equal for both zeros: a sum with a constant other than 0, an exponential, a
+//! square, an integer. In the outputs of the model, `−0` counts as equal to `0`.
 
 use std::cell::OnceCell;
 
@@ -17,8 +17,8 @@ use crate::onnx::tensor::DataType;
 /// The maximum number of elements of a constant that is read.
 const FEW: usize = 1 << 16;
 
-/// Operators without a category that compute, move or compare numbers, and divide by none of their
-/// operands.
+/// Operators without a category that never divide by an operand: they compute, move or compare
+/// numbers.
 const NEUTRAL: [&str; 27] = [
     "ArgMax",
     "ArgMin",
@@ -122,7 +122,7 @@ fn observes(analysis: &Analysis, node: NodeId, slot: usize) -> bool {
     }
 }
 
-/// Whether the result of a node may depend on the sign of a zero of an input.
+/// Whether the result of a node may depend on the sign of a zero in an input.
 fn passes_on(analysis: &Analysis, node: NodeId, slot: usize) -> bool {
     let graph = &analysis.graph;
     let Some(op) = graph.op(node) else {

@@ -1,4 +1,4 @@
-//! Chooses among candidates that were measured against each other.
+//! Chooses among candidates that were timed against each other.
 
 use super::statistics;
 use crate::report::Interval;
@@ -42,7 +42,7 @@ pub(crate) struct BestCandidates {
     pub fastest: usize,
 }
 
-/// The candidate that serves a goal best; `None` if there are no candidates.
+/// Chooses the candidate that serves a goal best; `None` if there are no candidates.
 ///
 /// A candidate counts as equally fast if it is within 1 % of the fastest one, or if the 95 % interval
 /// of its ratio contains 1. Then the rank decides, so that noise does not.

@@ -1,5 +1,5 @@
-//! Measures the memory of a run in three ways: live bytes along the order of the graph, the heap,
-//! and the resident set.
+//! Measures the memory of a run in three ways: live bytes in the order of the graph, bytes of the
+//! heap, and the resident set.
 //!
 //! | | what it is | changes from run to run |
 //! |---|---|---|
@@ -29,15 +29,15 @@ pub(super) struct Live {
 
 /// The live bytes at each step in the order of the graph. Weights are not counted.
 ///
-/// The order is tract's `eval_order`: from the outputs, each node after its inputs. It depends only
-/// on the graph. tract may run nodes in another order: it starts ready nodes by number, and delays
-/// nodes that wait for a constant. So one scalar on one path may move other nodes, and change the
-/// peak of the [`heap`].
+/// The order is tract's `eval_order`, which depends only on the graph: it visits the graph from the
+/// outputs, and puts each node after its inputs. tract may run the nodes in another order, because
+/// it starts ready nodes by their number and delays nodes that wait for a constant. So a single
+/// scalar may change the order of other nodes, and the peak of the [`heap`].
 ///
-/// Both the inputs and the output of an operator that tract runs in place are counted, so that a
-/// step may exceed the heap by one value.
+/// Both the inputs and the output of an operator that tract runs in place are counted, so the live
+/// bytes of a step may exceed the heap by one value.
 pub(super) fn live(engine: &Engine) -> Vec<Live> {
-    // This cannot fail, since tract ordered this graph when it planned it, and all shapes are
+    // An error is impossible: tract ordered this graph when it planned it, and all shapes are
     // concrete.
     let steps = usage(engine.graph()).unwrap_or_default();
     let live = steps.iter().map(|(node, size)| Live {
@@ -47,7 +47,8 @@ pub(super) fn live(engine: &Engine) -> Vec<Live> {
     live.collect()
 }
 
-/// The nodes in their order, each with the bytes of the values that are live while it runs.
+/// Lists the nodes in the order of the graph, each with the bytes of the values that are live while
+/// it runs.
 fn usage(graph: &TypedModel) -> TractResult<Vec<(usize, TDim)>> {
     let order: Vec<usize> = graph
         .eval_order()?
@@ -58,19 +59,19 @@ fn usage(graph: &TypedModel) -> TractResult<Vec<(usize, TDim)>> {
     Ok(usage.into_iter().collect())
 }
 
-/// The allocations during a piece of work.
+/// The allocations during a measured call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Heap {
-    /// The peak of allocated bytes, relative to the beginning.
+    /// The peak of allocated bytes, relative to those at the start.
     pub peak: u64,
     /// The sum of the sizes of all requested blocks.
     pub allocated: u64,
 }
 
-/// Measures the bytes that `work` requests from the allocator, on all threads.
+/// Measures the bytes that `work` requests from the allocator on all threads.
 ///
-/// Measures only if the program uses the [`CountingAllocator`]. Two simultaneous measurements
-/// disturb each other.
+/// Returns `None` for them unless the program uses the [`CountingAllocator`]. Two simultaneous
+/// measurements disturb each other.
 pub(crate) fn heap<T>(work: impl FnOnce() -> T) -> (T, Option<Heap>) {
     HELD.store(0, Relaxed);
     PEAK.store(0, Relaxed);
@@ -122,12 +123,12 @@ impl<A> CountingAllocator<A> {
     }
 }
 
-// SAFETY: every request is passed to the other allocator unchanged. Counting neither allocates nor
-// panics.
+// SAFETY: every request is passed to the wrapped allocator unchanged. Counting neither allocates
+// nor panics.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::grow(layout.size());
-        // SAFETY: the caller's guarantee is the one that the other allocator requires.
+        // SAFETY: the caller guarantees what the wrapped allocator requires.
         unsafe { self.0.alloc(layout) }
     }
 

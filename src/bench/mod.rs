@@ -1,7 +1,8 @@
-//! Measures variants of a model against each other in tract.
+//! Compares variants of a model by measuring them in tract.
 //!
-//! All variants are loaded and warmed up. Then they run in rounds, each once per round in random
-//! order, so that other work of the machine affects all of them equally. Ratios compare times of the same round.
+//! All variants are loaded and warmed up. Then they run in rounds. In each round every variant runs
+//! once, in random order, so that other load of the machine affects all of them equally. Ratios
+//! compare times of the same round.
 
 pub(crate) mod choice;
 mod machine;
@@ -54,12 +55,12 @@ pub struct BenchOptions {
     pub dims: Dims,
     /// The number of threads for matrix products.
     pub threads: usize,
-    /// The number of rounds; if it is missing, as many as fit into `time`.
+    /// The number of rounds; if it is missing, rounds start until `time` has elapsed.
     pub rounds: Option<usize>,
-    /// The maximum duration of all rounds together. There are always at least
-    /// [`BenchOptions::MIN_ROUNDS`].
+    /// The time after which no more rounds start, if `rounds` is missing. At least
+    /// [`BenchOptions::MIN_ROUNDS`] rounds run in any case.
     pub time: Duration,
-    /// The names of the variants with which the others are compared.
+    /// The names of the variants with which the other variants are compared.
     pub references: Vec<String>,
     /// The inputs; random ones if they are missing.
     pub inputs: Option<Vec<Tensor>>,
@@ -69,12 +70,12 @@ pub struct BenchOptions {
 }
 
 impl BenchOptions {
-    /// The minimum number of rounds. With fewer, the interval of a median has no meaning.
+    /// The minimum number of rounds. With fewer rounds, the interval of a median is meaningless.
     pub const MIN_ROUNDS: usize = 10;
     /// The number of runs of a variant before it is measured.
     const WARM_UP: usize = 2;
-    /// The minimum duration of a sample. Shorter models run several times for it, so that the
-    /// caches that another variant left behind count less.
+    /// The minimum duration of a sample. Faster models run several times in a sample, so that the
+    /// contents of the caches after another variant matter less.
     const SAMPLE: Duration = Duration::from_millis(5);
     /// The number of runs of a variant that are measured operator by operator.
     const PROFILED: usize = 3;
@@ -97,7 +98,8 @@ impl Default for BenchOptions {
 
 /// Measures all variants.
 ///
-/// If tract cannot run a variant, its entry has the reason, and the others are measured.
+/// If tract cannot run a variant, its entry in the result has the reason, and the others are
+/// measured.
 ///
 /// ```no_run
 /// use unfold::bench::{BenchOptions, Stop, Variant, bench};
@@ -174,8 +176,8 @@ struct Runner {
     inputs: Vec<TValue>,
     classes: Vec<Class>,
     seconds: Vec<f64>,
-    /// The shares of the fastest run that was measured operator by operator, since it was disturbed
-    /// least.
+    /// The shares of the fastest run that was measured operator by operator. The fastest run was
+    /// disturbed least.
     time: Option<Vec<Share>>,
 }
 
@@ -203,7 +205,7 @@ impl Runner {
         Ok(runner)
     }
 
-    /// Measures one sample: the mean time of as many runs as take [`BenchOptions::SAMPLE`].
+    /// Measures one sample: the mean time of runs that take [`BenchOptions::SAMPLE`] together.
     fn round(&mut self) -> Result<(), Failure> {
         let (mut total, mut runs) = (Duration::ZERO, 0);
         while total < BenchOptions::SAMPLE {
@@ -289,7 +291,7 @@ fn rounds(
     progress: &dyn Fn(&str, usize, usize),
 ) -> usize {
     let start = Instant::now();
-    // A random order, since a run is faster or slower by the variant that ran before it.
+    // A random order, because the speed of a run depends on the variant that ran before it.
     let mut rng = ChaCha8Rng::seed_from_u64(0);
     let mut order: Vec<usize> = (0..runners.len()).collect();
     let mut done = 0;
@@ -328,8 +330,8 @@ fn rounds(
     }
 }
 
-/// Measures runs operator by operator, interleaved like the rounds. After a request to stop, one
-/// run of each variant suffices.
+/// Measures runs operator by operator, alternating between the variants like the rounds. After a
+/// request to stop, one run of each variant suffices.
 fn profiles(
     runners: &mut [Result<Runner, Failure>],
     stop: &Stop,
@@ -358,8 +360,8 @@ fn drop_incomplete(runners: &mut [Result<Runner, Failure>], rounds: usize) {
     }
 }
 
-/// The names and times of the variants with which the others are compared. If none was named, this
-/// is the first variant that ran.
+/// The names and times of the variants with which the others are compared. If none of the named
+/// ones ran, it is the first variant that ran.
 fn reference_samples(
     variants: &[Variant],
     runners: &[Result<Runner, Failure>],
@@ -409,7 +411,8 @@ fn live_memory(engine: &Engine, classes: &[Class]) -> Memory {
     }
 }
 
-/// The operator and the name of the node at a step, in the model or else in tract's graph.
+/// Names the operator and the node of a step as in the model. If the model does not have the node,
+/// the names are those of tract's graph.
 fn operator_at(engine: &Engine, step: &memory::Live) -> String {
     let node = engine.graph().node(step.node);
     match engine.origin(&node.name) {

@@ -9,7 +9,7 @@ use crate::onnx::operator::Category;
 use crate::report::{Class, Share};
 use crate::run::{Engine, Failure, Session};
 
-/// The class of every node of the running graph, by its index.
+/// The class of every node of tract's graph, by the index of the node.
 ///
 /// A node belongs to a normalizer if tract built it from a node whose name is in `normalizers`, or
 /// from an operator that is a normalizer.
@@ -26,8 +26,8 @@ pub(super) fn classes(engine: &Engine, normalizers: &BTreeSet<String>) -> Vec<Cl
     classes
 }
 
-/// Whether an ONNX operator is a normalizer in any domain, since tract keeps its name but not its
-/// domain.
+/// Whether an ONNX operator of this name is a normalizer in some domain. The domain is unknown
+/// here, because tract keeps only the name.
 fn is_normalizer(name: &str) -> bool {
     ["", "com.microsoft"]
         .iter()

@@ -17,13 +17,14 @@ use crate::run::{Dims, Engine, Failure, random};
 pub struct Child {
     /// The program.
     pub program: PathBuf,
-    /// Its first arguments. They are followed by the path of the model, the number of threads, and
-    /// each size as `name=size`.
+    /// The first arguments. After them come the path of the model, the number of threads, and each
+    /// size as `name=size`.
     pub arguments: Vec<OsString>,
 }
 
 impl Child {
-    /// The peak that the process reports; `None` if it cannot be started, fails, or is stopped.
+    /// Returns the peak that the process reports; `None` if the process cannot be started, fails,
+    /// or is stopped.
     pub(super) fn resident_peak(
         &self,
         model: &Model,
@@ -66,7 +67,7 @@ struct Running(Process);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only if the process has already ended.
+        // Both calls fail only if the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -75,8 +76,9 @@ impl Drop for Running {
 /// Runs a model with random inputs, and returns the peak of the resident set of this process during
 /// the runs, in bytes.
 ///
-/// Memory for loading and preparing the model counts only if it stays allocated, provided that the
-/// operating system can reset the peak.
+/// Memory for loading and preparing the model counts only if it is still allocated when the runs
+/// start. This requires that the operating system can reset the peak. Otherwise the peak since the
+/// start of the process is returned.
 ///
 /// # Errors
 /// If tract cannot run the model.

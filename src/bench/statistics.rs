@@ -5,12 +5,12 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::report::Interval;
 
-/// The number of bootstrap resamples. With 2,000 resamples, a percentile is stable to about a tenth
-/// of the interval.
+/// The number of bootstrap resamples. With 2,000 resamples, a percentile varies by about a tenth of
+/// the interval between repetitions.
 const RESAMPLES: usize = 2000;
 
-/// The quantile `q` of the samples, interpolated linearly between neighbours. NaN if there are no
-/// samples.
+/// The quantile `q` of the samples, with linear interpolation between neighbours. NaN if there are
+/// no samples.
 pub(super) fn quantile(samples: &[f64], q: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -29,8 +29,9 @@ fn sorted_quantile(sorted: &[f64], q: f64) -> f64 {
     low + (high - low) * place.fract()
 }
 
-/// The median with its 95 % bootstrap interval: the samples are drawn again with replacement, and
-/// the medians of the resamples show the uncertainty. Equal samples give equal intervals.
+/// The median with its 95 % bootstrap interval: the samples are resampled with replacement, and the
+/// spread of the medians of the resamples is the interval. The random numbers have a fixed seed, so
+/// equal samples give equal intervals.
 pub(super) fn median(samples: &[f64]) -> Interval {
     let mut rng = ChaCha8Rng::seed_from_u64(0);
     let mut medians: Vec<f64> = (0..RESAMPLES)
@@ -45,7 +46,7 @@ pub(super) fn median(samples: &[f64]) -> Interval {
     }
 }
 
-/// Draws as many of the samples again, with replacement.
+/// Draws as many samples as there are, with replacement.
 fn drawn_again(samples: &[f64], rng: &mut ChaCha8Rng) -> Vec<f64> {
     samples
         .iter()

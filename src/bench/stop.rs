@@ -1,4 +1,4 @@
-//! Ends a measurement early.
+//! A flag that ends a measurement early.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Applies the edits of a pass within the limit for growth.
+//! Applies the edits of a pass, unless copies of weights exceed the limit for growth.
 
 use std::collections::HashMap;
 
@@ -14,30 +14,29 @@ use crate::ir::editor::Editor;
 use crate::onnx::Model;
 use crate::passes::simplify::simplify_known;
 
-/// A model after edits without sites.
+/// The model that results from edits without sites.
 pub(super) struct EditedModel {
     pub model: Model,
-    /// The tensors that the edits stored.
+    /// The new tensors of the edits.
     pub stored: Vec<Stored>,
     /// The bytes that copies of weights add.
     pub growth: u64,
 }
 
-/// Which movements are simplified together with the edits.
+/// Whether movements next to replaced nodes are simplified together with the edits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Neighbours {
-    /// No movements.
+    /// They are not simplified.
     Stay,
-    /// Movements next to replaced nodes.
+    /// They are simplified.
     Simplified,
 }
 
 impl Settings<'_> {
-    /// Applies edits and removals in an editor, within the limit for growth. Returns the stored
+    /// Applies edits and removals in an editor, within the limit for growth. Returns the new
     /// tensors and their growth in bytes.
     ///
-    /// # Errors
-    /// The edits that cannot be applied, or that add too much.
+    /// If some edits cannot be applied, or exceed the limit. They are returned.
     pub(super) fn apply(
         &self,
         changes: (&[Edit], &[Removal]),
@@ -58,10 +57,9 @@ impl Settings<'_> {
         }
     }
 
-    /// Returns the model after edits without sites.
+    /// Returns the model that results from edits without sites.
     ///
-    /// # Errors
-    /// The edits that cannot be applied, or that add too much.
+    /// If some edits cannot be applied, or exceed the limit. They are returned.
     pub(super) fn edited(
         &self,
         edits: &[Edit],
@@ -85,11 +83,10 @@ impl Settings<'_> {
 }
 
 impl Context<'_, '_> {
-    /// Returns the model after edits without sites, and records them in the log. `None` if there
-    /// are no edits.
+    /// Applies edits without sites, and records them in the log. Returns the changed model; `None`
+    /// if there are no edits.
     ///
-    /// # Errors
-    /// An edit cannot be applied.
+    /// If an edit cannot be applied.
     pub(super) fn rewritten(
         &self,
         edits: &[Edit],
@@ -114,7 +111,7 @@ impl Context<'_, '_> {
     }
 }
 
-/// The values at the ends of replaced nodes.
+/// The names of the values at which replaced nodes begin and end.
 fn replaced_ends(edits: &[Edit]) -> Vec<String> {
     let mut ends = vec![];
     for edit in edits {
@@ -125,7 +122,7 @@ fn replaced_ends(edits: &[Edit]) -> Vec<String> {
     ends
 }
 
-/// The error of an edit that fails although no site can be refused for it.
+/// The error of an edit that fails although it belongs to no site that could be refused.
 pub(super) fn defect(model: &Model, failed: &[Failed]) -> Error {
     let first = failed
         .first()

@@ -1,4 +1,4 @@
-//! The constants that the formulas of new tensors read.
+//! Reads the constants of the first model, which the formulas of new tensors refer to.
 
 use std::cell::OnceCell;
 
@@ -8,7 +8,7 @@ use crate::analysis::Analysis;
 use crate::onnx::Model;
 use crate::refusal::{Reason, Refusal};
 
-/// The constants of the first model, which is analysed at the first read.
+/// The constants of the first model. The model is analysed when a constant is first read.
 pub(super) struct FirstConstants<'m> {
     model: &'m Model,
     analysis: OnceCell<Option<Analysis<'m>>>,
@@ -22,10 +22,9 @@ impl<'m> FirstConstants<'m> {
         }
     }
 
-    /// The elements of a constant in float64.
+    /// Reads the elements of a constant as float64.
     ///
-    /// # Errors
-    /// The model has no constant with this name, or its elements cannot be read.
+    /// If the model has no constant with this name, or its elements cannot be read.
     pub(super) fn read(&self, name: &str) -> Result<ArrayD<f64>, Refusal> {
         let unknown = || Refusal::new(Reason::NotConstant, name);
         let analysis = self.analysis.get_or_init(|| Analysis::new(self.model).ok());

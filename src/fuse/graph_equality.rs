@@ -1,5 +1,5 @@
-//! Whether two graphs are equal except for the names of intermediate values. If a model was split
-//! and joined again, the input itself is kept.
+//! Compares two graphs, ignoring the names of intermediate values. If changes of form undid each
+//! other, the input itself is the result.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,17 +11,18 @@ use crate::onnx::external_data::Externals;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor;
 
-/// Constants with more elements are compared by their names.
+/// Constants with more elements are compared by their names only.
 const SMALL: i64 = 1 << 10;
 
-/// Whether both models have equal operators on equal values. Large constants are equal if they have
-/// one name.
+/// Whether both models have equal operators on equal values. Large constants count as equal if they
+/// have the same name.
 pub(super) fn is_unchanged(before: &Model, after: &Model) -> bool {
     let [one, other] = [before, after].map(|model| signature(model.graph(), model.externals()));
     one.is_some() && one == other
 }
 
-/// A hash for each operator, in order, and for each output. `None` for unsorted operators.
+/// A hash of each operator and of each output, in order. `None` if the operators are not in
+/// topological order.
 fn signature(graph: &GraphProto, externals: &Externals) -> Option<(Vec<u64>, Vec<u64>)> {
     let mut values: HashMap<&str, u64> = HashMap::new();
     values.insert("", hash_of("absent"));
@@ -61,14 +62,14 @@ fn signature(graph: &GraphProto, externals: &Externals) -> Option<(Vec<u64>, Vec
     Some((operators, outputs.collect::<Option<_>>()?))
 }
 
-/// The attributes of an operator, in the order of their names.
+/// The encoded attributes of an operator, sorted.
 fn attributes(node: &NodeProto) -> Vec<Vec<u8>> {
     let mut encoded: Vec<Vec<u8>> = node.attribute.iter().map(Message::encode_to_vec).collect();
     encoded.sort();
     encoded
 }
 
-/// The hash of a constant: of its elements if they are few integers, otherwise of its name.
+/// The hash of a constant. It covers the elements if they are few integers, otherwise the name.
 fn constant(tensor: &TensorProto, externals: &Externals) -> u64 {
     let count = tensor
         .dims

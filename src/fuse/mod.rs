@@ -1,6 +1,6 @@
 //! The pipeline of a model: inline, then recognize, plan, apply and simplify until nothing folds
-//! any more. If calls of functions remain, it runs again with all functions inlined, and that
-//! result is taken if more folds.
+//! any more. If calls of functions remain, the pipeline runs again with all functions inlined. The
+//! second result is taken if more folds in it, or if it has fewer operators and folds as much.
 
 mod edits;
 mod first_constants;
@@ -42,15 +42,15 @@ pub use options::{FuseOptions, OnProgress};
 pub use pass_info::{PassInfo, StageInfo};
 pub use single_pass::Pipeline;
 
-/// A model after the pipeline, with the plan.
+/// The result of the pipeline, with the plan.
 pub struct Fused {
     /// The result. It equals the input if the plan is empty.
     pub model: Model,
     /// The changes and the refusals.
     pub plan: Plan,
-    /// The model to compare the result with. `None` if that is the input. This model has the sizes of
-    /// [`FuseOptions::fix`]. Opaque normalizers are inlined, because engines do not know
-    /// them, and functions are inlined if more folds then.
+    /// The model to compare the result with; `None` if it is the input itself. Its dimensions have
+    /// the sizes of [`FuseOptions::fix`]. Its opaque normalizers are inlined, because engines do
+    /// not know them. Its functions are inlined if more folds then.
     pub lowered: Option<Model>,
 }
 
@@ -65,15 +65,14 @@ impl Fused {
 pub(crate) struct Planned {
     /// The changes that would be made, and the refusals.
     pub plan: Plan,
-    /// The model whose nodes the plan names. Like [`Fused::lowered`].
+    /// The model whose nodes the plan names, like [`Fused::lowered`].
     pub lowered: Option<Model>,
 }
 
 /// Plans without changing anything: runs [`fuse`] and drops the result.
 ///
-/// # Errors
-/// The graph of the model is invalid, a `skip` is neither a name nor a valid glob, the scale of
-/// streams is out of range, a dimension to fix does not exist, or a resolver fails.
+/// If the graph of the model is invalid, an entry of `skip` is neither a name nor a valid glob, the
+/// scale of streams is out of range, a dimension to fix does not exist, or a resolver fails.
 pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
     Ok(dry_run(model, options)?.plan)
 }
@@ -90,8 +89,7 @@ pub(crate) fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
 /// Folds everything that is exact to fold, and records the origin in the metadata of the result, as
 /// a [`Provenance`].
 ///
-/// # Errors
-/// The errors of [`plan`]. A refused fold is not an error: the plan has the reason.
+/// # Errors The errors of [`plan`]. A refused fold is not an error. Its reason is in the plan.
 ///
 /// ```
 /// use unfold::onnx::Model;
@@ -105,9 +103,9 @@ pub fn fuse(model: &Model, options: &FuseOptions) -> Result<Fused> {
     Pipeline::default().run(model, options)
 }
 
-/// Like [`fuse`], but does not wait for the digest of the file from which the model was read, which
-/// takes longer than folding. The metadata of the result has zeros in its place. The digest is
-/// filled in while the result is written, or by [`Model::settle`].
+/// Like [`fuse`], but does not wait for the digest of the file from which the model was read,
+/// because this digest takes longer than folding. The metadata of the result has zeros in its
+/// place. The digest is filled in when the result is written, or by [`Model::settle`].
 ///
 /// # Errors
 /// The errors of [`fuse`].
@@ -115,7 +113,7 @@ pub(crate) fn fuse_ahead(model: &Model, options: &FuseOptions) -> Result<Fused> 
     fuse_with(model, options, None)
 }
 
-/// As [`fuse_ahead`], with all passes, or one of them alone.
+/// Like [`fuse_ahead`], but may run a single pass besides the required ones.
 fn fuse_with(model: &Model, options: &FuseOptions, only: Option<&'static str>) -> Result<Fused> {
     model.begin_sha256();
     let (result, plan, lowered) = run(model, options, only)?;
@@ -138,11 +136,11 @@ fn fuse_with(model: &Model, options: &FuseOptions, only: Option<&'static str>) -
     Ok(fused)
 }
 
-/// A model in which normalizers are constant that `constant_norms` takes as such, and nothing else is changed but for what
-/// inlining writes out: a proof that a result is the same function but for them begins here.
+/// Replaces only the normalizers that `constant_norms` takes as constant, and inlines opaque
+/// normalizers. The function of the result differs from that of the model by these normalizers
+/// only, so a proof about a folded result begins with it.
 ///
-/// # Errors
-/// As [`fuse`].
+/// The errors of [`fuse`].
 pub fn with_constant_norms(model: &Model, options: &FuseOptions) -> Result<Fused> {
     let others = ["deduplicate-initializers", "identity-elimination"].map(str::to_owned);
     let alone = FoldOptions {
@@ -158,8 +156,8 @@ pub fn with_constant_norms(model: &Model, options: &FuseOptions) -> Result<Fused
 /// The result if anything changed, the plan, and the input after inlining if it differs.
 type Run = (Option<Model>, Plan, Option<Model>);
 
-/// Gives dimensions their fixed sizes and runs the pipeline. Checks that all data could be read,
-/// and that all skips are names or patterns.
+/// Gives dimensions their fixed sizes and runs the pipeline. Checks that all data that was needed
+/// could be read, and that all skips are names or patterns.
 fn run(model: &Model, options: &FuseOptions, only: Option<&'static str>) -> Result<Run> {
     model
         .graph()
@@ -182,9 +180,9 @@ fn run(model: &Model, options: &FuseOptions, only: Option<&'static str>) -> Resu
     Ok((result, plan, lowered.or(fixed)))
 }
 
-/// Runs the pipeline. If streams should be centred and none is, the pipeline runs again, without
-/// the folds of shifts that cost an Add and pay only in a centred stream. It also runs with all
-/// functions inlined, and takes that result if more folds.
+/// Runs the pipeline. If streams should be centred but none is, runs it again without the folds of
+/// shifts that cost an Add and pay only in a centred stream. Then runs it with all functions
+/// inlined, and takes that result if it is better.
 fn run_pipeline(model: &Model, options: &FuseOptions, only: Option<&'static str>) -> Result<Run> {
     let tell = |stage: &str, done, of| {
         if let Some(progress) = options.progress {
@@ -196,8 +194,8 @@ fn run_pipeline(model: &Model, options: &FuseOptions, only: Option<&'static str>
     let inlined = OnceCell::new();
     let (mut result, mut plan) = pipeline.run(model, &inlined)?;
     if options.centre && !plan.streams.iter().any(StreamPlan::is_centred) {
-        // Every normalizer still subtracts the mean, so a shift outside of a normalizer is a
-        // useless Add.
+        // Since every normalizer still subtracts the mean, a shift that was moved out of a
+        // normalizer is a useless Add.
         pipeline.settings.gives_shifts_away = false;
         let streams = std::mem::take(&mut plan.streams);
         (result, plan) = pipeline.run(model, &inlined)?;
@@ -206,7 +204,7 @@ fn run_pipeline(model: &Model, options: &FuseOptions, only: Option<&'static str>
     }
     let lowered = inlined.into_inner().map(|inlined| inlined.model);
     let first = lowered.as_ref().unwrap_or(model);
-    // An error in a body that need not be inlined is ignored.
+    // If a body that need not be inlined causes an error, the error is ignored.
     if let Some(all) = all_written_out(model, first, &pipeline)
         && let all = OnceCell::from(all)
         && let Ok((written, further)) = pipeline.run(model, &all)
@@ -223,8 +221,8 @@ fn run_pipeline(model: &Model, options: &FuseOptions, only: Option<&'static str>
     Ok((result, plan, lowered))
 }
 
-/// The model with everything inlined. `None` if that is no more than inlining normalizers, or if
-/// nothing would fold.
+/// Inlines everything. `None` if this inlines no more than opaque normalizers, or if nothing would
+/// fold.
 fn all_written_out(model: &Model, lowered: &Model, pipeline: &PipelineRun) -> Option<Lowered> {
     if opaque(lowered).is_empty() || unknown_operators(lowered).is_some() {
         return None;

@@ -1,4 +1,4 @@
-//! An observer of the passes, such as a proof of each pass.
+//! The observer of passes, for instance a proof of each pass.
 
 use crate::affine::plan::Stored;
 use crate::fuse::pass::{Context, Effect, Pass};
@@ -10,15 +10,15 @@ pub struct PassResult<'p> {
     pub pass: &'static str,
     /// Whether the pass preserves the function of the model in exact arithmetic.
     pub is_exact: bool,
-    /// The model before and after the pass, with all bodies of control flow restored. `None` if the
+    /// The model before and after the pass, with all flattened bodies restored. `None` if the
     /// bodies cannot be restored between two passes.
     pub models: Option<[&'p Model; 2]>,
-    /// The tensors that are in the model after the pass but not in the one before it, as formulas
-    /// over constants of the one before it.
+    /// The tensors that the pass added to the model. Their formulas read constants of the model
+    /// before the pass.
     pub tensors: &'p [Stored],
 }
 
-/// Shows the result of a pass to an observer.
+/// Passes the result of a pass to an observer.
 pub(super) fn observe(
     observer: &dyn Fn(&PassResult),
     pass: &dyn Pass,

@@ -26,35 +26,36 @@ pub type OnProgress<'o> = &'o dyn Fn(&str, usize, usize);
 
 /// The options of folding, and a progress callback.
 pub struct FuseOptions<'o> {
-    /// Passes that do not run, by their names, and sites that stay. Sites are given by names or
-    /// kinds, or by patterns of them with `*` and `?`.
+    /// The names of passes that do not run, and the names or kinds of sites that stay. Patterns
+    /// with `*` and `?` are allowed for sites.
     pub skip: Vec<String>,
     /// The limit for the growth by copies of weights with other readers, in percent of the weights.
-    /// Beyond it sites stay, those with the largest growth first. The default is 5.
+    /// The sites with the largest growth stay until the others respect the limit. The default is 5.
     pub max_growth: f64,
     /// Whether residual streams are centred, so that LayerNormalizations become RMS normalizations.
     pub centre: bool,
     /// Whether a normalizer is removed if only other normalizers follow it. The result is equal
     /// except for their ε.
     pub merge_norms: bool,
-    /// Whether a normalizer whose ε is all of `var + ε` in floating point is taken as constant.
+    /// Whether a normalizer is taken as constant if `var + ε` rounds to its ε in floating point.
     pub constant_norms: bool,
     /// The engine that runs the result.
     pub target: Target,
     /// The k of the factor `2^-k` by which residual streams are scaled.
-    /// [`StreamMagnitude`](crate::StreamMagnitude) finds one.
+    /// [`StreamMagnitude`](crate::StreamMagnitude) finds a k that fits.
     pub scale_stream: Option<u32>,
-    /// Converts the result to half precision.
+    /// The half-precision type to which the result is converted.
     pub to: Option<HalfType>,
-    /// The type of inputs and outputs, if it is converted.
+    /// The type of inputs and outputs of a converted result.
     pub io: EndType,
     /// Sizes of unknown dimensions of the inputs, by name. The result declares them as known, and
-    /// its shape arithmetic is folded. [`Input::sizes`](crate::run::Input::sizes) has one for each.
+    /// its shape arithmetic is folded. [`Input::sizes`](crate::run::Input::sizes) has a possible
+    /// size for each of them.
     pub fix: Dims,
-    /// The regions that run part by part, to limit the memory of activations.
+    /// The regions that run in parts, to limit the memory of activations.
     pub slicing: Slicing,
     /// A number of changes, or the name of a pass. Folding stops after this number of changes, or
-    /// after the pass has run for the first time.
+    /// after the first run of this pass.
     pub stop_after: Option<String>,
     /// Called with the name of the stage, the work that is done, and the total work.
     pub progress: Option<OnProgress<'o>>,
@@ -140,8 +141,7 @@ impl FuseOptions<'_> {
 
     /// The pipeline with these options for a model.
     ///
-    /// # Errors
-    /// There are too many patterns to skip, the scale of streams is out of range, or the pass to
+    /// If there are too many patterns to skip, the scale of streams is out of range, or the pass to
     /// stop after does not exist.
     pub(super) fn pipeline<'r>(
         &'r self,
@@ -174,15 +174,15 @@ impl FuseOptions<'_> {
         })
     }
 
-    /// The entries of `skip` that name no pass, no site or kind of the plan, and no function of the
-    /// model. They may be misspelled.
+    /// The entries of `skip` that match no pass, no site or kind of the plan, and no function of
+    /// the model. They may be misspelled.
     pub fn idle_skips(&self, model: &Model, plan: &Plan) -> Vec<&str> {
         let skip = self.skip.iter().map(String::as_str);
         skip.filter(|pattern| is_idle(pattern, model, plan))
             .collect()
     }
 
-    /// Refuses an invalid pattern, unless it is literally a name or a kind.
+    /// Refuses an invalid pattern, unless it equals a name or a kind.
     pub(super) fn check_skips(&self, model: &Model, plan: &Plan) -> Result<()> {
         for pattern in self.idle_skips(model, plan) {
             if let Err(error) = Glob::new(pattern) {
@@ -192,8 +192,8 @@ impl FuseOptions<'_> {
         Ok(())
     }
 
-    /// The names of options that request a change beyond single sites, and of which a plan has no
-    /// such change.
+    /// The names of options that request a change of the whole model which the plan does not
+    /// contain.
     pub fn idle_changes(&self, plan: &Plan) -> Vec<&'static str> {
         let streams = &plan.streams;
         let cuts = plan.memory.iter().flat_map(|memory| &memory.cuts);
@@ -220,7 +220,7 @@ impl FuseOptions<'_> {
     }
 }
 
-/// The kinds of changes other than passes that `--skip` knows.
+/// The kinds of changes that `--skip` knows besides passes and sites.
 const KINDS: &[&str] = &[hard_swish::KIND, residual::CENTRING, residual::SCALING];
 
 /// Whether an entry of `skip` has no effect.

@@ -22,11 +22,11 @@ use crate::passes::legalize::Target;
 use crate::passes::slice::Slicing;
 use crate::refusal::{Reason, Refusal};
 
-/// The newest version of the operator set of ONNX for whose operators the rules are written.
+/// The newest version of ONNX's operator set that the rules support.
 const NEWEST_OPSET: i64 = 28;
 
-/// The oldest version. Before it, arithmetic did not broadcast by default, as the results of folds
-/// require.
+/// The oldest version that the rules support. Before it, arithmetic did not broadcast by default,
+/// which the results of folds require.
 const OLDEST_OPSET: i64 = 7;
 
 /// A transformation of a model into an equal one.
@@ -37,24 +37,25 @@ pub(crate) trait Pass: Sync {
     /// One line for `unfold passes`.
     fn description(&self) -> &'static str;
 
-    /// Older words for `--skip`. Like kinds of sites, they may be matched by a pattern.
+    /// Other names for `--skip`, mostly older ones. A pattern may match them, like kinds of sites.
     fn aliases(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Whether it runs even if it is skipped, or if the run stops before it. Without it, the result
-    /// would not be a model.
+    /// Whether the pass runs even if it is skipped, or if the run stops before it. Without such a
+    /// pass, the result would not be a valid model.
     fn is_required(&self) -> bool {
         false
     }
 
-    /// Whether it runs on a model for which [`unknown_operators`] finds that the meaning of
+    /// Whether the pass runs on a model for which [`unknown_operators`] finds that the meaning of
     /// operators is unknown.
     fn reads_unknown_operators(&self) -> bool {
         false
     }
 
-    /// Whether the next pass runs after a change, before the stage begins again.
+    /// Whether the stage continues with the next pass after this one changed the model, instead of
+    /// beginning again.
     fn continues_stage(&self) -> bool {
         false
     }
@@ -66,8 +67,7 @@ pub(crate) trait Pass: Sync {
 
     /// Transforms the model of a context, and records the change in the log.
     ///
-    /// # Errors
-    /// The graph is invalid, or an edit without a site cannot be applied.
+    /// If the graph is invalid, or an edit without a site cannot be applied.
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect>;
 }
 
@@ -80,9 +80,9 @@ pub(crate) enum Effect {
     Model(Box<Model>),
     /// The pass filled [`Bases`]. Later passes begin with another representation of the input.
     Base,
-    /// The model is the input again, because changes of earlier passes have undone each other.
+    /// The result is the input itself, because changes of earlier passes have undone each other.
     Input,
-    /// The model stays, but earlier passes of the stage may find more to do in it.
+    /// The model is unchanged, but earlier passes of the stage may find more to do in it.
     Again,
     /// The bodies of the flattened model cannot be restored. The run begins again without
     /// flattening.
@@ -103,18 +103,18 @@ impl Effect {
 
 /// The options of a run.
 pub(crate) struct Settings<'s> {
-    /// The only pass that runs beside the required ones; `None` if all run.
+    /// The only pass that runs besides the required ones; `None` if all run.
     pub only: Option<&'static str>,
     pub skip: SkipSet,
     pub centre: bool,
     /// Whether the shift of a LayerNormalization folds even at the price of an Add, so that the
-    /// LayerNormalization can do without the mean.
+    /// LayerNormalization need not subtract the mean.
     pub gives_shifts_away: bool,
     pub merge_norms: bool,
     pub constant_norms: bool,
     pub growth: GrowthBudget,
     pub scale_stream: Option<u32>,
-    /// The type that the model is converted to, and that of its inputs and outputs.
+    /// The type to which the model is converted, and the type of its inputs and outputs.
     pub half: Option<(HalfType, EndType)>,
     pub target: Target,
     pub slicing: &'s Slicing,
@@ -124,7 +124,7 @@ pub(crate) struct Settings<'s> {
 /// The input of a run, and the representations of it with which passes begin.
 pub(crate) struct Bases<'m> {
     pub model: &'m Model,
-    /// The model after inlining, if inlining changes it.
+    /// The model after inlining, if inlining changed it.
     pub inlined: &'m OnceCell<Lowered>,
     /// The inlined model with its bodies flattened into the main graph, if it has bodies.
     pub flat: OnceCell<Flat<'m>>,
@@ -137,7 +137,7 @@ pub(crate) struct Bases<'m> {
 }
 
 impl Settings<'_> {
-    /// Whether `--skip` names a pass, or another one runs alone.
+    /// Whether `--skip` names a pass, or another pass is the only one to run.
     pub(super) fn skips(&self, pass: &dyn Pass) -> bool {
         let is_left_out = self.only.is_some_and(|only| only != pass.name());
         is_left_out || self.skip.skips(pass.name(), pass.aliases())
@@ -160,7 +160,7 @@ impl<'m> Bases<'m> {
     }
 }
 
-/// A model between two passes, with its analysis and sites. These are computed when a pass first
+/// A model between two passes, with its analysis and sites. Both are computed when a pass first
 /// needs them.
 pub(crate) struct Context<'c, 'm> {
     pub settings: &'c Settings<'c>,
@@ -195,7 +195,7 @@ impl<'c, 'm> Context<'c, 'm> {
         }
     }
 
-    /// The model whose constants the formulas of new tensors read.
+    /// The model to whose constants the formulas of new tensors refer.
     pub(super) fn first(&self) -> &'c Model {
         self.bases.first()
     }
@@ -217,8 +217,7 @@ impl<'c, 'm> Context<'c, 'm> {
 
     /// The analysis of the model.
     ///
-    /// # Errors
-    /// The graph is invalid, or its inputs or outputs differ from those of the first model.
+    /// If the graph is invalid, or its inputs or outputs differ from those of the first model.
     pub(super) fn analysis(&self) -> Result<&Analysis<'c>> {
         if let Some(analysis) = self.analysis.get() {
             return Ok(analysis);
@@ -234,7 +233,7 @@ impl<'c, 'm> Context<'c, 'm> {
         Ok(self.analysis.get_or_init(|| analysis))
     }
 
-    /// Takes the time of the analysis. `None` if there was no analysis, or its time was taken
+    /// Takes the time of the analysis. `None` if there was no analysis, or if its time was taken
     /// before.
     pub(super) fn take_analysis_time(&self) -> Option<Duration> {
         self.analysis_time.take()
@@ -245,7 +244,7 @@ impl<'c, 'm> Context<'c, 'm> {
         self.bases.flat.get().is_some() && !self.bases.is_restored.get()
     }
 
-    /// Takes the sites of the model. They are found again if another pass needs them.
+    /// Takes the sites out of the context. They are found again if another pass needs them.
     ///
     /// # Errors
     /// The errors of [`Context::analysis`].
@@ -254,7 +253,7 @@ impl<'c, 'm> Context<'c, 'm> {
         kept.map_or_else(|| self.find_sites(), Ok)
     }
 
-    /// Keeps the sites for the next pass, which saves it the search.
+    /// Keeps the sites, so that the next pass need not search for them.
     pub(super) fn keep_sites(&self, sites: Vec<Site>) {
         self.sites.replace(Some(sites));
     }
@@ -267,7 +266,8 @@ impl<'c, 'm> Context<'c, 'm> {
         Ok(recognize::find(&View::new(self.analysis()?)))
     }
 
-    /// The nodes that `--skip` names, by their own names, or by the name or kind of their site.
+    /// The nodes that stay because of `--skip`, which names them, or the name or kind of their
+    /// site.
     ///
     /// # Errors
     /// The errors of [`Context::analysis`].
@@ -287,7 +287,7 @@ impl<'c, 'm> Context<'c, 'm> {
         Ok(skipped)
     }
 
-    /// The reason why the meaning of operators is unknown, if it is.
+    /// The refusal of a model with operators of unknown meaning; `None` for other models.
     pub(super) fn unknown_operators(&self) -> Option<&Refusal> {
         self.unknown
             .get_or_init(|| unknown_operators(self.model()))
@@ -295,8 +295,7 @@ impl<'c, 'm> Context<'c, 'm> {
     }
 }
 
-/// The analysis of a result, which must be a valid graph with the inputs and outputs of the
-/// original.
+/// Analyses a result, which must be a valid graph with the inputs and outputs of the original.
 ///
 /// # Errors
 /// [`Error::Defect`], which names the pass that produced the result.
@@ -327,8 +326,8 @@ pub(super) fn invalid(model: &Model, made_by: Option<&'static str>, reason: Stri
     }
 }
 
-/// The reason why the meaning of a model's operators is unknown, if it is. A model that imports no
-/// version has version 1.
+/// The refusal of a model with operators of unknown meaning; `None` for other models. A model that
+/// imports no version of ONNX's operator set has version 1.
 pub(crate) fn unknown_operators(model: &Model) -> Option<Refusal> {
     let reason = match model.own_opset() {
         opset if opset < OLDEST_OPSET => Reason::PastOpset(opset),

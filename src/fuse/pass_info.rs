@@ -13,8 +13,8 @@ use crate::fuse::stage::{PipelineStage, Repeats};
 pub struct StageInfo {
     /// The name.
     pub stage: &'static str,
-    /// The largest number of changes, if the stage begins again after each change. `None` if its
-    /// passes run once.
+    /// The largest number of changes of a stage that begins again after each change. `None` for a
+    /// stage whose passes run once.
     pub bound: Option<usize>,
     /// The pass that must change the model before the stage runs, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -31,9 +31,9 @@ pub struct PassInfo {
     pub name: &'static str,
     /// The transformation, in one line.
     pub description: &'static str,
-    /// Older words for `skip`.
+    /// Other names for `skip`, mostly older ones.
     pub aliases: &'static [&'static str],
-    /// Whether it runs even if it is skipped, or if the run stops before it.
+    /// Whether the pass runs even if it is skipped, or if the run stops before it.
     pub required: bool,
 }
 

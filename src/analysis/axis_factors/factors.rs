@@ -109,7 +109,7 @@ impl AxisFactors {
         }
     }
 
-    /// The axes in unsplit factors; `None` if one occurs twice.
+    /// Replaces split factors in axes by their parts; `None` if a factor then occurs twice.
     pub(crate) fn settled(&self, axes: &Axes) -> Option<Axes> {
         let mut seen = HashSet::new();
         let axes: Axes = axes.iter().map(|axis| self.leaves(axis)).collect();
@@ -119,7 +119,7 @@ impl AxisFactors {
             .then_some(axes)
     }
 
-    /// The axes after a node that only moves elements, where its result has this shape.
+    /// The axes after a node that only moves elements, and whose result has the given shape.
     pub(crate) fn moved(&mut self, node: &NodeProto, axes: &Axes, shape: &Shape) -> Option<Axes> {
         if node.category() != Some(Category::Movement) {
             return None;
@@ -187,7 +187,8 @@ impl AxisFactors {
         queue.is_empty().then_some(reshaped)
     }
 
-    /// Splits a factor if the next extents, with `product` covered already, need only a part of it.
+    /// Splits a factor if only a part of it is needed to complete the extent `dims[0]`, of which
+    /// `product` is already covered.
     fn split(
         &mut self,
         factor: AxisFactor,
@@ -258,8 +259,8 @@ impl AxisFactors {
         self.settled(&axes)
     }
 
-    /// The union of two axes at one place: they are equal, or only one of them varies. Free factors
-    /// are unified with the factors at the same place.
+    /// The union of two axes at one place. They must be equal, unless only one of them varies. Free
+    /// factors are unified with the factors at the same place.
     fn meet(&mut self, one: &[AxisFactor], other: &[AxisFactor]) -> Option<Vec<AxisFactor>> {
         let (one, other) = (self.leaves(one), self.leaves(other));
         if one == other || other.is_empty() {
@@ -303,7 +304,7 @@ fn split_number(number: i64, needed: i64) -> Option<Vec<TDim>> {
     is_part.then(|| vec![TDim::from(needed), TDim::from(number / needed)])
 }
 
-/// Splits a symbolic extent into the first ones of `dims` whose product it is.
+/// Splits a symbolic extent into the first extents of `dims` whose product equals it.
 fn split_symbol(whole: &TDim, dims: &[TDim]) -> Option<Vec<TDim>> {
     let mut covered = TDim::from(1);
     let last = dims.iter().position(|dim| {
@@ -314,7 +315,7 @@ fn split_symbol(whole: &TDim, dims: &[TDim]) -> Option<Vec<TDim>> {
     Some(parts.cloned().collect())
 }
 
-/// The quotient of two extents, if it is an integer: for `6·b` and `2·b` it is 3.
+/// The quotient of two extents if it is an integer: 3 for `6·b` and `2·b`.
 fn quotient(dim: &TDim, product: &TDim) -> Option<i64> {
     if let (Ok(dim), Ok(product)) = (dim.to_i64(), product.to_i64()) {
         return (product > 0 && dim % product == 0).then(|| dim / product);

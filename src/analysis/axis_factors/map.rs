@@ -46,14 +46,14 @@ impl LayoutMap {
         Some(())
     }
 
-    /// The factors of the present axes, read in this order.
+    /// The factors of the present axes, listed in the given order of axes.
     fn read_in(&self, order: &[usize]) -> Vec<AxisFactor> {
         let axes = order.iter().filter_map(|&axis| self.now.get(axis));
         axes.flat_map(|axis| self.factors.leaves(axis)).collect()
     }
 
-    /// Whether the original value lists its elements as the present axes do, if these are read in
-    /// this order, with the picked axis, if there is one, after the first `outer` of them.
+    /// Whether the present axes, read in `order`, list the elements in the order of the original
+    /// value. If an axis was picked, its factors are read after the first `outer` axes.
     pub(crate) fn has_order(&self, order: &[usize], outer: usize) -> bool {
         let (outer, inner) = order.split_at(outer);
         let picked = self.factors.leaves(&self.picked);
@@ -61,8 +61,8 @@ impl LayoutMap {
         order.len() == self.now.len() && self.factors.leaves(&self.start.concat()) == read
     }
 
-    /// Whether the present value lists its elements as the original axes do, if these are read in
-    /// this order.
+    /// Whether the original axes, read in `order`, list the elements in the order of the present
+    /// value.
     pub(crate) fn turns_into(&self, order: &[usize]) -> bool {
         let axes = order.iter().filter_map(|&axis| self.start.get(axis));
         let read: Vec<AxisFactor> = axes.flat_map(|axis| self.factors.leaves(axis)).collect();
@@ -74,8 +74,8 @@ impl LayoutMap {
         self.factors.same(&self.start, &self.now)
     }
 
-    /// Whether the elements have their original order, in any shape, so that one reshape replaces
-    /// the chain.
+    /// Whether the elements are still in their original order, though the shape may differ. Then
+    /// one reshape replaces the chain.
     pub(crate) fn keeps_order(&self) -> bool {
         self.factors.leaves(&self.start.concat()) == self.factors.leaves(&self.now.concat())
     }
@@ -97,9 +97,9 @@ impl LayoutMap {
             .collect()
     }
 
-    /// For an axis that holds consecutive factors of one original axis: that original axis, and the
-    /// products of its factors before and after these. `None` if a product is unknown, or if the
-    /// axis holds factors of several original axes.
+    /// If an axis holds consecutive factors of one original axis, returns that original axis, and
+    /// the products of its other factors before and after them. `None` if a product is unknown, or
+    /// if the axis holds factors of several original axes.
     pub(crate) fn run(&self, place: usize) -> Option<(usize, [usize; 2])> {
         let held = self.factors.leaves(self.now.get(place)?);
         let first = held.first()?;

@@ -7,7 +7,7 @@ use crate::fuse::pass::{Context, Effect, Pass, checked};
 use crate::fuse::plan_log::PlanLog;
 use crate::passes::simplify;
 
-/// Keeps the input, if changes of form have undone each other.
+/// Takes the input as the result, if changes of form have undone each other.
 pub(crate) struct KeepInput;
 
 impl Pass for KeepInput {
@@ -29,7 +29,7 @@ impl Pass for KeepInput {
     }
 }
 
-/// Restores each node to its body.
+/// Moves the nodes of flattened bodies back into their bodies.
 pub(crate) struct RestoreRegions;
 
 impl Pass for RestoreRegions {
@@ -70,8 +70,8 @@ impl Pass for RestoreRegions {
     }
 }
 
-/// Drops shapes with unknown extents from `value_info`, for an engine that plans cold memory by
-/// them.
+/// Drops shapes with unknown extents from `value_info`, because they make an engine plan memory
+/// that is not in the cache.
 pub(crate) struct StripShapes;
 
 impl Pass for StripShapes {

@@ -1,5 +1,5 @@
-//! The pass that folds affines. It recognizes the sites, and plans, materializes and applies their
-//! folds.
+//! The pass that folds affines. It recognizes sites, then plans their folds, materializes the plan
+//! as edits, and applies these.
 
 use std::collections::HashMap;
 
@@ -40,14 +40,15 @@ impl Pass for FoldAffines {
         let sites = context.take_sites()?;
         let mut folding = Folding::new(context, analysis, &sites, log);
         let mut found = Some(sites);
-        // Each site may be refused up to three times, because some obstacles only appear with the
-        // new tensors.
+        // Each site may be refused up to three times, because some obstacles appear only when the
+        // new tensors are computed.
         for _ in 0..=3 * folding.is_scale.len() {
             (context.settings.tell)("plan", 0, 1);
             let sites = found.take().map_or_else(|| context.find_sites(), Ok)?;
             let plan = folding.plan(&sites);
             if !plan.is_empty() {
-                // The sites take as much memory as the next steps. They are found again if needed.
+                // The sites take as much memory as the next steps. They are found again when
+                // needed.
                 drop(sites);
                 match folding.apply(plan, log)? {
                     Some(model) => return Ok(Effect::made(model)),
@@ -67,7 +68,7 @@ impl Pass for FoldAffines {
     }
 }
 
-/// Plans sites again that the limit for growth refused.
+/// Plans those sites again that the limit for growth refused.
 pub(crate) struct ReconsiderGrowth;
 
 impl Pass for ReconsiderGrowth {
@@ -92,17 +93,17 @@ impl Pass for ReconsiderGrowth {
     }
 }
 
-/// The plans of one run. Each refuses more sites than the one before.
+/// The plans of one run. Each plan refuses more sites than the previous one.
 struct Folding<'f> {
     settings: &'f Settings<'f>,
     analysis: &'f Analysis<'f>,
-    /// Marks the sites that are only a scale, rather than a normalizer.
+    /// Marks the sites that are only a scale, not a normalizer.
     is_scale: Vec<bool>,
     seen: Vec<SiteRecord>,
     refused: HashMap<usize, Refusal>,
     /// Sites that fold only if no shared weight is copied for them.
     uncopied: HashMap<usize, Refusal>,
-    /// The scales that may copy weights, once no normalizer needs that. `None` before that.
+    /// The scales that may copy weights. `None` until no normalizer needs the copies.
     scales: Option<Vec<(usize, Refusal)>>,
 }
 
@@ -139,12 +140,12 @@ impl<'f> Folding<'f> {
         )
     }
 
-    /// Lets scales copy weights, once nothing folds without that. `false` if there are no scales,
-    /// or if they may copy already.
+    /// Lets scales copy weights after nothing more folds without copies. `false` if there are no
+    /// such scales, or if they may copy already.
     ///
-    /// Scales may not copy at first, because normalizers may need copies of the same weight.
-    /// Without such normalizers, all readers of a weight may need one scale of it, which needs no
-    /// copy.
+    /// At first, scales may not copy, because normalizers may need copies of the same weight.
+    /// Without such normalizers, all readers of a weight may need it with the same scale, which
+    /// needs no copy.
     fn lets_scales_copy(&mut self) -> bool {
         if self.scales.is_some() {
             return false;
@@ -158,7 +159,7 @@ impl<'f> Folding<'f> {
         has_scales
     }
 
-    /// The model after a plan. `None` if more sites are refused instead.
+    /// Applies a plan, and returns the new model. `None` if more sites are refused instead.
     fn apply(&mut self, mut plan: Plan, log: &mut PlanLog) -> Result<Option<Model>> {
         let mut editor = Editor::new(&self.analysis.graph);
         let applied = draw(&plan, self.analysis).and_then(|edits| {
@@ -180,7 +181,7 @@ impl<'f> Folding<'f> {
         Ok(Some(self.simplified(plan, stored, editor, log)))
     }
 
-    /// Refuses copies for those scales again that [`Folding::lets_scales_copy`] allowed to copy.
+    /// Forbids copies again for the scales to which [`Folding::lets_scales_copy`] allowed them.
     /// `false` if there are none.
     fn keeps_scales(&mut self) -> bool {
         let Some(scales) = self.scales.as_mut().filter(|scales| !scales.is_empty()) else {
@@ -190,8 +191,7 @@ impl<'f> Folding<'f> {
         true
     }
 
-    /// Simplifies the model of an editor in which a plan was applied, and records the plan in the
-    /// log.
+    /// Simplifies the model after a plan was applied in an editor, and records the plan in the log.
     fn simplified(
         &mut self,
         plan: Plan,
@@ -221,9 +221,9 @@ impl<'f> Folding<'f> {
         graph.model().with_graph(simplified)
     }
 
-    /// Refuses the sites whose edits cannot be written. Sites that are not normalizers are refused
-    /// first, because the remaining edits may fit then. Sites with too much growth may still fold
-    /// if nothing is copied.
+    /// Refuses the sites of edits that cannot be applied. Scales are refused first, because the
+    /// remaining edits may fit then. A site whose copies exceed the limit for growth may still fold
+    /// without copies.
     fn refuse(&mut self, failed: &[Failed]) -> Result<()> {
         let before = self.refused.len() + self.uncopied.len();
         for failed in failed {
@@ -245,7 +245,8 @@ impl<'f> Folding<'f> {
         }
     }
 
-    /// The scales of a failed edit that are not refused yet, or all of its sites.
+    /// The scales of a failed edit that are not refused yet. If there are none, all sites of the
+    /// edit.
     fn first_to_refuse(&self, failed: &Failed) -> Vec<usize> {
         let sites = failed.sites.iter().copied();
         let scales: Vec<usize> = sites
@@ -259,8 +260,8 @@ impl<'f> Folding<'f> {
     }
 }
 
-/// The sites that stay whatever the plan is. They were refused before, are skipped, are in a model
-/// with unknown operators, or are neutral only after rounding.
+/// The sites that stay in every plan: they were refused before, are skipped, have a neutral affine
+/// only because of rounding, or the model has unknown operators.
 fn refused_before(
     context: &Context,
     analysis: &Analysis,

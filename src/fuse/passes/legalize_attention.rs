@@ -9,7 +9,7 @@ use crate::onnx::proto::OperatorSetIdProto;
 use crate::passes::legalize::Target;
 use crate::passes::legalize::attention::{DOMAIN, edits};
 
-/// The version of the operator set of onnxruntime's own operators.
+/// The version of the operator set of onnxruntime.
 const VERSION: i64 = 1;
 
 /// Writes attention as MultiHeadAttention, with `--target onnxruntime`.
@@ -26,7 +26,8 @@ impl Pass for LegalizeAttention {
 
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
         let settings = context.settings;
-        // The operator exists for float32 alone, and no function may have its own version of it.
+        // The operator exists only for float32. A function of the model may redefine it in another
+        // version of the operator set.
         let is_wanted = settings.target == Target::Onnxruntime && settings.half.is_none();
         let version = context.model().opset(DOMAIN).unwrap_or(VERSION);
         if !is_wanted || version != VERSION {

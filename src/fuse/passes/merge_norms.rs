@@ -1,4 +1,4 @@
-//! The pass that removes normalizers if others follow them.
+//! The pass that removes normalizers that only other normalizers follow.
 
 use crate::affine::recognize::View;
 use crate::error::Result;

@@ -1,5 +1,5 @@
-//! The passes of the pipeline. Each runs a transformation of [`crate::passes`], [`crate::affine`]
-//! or [`crate::residual`], and records the change in the log.
+//! The passes of the pipeline. Each pass runs a transformation of [`crate::passes`],
+//! [`crate::affine`] or [`crate::residual`], and records the change in the log.
 
 pub(super) mod constant_norms;
 pub(super) mod finish;

@@ -1,4 +1,4 @@
-//! The passes that move work to where values have the fewest places.
+//! The passes that move operators to the point where values have the fewest places.
 
 use crate::affine::materialize::{Edit, Failed};
 use crate::affine::plan::Placed;
@@ -10,7 +10,7 @@ use crate::fuse::plan_log::PlanLog;
 use crate::passes::placement::PlacementMove;
 use crate::passes::{demand, placement};
 
-/// Moves selections before the work that they leave out.
+/// Moves selections of places up, before the operators whose other places are not needed.
 pub(crate) struct DemandPass;
 
 impl Pass for DemandPass {
@@ -45,7 +45,7 @@ impl Pass for DemandPass {
     }
 }
 
-/// Moves linear work to where values have the fewest places.
+/// Moves linear operators to the point where values have the fewest places.
 pub(crate) struct PlacementPass;
 
 impl Pass for PlacementPass {
@@ -85,7 +85,7 @@ impl Pass for PlacementPass {
     }
 }
 
-/// The moves that neither `--skip` nor a failed edit refuses.
+/// The moves that neither `--skip` nor an earlier failure refuses.
 fn open_moves(context: &Context, analysis: &Analysis, log: &PlanLog) -> Vec<PlacementMove> {
     placement::moves(analysis, context.settings.target, &|placed| {
         is_skipped(context, placed) || is_refused(log, placed)

@@ -7,7 +7,7 @@ use crate::ir::Graph;
 use crate::ir::regions::Flat;
 use crate::passes::inline::lower;
 
-/// Writes opaque normalizers in operators of ONNX.
+/// Replaces opaque normalizers by standard operators.
 pub(crate) struct Inline;
 
 impl Pass for Inline {
@@ -34,7 +34,7 @@ impl Pass for Inline {
             skip.is_match(name) || skip.is_match(operator)
         });
         if !matches!(lowered, Ok(None)) {
-            // The input is checked first, so that errors name its own nodes.
+            // The input is checked first, so that errors name nodes of the input.
             Graph::new(bases.model)?;
         }
         let Some(lowered) = lowered? else {

@@ -16,7 +16,7 @@ use crate::passes::movement::{
     merge_slices, split_before_transpose,
 };
 
-/// The alias of the forms of products and RMS normalizations.
+/// The alias of passes that change the form of products and RMS normalizations.
 const BIASED: &[&str] = &[legalize::KIND];
 
 /// A pass that applies the edits of one function.
@@ -35,7 +35,7 @@ pub(crate) struct RewritePass {
 }
 
 impl RewritePass {
-    /// A rewrite after which movements next to replaced nodes are simplified.
+    /// A pass that also simplifies the movements next to replaced nodes.
     pub(crate) const fn new(
         name: &'static str,
         description: &'static str,
@@ -86,7 +86,7 @@ impl Pass for RewritePass {
     }
 }
 
-/// Writes layers as MatMul and Add.
+/// Writes a Gemm between two Reshapes as MatMul and Add.
 pub(crate) static UNFLATTEN_ROWS: RewritePass = RewritePass {
     aliases: BIASED,
     neighbours: Neighbours::Stay,
@@ -98,7 +98,7 @@ pub(crate) static UNFLATTEN_ROWS: RewritePass = RewritePass {
     )
 };
 
-/// Writes equal operators in one form.
+/// Writes equivalent operators in one form.
 pub(crate) static CANONICALIZE: RewritePass = RewritePass {
     neighbours: Neighbours::Stay,
     ..RewritePass::new(
@@ -108,7 +108,7 @@ pub(crate) static CANONICALIZE: RewritePass = RewritePass {
     )
 };
 
-/// Moves arithmetic on the parts of a Concat after the Concat.
+/// Moves equal arithmetic on the parts of a Concat after the Concat, so that it runs once.
 pub(crate) static ARITHMETIC_BEFORE_CONCAT: RewritePass = RewritePass {
     leaves_skipped_nodes: true,
     neighbours: Neighbours::Stay,
@@ -133,7 +133,7 @@ pub(crate) static LEGALIZE_GELU: RewritePass = RewritePass::new(
     |analysis, _| gelu::edits(analysis),
 );
 
-/// Removes selections of all places.
+/// Removes a GatherND of all places in order.
 pub(crate) static GATHER_ND_TO_RESHAPE: RewritePass = RewritePass {
     aliases: DUPLICATE,
     ..RewritePass::new(
@@ -191,7 +191,7 @@ pub(crate) static LEGALIZE_RMS_NORM: RewritePass = RewritePass {
     )
 };
 
-/// Writes the forms of the target engine.
+/// Writes operators in the forms that the target engine fuses.
 pub(crate) static LEGALIZE_ENGINE: RewritePass = RewritePass {
     aliases: BIASED,
     note: |log, count| log.plan.tidy.biased += count,
@@ -202,8 +202,8 @@ pub(crate) static LEGALIZE_ENGINE: RewritePass = RewritePass {
     )
 };
 
-/// Writes products with biases in the form of the target. This pass comes last, because other
-/// passes do not recognize the layers afterwards.
+/// Writes products with biases in the form of the target. This pass comes last, because the other
+/// passes do not recognize its result.
 pub(crate) struct LegalizeProducts;
 
 impl Pass for LegalizeProducts {

@@ -12,7 +12,7 @@ use crate::passes::simplify::{self, ConstantOrigins, ConstantResults, Simplified
 /// The alias of passes that remove redundant operators.
 pub(super) const DUPLICATE: &[&str] = &["duplicate"];
 
-/// Older names of passes that were one pass.
+/// Older names of the passes. Each was the name of a pass that was split.
 const CONSTANT_OF_CLEAN_UP: &[&str] = &["constant", "clean-up"];
 const DUPLICATE_OF_CLEAN_UP: &[&str] = &["duplicate", "clean-up"];
 
@@ -52,7 +52,7 @@ impl Pass for SimplifyPass {
     }
 }
 
-/// Lets all nodes that read equal weights read one of them.
+/// Merges equal weights.
 pub(crate) static DEDUPLICATE_INITIALIZERS: SimplifyPass = SimplifyPass {
     name: "deduplicate-initializers",
     description: "lets all nodes that read one weight read it under one name",
@@ -61,7 +61,7 @@ pub(crate) static DEDUPLICATE_INITIALIZERS: SimplifyPass = SimplifyPass {
     simplify: |context, _| simplify::share_weights(context.model()),
 };
 
-/// Removes Identities, Casts to the type that a value has already, and redundant activations.
+/// Removes Identities, Casts of a value to its own type, and redundant activations.
 pub(crate) static IDENTITY_ELIMINATION: SimplifyPass = identity_elimination(|context, _| {
     let skipped = context.skipped_nodes()?;
     Ok(simplify::remove_identities(
@@ -93,7 +93,7 @@ const fn identity_elimination(
     }
 }
 
-/// Replaces Ifs with a constant condition by a branch.
+/// Replaces an If with a constant condition by the branch that it takes.
 pub(crate) static BRANCH_FOLDING: SimplifyPass = SimplifyPass {
     name: "branch-folding",
     description: "replaces an If with a constant condition by the branch that it takes",
@@ -102,7 +102,7 @@ pub(crate) static BRANCH_FOLDING: SimplifyPass = SimplifyPass {
     simplify: |context, _| Ok(simplify::fold_branches(context.analysis()?)),
 };
 
-/// Removes operators that return their input.
+/// Removes operators whose result equals their input.
 pub(crate) static NEUTRAL_OPERATORS: SimplifyPass = SimplifyPass {
     name: "neutral-operators",
     description: "removes movements that move nothing, and arithmetic with a neutral constant",
@@ -111,10 +111,11 @@ pub(crate) static NEUTRAL_OPERATORS: SimplifyPass = SimplifyPass {
     simplify: |context, _| without_neutral(context),
 };
 
-/// Computes each value only once.
+/// Merges equal operators on equal values, so that each value is computed once.
 pub(crate) static CSE: SimplifyPass = cse(true);
 
-/// Like [`CSE`], behind the other passes that simplify.
+/// Like [`CSE`], but runs after the other passes that simplify, and its stage does not continue
+/// after a change.
 pub(crate) static CSE_AGAIN: SimplifyPass = cse(false);
 
 const fn cse(continues_stage: bool) -> SimplifyPass {
@@ -136,7 +137,7 @@ pub(crate) static CONSTANT_FOLDING: SimplifyPass = SimplifyPass {
     simplify: with_constants,
 };
 
-/// The graph without operators that return their input.
+/// Removes operators whose result equals their input.
 fn without_neutral(context: &Context) -> Result<Option<Simplified>> {
     let sites = context.take_sites()?;
     let identifying = identifying_nodes(&sites);
@@ -151,7 +152,7 @@ fn without_neutral(context: &Context) -> Result<Option<Simplified>> {
     ))
 }
 
-/// The graph with equal operators merged.
+/// Merges equal operators on equal values.
 fn merged(context: &Context, log: &PlanLog) -> Result<Option<Simplified>> {
     let identifying = kept_identifying_nodes(context)?;
     let origins = ConstantOrigins::new(log.recipes(), context.first());
@@ -159,7 +160,7 @@ fn merged(context: &Context, log: &PlanLog) -> Result<Option<Simplified>> {
     Ok(simplify::merge_equal(analysis, &identifying, &origins))
 }
 
-/// The graph with the results of operators on constants stored.
+/// Stores the results of operators on constants.
 fn with_constants(context: &Context, log: &mut PlanLog) -> Result<Option<Simplified>> {
     let identifying = kept_identifying_nodes(context)?;
     let origins = ConstantOrigins::new(log.recipes(), context.first());
@@ -170,7 +171,8 @@ fn with_constants(context: &Context, log: &mut PlanLog) -> Result<Option<Simplif
     Ok(simplified)
 }
 
-/// The nodes of sites whose kind is identified by constants. The sites are kept for the next pass.
+/// The nodes of sites whose kind is identified by constants. The context keeps the sites for the
+/// next pass.
 fn kept_identifying_nodes(context: &Context) -> Result<Vec<NodeId>> {
     let sites = context.take_sites()?;
     let identifying = identifying_nodes(&sites);
