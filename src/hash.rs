@@ -1,4 +1,4 @@
-//! Hash maps and sets by name, which are queried many times for each node of large graphs.
+//! Fast hash maps and sets for names, which passes query many times for each node of large graphs.
 
 /// A map with a hash function that is fast on names. Its seed differs in each process.
 pub(crate) type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;

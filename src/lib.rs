@@ -1,9 +1,9 @@
 //! unfold removes the normalizers of transformers from ONNX models if this can be done exactly.
 //!
 //! At inference, many normalizers are a constant scale and a constant shift for each channel. If
-//! the operators around them are linear, both can be multiplied into their weights, and the
-//! operators of the normalizer disappear. A normalizer that cannot be folded stays, with a
-//! [reason](refusal::Reason).
+//! the operators around a normalizer are linear, the scale and the shift can be folded into their
+//! weights, and the operators of the normalizer disappear. A normalizer that cannot be folded
+//! stays, with a [reason](refusal::Reason).
 //!
 //! ```
 //! use unfold::onnx::Model;
@@ -57,9 +57,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`run::Engine::graph`] is tract's own model, for callers that continue with it in tract.
+//! [`run::Engine::graph`] is tract's own model, for callers that work on in tract.
 
-// Some functions have callers only in the command, and no caller if its features are off.
+// Some functions are called only by the command. Without its features they have no callers.
 #![cfg_attr(not(feature = "cli"), allow(dead_code))]
 #![warn(unreachable_pub)]
 
@@ -116,7 +116,7 @@ pub mod verify;
 #[cfg(feature = "zoo")]
 pub mod zoo;
 
-/// The command line calls the library by the same name as other programs.
+/// The command line refers to the library by the name that other programs use.
 #[cfg(feature = "cli")]
 extern crate self as unfold;
 
@@ -139,7 +139,7 @@ pub use passes::legalize::Target;
 pub use passes::slice::{MemoryGoal, Slicing};
 pub use shape::{InferredValue, infer_shapes};
 
-/// The plan of a run, as data: the sites and what becomes of them, and every other change of the model.
+/// The plan of a run, as data: the sites and their outcomes, and every other change of the model.
 pub mod plan {
     pub use crate::affine::plan::{
         Basis, Centring, ClampedMask, Constancy, ConstantNorm, CutRegion, Direction, Follower,

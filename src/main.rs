@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// Graphs consist of millions of small strings and lists, on which most systems' allocators spend
-/// half the time.
+/// A graph consists of millions of small strings and lists. With the allocators of most systems,
+/// half of the time is spent on allocation.
 #[cfg(not(feature = "python"))]
 #[global_allocator]
 static ALLOCATOR: unfold::bench::CountingAllocator<mimalloc::MiMalloc> =

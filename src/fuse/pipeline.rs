@@ -1,7 +1,7 @@
 //! The pipeline: the passes in their order.
 //!
-//! A stage runs its passes once, or begins again with the first pass after a change until none
-//! finds anything to do.
+//! A stage runs its passes once, or begins again with its first pass after each change, until no
+//! pass finds anything to do.
 
 use crate::fuse::pass::Pass;
 use crate::fuse::passes::constant_norms::ConstantNorms;
@@ -26,10 +26,10 @@ use crate::fuse::passes::to_half::ToHalf;
 use crate::fuse::passes::upgrade_opset::UpgradeOpset;
 use crate::fuse::stage::PipelineStage;
 
-/// The largest number of repetitions of the stage that folds.
+/// The largest number of times that the stage `fold` begins again.
 const MAX_FOLD_REPETITIONS: usize = 16;
 
-/// The largest number of repetitions of a stage that only rewrites forms.
+/// The largest number of times that a stage begins again if it only rewrites forms.
 const MAX_FORM_REPETITIONS: usize = 64;
 
 /// The stages, in order.
@@ -43,7 +43,7 @@ pub(crate) static PIPELINE: &[PipelineStage] = &[
             &IDENTITY_ELIMINATION,
         ]],
     ),
-    // Alone, so that a proof can begin with its result.
+    // `ConstantNorms` has its own stage, so that a proof can begin with its result.
     PipelineStage::once("constant", &[&[&ConstantNorms]]),
     PipelineStage::fixpoint(
         "fold",
@@ -58,18 +58,19 @@ pub(crate) static PIPELINE: &[PipelineStage] = &[
         ],
     ),
     PipelineStage::fixpoint("forms", MAX_FORM_REPETITIONS, &[FORMS, ENGINE_FORMS]),
-    // Another run of `fold` would fold the power of two away.
+    // This stage comes after `fold`, which would fold the power of two away.
     PipelineStage::once("streams", &[&[&ScaleStreams]]),
-    // Other passes do not recognize a product and its bias as a layer once it works on rows.
+    // Other passes do not recognize the result of `LegalizeProducts` as a layer.
     PipelineStage::once("legalize", &[&[&LegalizeProducts]]),
     PipelineStage::fixpoint("layout", MAX_FORM_REPETITIONS, &[FORMS, SIMPLIFYING])
         .after("legalize-products"),
     PipelineStage::once("finish", &[&[&KeepInput, &RestoreRegions, &StripShapes]]),
-    // Last, so that no other pass sees two types, and each weight is rounded once.
+    // This stage is the last one, so that no other pass sees two types, and each weight is rounded
+    // only once.
     PipelineStage::once("half", &[&[&ToHalf]]),
 ];
 
-/// Folds affines, after operators are written in few forms.
+/// Folds affines, after equivalent operators are written in one form.
 const FOLDING: &[&dyn Pass] = &[
     &UpgradeOpset,
     &UNFLATTEN_ROWS,
@@ -80,20 +81,21 @@ const FOLDING: &[&dyn Pass] = &[
     &MergeNorms,
 ];
 
-/// Simplifies what folds leave.
+/// Simplifies the graph after folds.
 const SIMPLIFYING: &[&dyn Pass] = &[
     &BRANCH_FOLDING,
     &NEUTRAL_OPERATORS,
-    // Before constants are computed, because rounding may make different constants equal.
+    // `CSE` runs before constants are computed, because their rounding may make different constants
+    // equal.
     &CSE,
     &CONSTANT_FOLDING,
     &CSE_AGAIN,
 ];
 
-/// Moves work to fewer places.
+/// Moves operators to the point where values have fewer places.
 const PLACING: &[&dyn Pass] = &[&DemandPass, &PlacementPass];
 
-/// Writes operators in the forms that engines search for or run faster.
+/// Writes operators in forms that engines fuse or run faster.
 const FORMS: &[&dyn Pass] = &[
     &SPLIT_BEFORE_TRANSPOSE,
     &LEGALIZE_GELU,

@@ -16,40 +16,42 @@ use crate::passes::simplify::{NamedFloats, Simplified};
 use crate::recipe::{Read, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
 
-/// Numbers that differ by at most this much are equal except for rounding.
+/// Numbers that differ by at most this much are equal up to rounding.
 const EXACT: f64 = 1e-12;
 
 /// The sites of all passes so far.
 #[derive(Default)]
 pub(crate) struct PlanLog {
-    /// The plan of the first pass, with the outcomes of its sites in later passes, and the sites
-    /// that later passes added.
+    /// The plan of the first pass. Its sites have the outcomes of later passes, which may also add
+    /// sites.
     pub plan: Plan,
     /// The names of its sites, with the last number that was appended to each.
     names: HashMap<String, usize>,
     tensors: Vec<Stored>,
-    /// The tensors of the current pass, as formulas over the model before it. They are collected
-    /// only for an observer.
+    /// The tensors of the current pass, as formulas over the model before the pass. They are
+    /// collected only for an observer.
     latest: Option<Vec<Stored>>,
     passes: usize,
-    /// The site that outputs each value, by the names in the next pass.
+    /// The index of the site that outputs each value. The names of values are those that the next
+    /// pass sees.
     makers: HashMap<String, usize>,
     refused: HashMap<usize, Refusal>,
-    /// Whether constants were computed since sites were refused for the growth by copies.
+    /// Whether constants were computed since sites were refused because copies exceeded the limit
+    /// for growth.
     has_other_weights: bool,
-    /// Whether layers were moved from rows to all axes. They may be moved back.
+    /// Whether layers were rewritten from rows to all axes. A later pass may undo this.
     pub is_lifted: bool,
-    /// The work that is not moved, as of the last search for moves.
+    /// The moves that the last search refused.
     pub unplaced: Vec<Placed>,
-    /// Whether the number of operators fell when some were written in another form.
+    /// Whether a change of form reduced the number of operators.
     has_fewer: bool,
 }
 
-/// A site as one pass sees it.
+/// A site that a pass found.
 pub(crate) struct SiteRecord {
     /// The index of the site in the merged plan, unless it is new.
     known: Option<usize>,
-    /// Other sites whose values this site outputs.
+    /// The indices of other known sites that this site absorbed: it outputs their values.
     takes: Vec<usize>,
     /// The names of the values that it outputs.
     values: Vec<String>,
@@ -63,17 +65,18 @@ impl SiteRecord {
 }
 
 impl PlanLog {
-    /// Begins to collect the tensors of the next pass for [`PlanLog::latest`].
+    /// Starts collecting the tensors of the next pass for [`PlanLog::latest`].
     pub(crate) fn begin_pass(&mut self) {
         self.latest = Some(vec![]);
     }
 
-    /// The tensors of the last pass, as formulas over the model before it, if they are collected.
+    /// The tensors of the last pass, as formulas over the model before the pass, if they are
+    /// collected.
     pub(crate) fn latest(&self) -> &[Stored] {
         self.latest.as_deref().unwrap_or_default()
     }
 
-    /// Adds tensors that are computed from those of the model before sites are known.
+    /// Adds tensors that inlining computed from those of the model.
     pub(crate) fn begin(&mut self, formulas: &[NewConstant]) {
         let stored: Vec<Stored> = formulas.iter().filter_map(Stored::from_constant).collect();
         if let Some(latest) = &mut self.latest {
@@ -82,7 +85,7 @@ impl PlanLog {
         self.tensors.extend(stored);
     }
 
-    /// Finds which of the sites are known from earlier repetitions.
+    /// Looks up which of the sites are known from earlier repetitions.
     pub(crate) fn recognize(&self, graph: &Graph, sites: &[Site]) -> Vec<SiteRecord> {
         let sites = sites.iter();
         sites.map(|site| self.record(graph, site)).collect()
@@ -105,8 +108,8 @@ impl PlanLog {
         }
     }
 
-    /// Whether a site may be the one at an index. Merged branches absorb other sites, so they only
-    /// match a site of their own kind.
+    /// Whether a site may be the known site at an index. Merged branches absorb other sites, so
+    /// they only match a site of their own kind.
     fn may_be(&self, site: &Site, place: usize) -> bool {
         site.kind.family != Family::Linear || self.plan.sites[place].kind == site.kind
     }
@@ -117,13 +120,13 @@ impl PlanLog {
     }
 
     /// The refusal of a site whose constants are 1 and 0 only because they were rounded when they
-    /// were stored. As formulas over constants of the first model, they only come near 1 and 0.
+    /// were stored. The exact values of their formulas are only close to 1 and 0.
     pub(crate) fn rounded(&self, graph: &Graph, site: &Site, read: Read) -> Option<Refusal> {
         let parts = [&site.pre, &site.post]
             .into_iter()
             .flatten()
             .filter(|part| part.affine.is_identity());
-        // If several nodes compute the identity, none of their constants need be 1 or 0.
+        // If several nodes compute the identity, their single constants may differ from 1 and 0.
         let nodes = parts
             .filter(|part| part.nodes.len() == 1)
             .flat_map(|part| &part.nodes);
@@ -134,22 +137,22 @@ impl PlanLog {
             .map(|near| Refusal::new(Reason::Rounded, near))
     }
 
-    /// Whether the numbers of a stored tensor are integers only after rounding. `None` for other
-    /// constants.
+    /// Whether the elements of a stored tensor are integers only because they were rounded. `None`
+    /// for other constants.
     fn only_comes_near(&self, name: &str, read: Read) -> Option<bool> {
         let tensor = self.tensors.iter().find(|tensor| tensor.name == name)?;
         let Stored {
             recipe, data_type, ..
         } = tensor;
-        // Recipes are computed in float64, which has no more bits than this type.
+        // Recipes are computed in float64, so rounding to this type cannot be detected.
         let is_as_wide = *data_type == DataType::Double && recipe.constants().len() > 1;
         let numbers = evaluate(recipe, read).ok()?;
         let mut distances = numbers.iter().map(|number| (number - number.round()).abs());
         Some(is_as_wide || distances.any(|distance| distance > EXACT))
     }
 
-    /// Records the plan of a pass for the sites that it saw, the sites that it refused, and the new
-    /// names of values.
+    /// Records the plan of a pass: the outcomes of its sites, its refusals and its new tensors.
+    /// `now` gives the new names of values.
     pub(crate) fn note(
         &mut self,
         mut plan: Plan,
@@ -166,8 +169,8 @@ impl PlanLog {
         let sites = std::mem::take(&mut plan.sites);
         self.add_plan(plan);
         let unseen = std::mem::take(&mut self.makers);
-        // The first repetition reserves room, because a list of hundreds of thousands should not
-        // grow one by one.
+        // A list of hundreds of thousands of sites should not grow one by one, so the first
+        // repetition reserves space.
         self.plan
             .sites
             .reserve(if self.passes == 0 { sites.len() } else { 0 });
@@ -203,7 +206,8 @@ impl PlanLog {
         self.keep(stored, &places);
     }
 
-    /// Remembers the values of sites that stayed before and were not recognized this time: a later pass may find them again.
+    /// Remembers the values of sites that did not fold and that this pass did not recognize. A
+    /// later pass may find them again.
     fn remember(
         &mut self,
         unseen: HashMap<String, usize>,
@@ -217,7 +221,7 @@ impl PlanLog {
         }
     }
 
-    /// Begins with the first plan of sites, and adds the growth of later ones.
+    /// Takes over the first plan of sites, and adds the growth of later plans.
     fn add_plan(&mut self, plan: Plan) {
         match self.passes {
             0 => {
@@ -228,8 +232,8 @@ impl PlanLog {
                     ..
                 } = std::mem::replace(&mut self.plan, plan);
                 self.plan.constant = constant;
-                // A change of form counts only together with other changes, or if it saves
-                // operators.
+                // A change of form counts as a change only together with other changes, or if it
+                // saves operators.
                 self.plan.is_tidied |= tidy.constants + tidy.duplicates > 0 || self.has_fewer;
                 self.plan.growth += growth;
                 self.plan.tidy = tidy;
@@ -238,7 +242,7 @@ impl PlanLog {
         }
     }
 
-    /// Records the streams that changed their basis, their new tensors, and the streams that stay.
+    /// Records streams with a new basis, their new tensors, and the streams that stay.
     pub(crate) fn rebased(&mut self, streams: Vec<StreamPlan>, stored: Vec<Stored>) {
         let is_first = self.plan.streams.is_empty();
         for stream in streams {
@@ -273,8 +277,8 @@ impl PlanLog {
         self.keep(stored, &HashMap::default());
     }
 
-    /// Drops refusals for growth, because a part of a shared weight may be a weight of its own now.
-    /// `false` if there were none.
+    /// Drops refusals for growth, because a part of a shared weight may have become a separate
+    /// weight. Returns `false` if there were no such refusals.
     pub(crate) fn reconsider(&mut self) -> bool {
         let before = self.refused.len();
         if std::mem::take(&mut self.has_other_weights) {
@@ -284,7 +288,7 @@ impl PlanLog {
         self.refused.len() < before
     }
 
-    /// Records the tensors of operators that were written in another form, and whether operators
+    /// Records the tensors of operators that were rewritten in another form, and whether operators
     /// were saved.
     pub(crate) fn rewritten(&mut self, stored: Vec<Stored>, grown: u64, has_fewer: bool) {
         self.plan.is_tidied = true;
@@ -293,13 +297,13 @@ impl PlanLog {
         self.keep(stored, &HashMap::default());
     }
 
-    /// Whether all changes may have been undone: layers were moved from rows to all axes, and no
-    /// site or stream has changed.
+    /// Whether later changes may have undone all earlier ones. This requires that layers were
+    /// rewritten from rows to all axes, and that no site or stream has changed.
     pub(crate) fn may_be_unchanged(&self) -> bool {
         self.is_lifted && self.plan.is_tidied_alone()
     }
 
-    /// Records that the result is the model itself.
+    /// Records that the result is the input itself.
     pub(crate) fn is_unchanged(&mut self) {
         self.plan.is_tidied = false;
         self.plan.growth = 0;
@@ -314,7 +318,8 @@ impl PlanLog {
             .collect()
     }
 
-    /// Adds the tensors that a pass stored, as formulas over the tensors of the first model.
+    /// Adds the tensors that a pass stored, after substituting earlier tensors in their formulas.
+    /// The formulas then refer to the first model.
     fn keep(&mut self, stored: Vec<Stored>, places: &HashMap<usize, usize>) {
         if let Some(latest) = &mut self.latest {
             let own = Earlier::new(latest);
@@ -344,7 +349,7 @@ impl PlanLog {
             .retain(|tensor| there.contains(tensor.name.as_str()));
     }
 
-    /// The plan of all passes, with the reason why the run stopped, and the statistics of each
+    /// Completes the plan with the reason why the run stopped, and with the statistics of each
     /// pass.
     pub(crate) fn finish(mut self, stopped: StopReason, passes: Vec<PassStats>) -> Plan {
         self.plan.placed.append(&mut self.unplaced);
@@ -356,7 +361,7 @@ impl PlanLog {
         }
     }
 
-    /// The name, or the name with the first free number above those already appended to it.
+    /// Returns the name, or the name with the first free number after those already appended to it.
     fn name_of(&mut self, name: String) -> String {
         let Some(mut count) = self.names.get(&name).copied() else {
             return name;
@@ -391,8 +396,8 @@ impl PlanLog {
     }
 }
 
-/// The entry of a constant that was computed and stored under a name of its own. Its formula is the
-/// value that it replaces.
+/// The entry of a constant that was computed and stored under a new name. Its formula is the value
+/// that it replaces.
 fn computed_constant(computed: &NamedFloats) -> Stored {
     Stored {
         name: computed.name.clone(),
@@ -416,7 +421,7 @@ impl<'t> Earlier<'t> {
         )
     }
 
-    /// The tensor with the names of earlier tensors in its formula replaced by their formulas.
+    /// Returns the tensor with the formulas of earlier tensors in place of their names.
     fn resolve(&self, tensor: &Stored) -> Stored {
         Stored {
             recipe: tensor.recipe.substituted(&|name| self.rounded(name)),
@@ -450,14 +455,14 @@ fn replace(tensors: &mut Vec<Stored>, stored: Vec<Stored>) {
     tensors.extend(stored);
 }
 
-/// Updates the outcome of an affine if a later repetition folded the remaining part of it, or
-/// refused it for another reason.
+/// Updates the outcome of an affine if a later repetition folded another part of it, or refused it
+/// for another reason.
 fn goes_on(before: &mut Option<Outcome>, mut now: Option<Outcome>) {
     if let (Some(Outcome::Kept { forward, backward }), Some(Outcome::Kept { .. })) =
         (&*before, &now)
     {
         let was_changed = |refusal: &Refusal| refusal.reason == Reason::Changed;
-        // The new outcome also replaces the old one if the remaining part is neutral only after
+        // The new outcome also replaces the old one if the affine is neutral only because of
         // rounding.
         let is_rounded = matches!(&now, Some(Outcome::Kept { forward, .. }) if forward.reason == Reason::Rounded);
         if is_rounded || was_changed(forward) || backward.as_ref().is_some_and(was_changed) {
@@ -486,8 +491,9 @@ fn goes_on(before: &mut Option<Outcome>, mut now: Option<Outcome>) {
     *before = now;
 }
 
-/// A float64 constant of several nodes that compute the identity together. Their product is 1, or
-/// their sum 0, only to the precision of float64, and so need not be exact.
+/// Finds a float64 constant among several nodes that compute the identity together. The product of
+/// their scales is 1, or the sum of their shifts 0, only within the precision of float64, so they
+/// may not be the exact identity.
 fn unsure<'g>(graph: &Graph<'g>, site: &Site) -> Option<&'g str> {
     let parts = [&site.pre, &site.post]
         .into_iter()

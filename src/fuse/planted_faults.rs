@@ -55,7 +55,7 @@ struct Fault {
     plant: fn(&mut NodeProto),
 }
 
-/// The faults. Each keeps all shapes and types, so that only the values differ.
+/// The faults. Each fault keeps all shapes and types, and changes only values.
 static FAULTS: [Fault; 20] = [
     fault("Sub", |node| node.input.reverse()),
     fault("Sub", |node| node.op_type = Some("Add".into())),
@@ -115,7 +115,7 @@ impl Pass for Fault {
     }
 }
 
-/// The proofs of a fault between two sound passes.
+/// Proves each pass of a pipeline that runs the fault between two sound passes.
 fn proofs(fault: &'static Fault) -> Vec<PassProof> {
     let passes: [&'static dyn Pass; 3] = [&IDENTITY_ELIMINATION_AGAIN, fault, &CSE_AGAIN];
     let groups: &'static [&'static [&'static dyn Pass]] =

@@ -17,7 +17,7 @@ impl Fused {
     /// Recomputes the tensors of [`Plan::tensors`](crate::plan::Plan::tensors), in their order. Each formula is
     /// evaluated in float64 over the constants of the original model, and rounded once.
     ///
-    /// The elements equal those in the folded model, which is not read.
+    /// The elements equal those of the folded model, although it is not read.
     ///
     /// ```
     /// use unfold::onnx::{Model, tensor};
@@ -31,10 +31,11 @@ impl Fused {
     /// # Ok::<(), unfold::error::Error>(())
     /// ```
     ///
-    /// # Errors
-    /// If the graph of the model is invalid, or lacks a constant that a formula reads, because it is a different model.
+    /// If the graph of the model is invalid, or lacks a constant of a formula because it is a
+    /// different model.
     pub fn recompute(&self, original: &Model) -> Result<Vec<TensorProto>> {
-        // Inlining adds constants, and removes those that only the inlined nodes read.
+        // Both models are needed: inlining adds constants, and removes those that only the inlined
+        // nodes read.
         let models = [original, self.lowered.as_ref().unwrap_or(original)];
         // A formula names constants of bodies by the path to the body.
         let flat = models.map(Flat::new);

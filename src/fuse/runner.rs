@@ -1,4 +1,4 @@
-//! Runs a pipeline on a model. Each pass runs on the model that the last change produced.
+//! Runs a pipeline on a model. Each pass gets the model after the last change.
 
 use std::cell::{Cell, OnceCell};
 use std::collections::HashSet;
@@ -25,11 +25,10 @@ pub(crate) struct PipelineRun<'r> {
 }
 
 impl PipelineRun<'_> {
-    /// Returns the result, if anything besides inlining changes the model, and the plan. The first
-    /// pass fills `inlined`, unless it is filled already.
+    /// Runs the pipeline. Returns the result, if anything besides inlining changed the model, and
+    /// the plan. The first pass fills `inlined`, unless it is already filled.
     ///
-    /// # Errors
-    /// The graph is invalid, or a pass has a defect.
+    /// If the graph is invalid, or a pass has a defect.
     pub(super) fn run(
         &self,
         model: &Model,
@@ -69,7 +68,8 @@ impl PipelineRun<'_> {
             drop(context);
             match effect {
                 Effect::Model(made) => {
-                    // A later pass may give the name of a removed tensor to another constant.
+                    // Tensors that were removed are dropped now, because a later pass may give
+                    // their names to other constants.
                     if !bases.is_restored.get() {
                         progress.log.keep_tensors_of(&made);
                     }
@@ -91,7 +91,7 @@ impl PipelineRun<'_> {
     }
 }
 
-/// Whether results that no pass analyses any more are checked.
+/// Whether a result is checked even if no pass analyses it.
 const CHECKS_RESULTS: bool = cfg!(any(test, debug_assertions));
 
 /// The progress of a run.
@@ -99,7 +99,7 @@ struct Progress<'p> {
     pipeline: &'p PipelineRun<'p>,
     /// The index of the stage, and the index of the next pass in it.
     place: (usize, usize),
-    /// How often the stage has begun again.
+    /// The number of times that the stage has begun again.
     repetitions: usize,
     /// Whether the model has changed since the stage began.
     has_changed: bool,
@@ -200,7 +200,7 @@ impl<'p> Progress<'p> {
         Ok(effect)
     }
 
-    /// Records an effect.
+    /// Records the effect of a pass.
     fn note_change(&mut self, pass: &'static dyn Pass, context: &Context, effect: &Effect) {
         self.idle.clear();
         self.has_changed = true;
@@ -212,7 +212,8 @@ impl<'p> Progress<'p> {
         }
     }
 
-    /// Begins a stage with a fixpoint again after a change, unless the next pass runs first.
+    /// Begins a stage with a fixpoint again after a change, unless the pass lets the next one run
+    /// first.
     fn begin_again(&mut self, stage: &PipelineStage, pass: &'static dyn Pass) {
         let Repeats::Fixpoint { bound } = stage.repeats else {
             return;
@@ -232,7 +233,7 @@ impl<'p> Progress<'p> {
         }
     }
 
-    /// Lets only required passes run from now on, if the run was requested to stop after this pass.
+    /// Lets only required passes run from here, if the run should stop after this pass.
     fn stop_if_asked(&mut self, pass: &'static dyn Pass) {
         let is_last = match self.pipeline.stop_after {
             Some(StopAfter::Pass(name)) => pass.name() == name,
@@ -264,7 +265,7 @@ mod tests {
         Model::from_text(text).unwrap()
     }
 
-    /// Writes an Add as another operator with its operands swapped.
+    /// Replaces an Add by another operator with swapped operands.
     fn swapped<'m>(graph: &'m Graph, node: NodeId, operator: &str) -> Option<Maker<'m>> {
         let [left, right] = [graph.input(node, 0)?, graph.input(node, 1)?];
         let mut maker = Maker::new(graph, node);
@@ -273,18 +274,18 @@ mod tests {
         Some(maker)
     }
 
-    /// Writes `a + b` as `b + a`, which the next run writes back.
+    /// Rewrites `a + b` as `b + a`. The next run swaps the operands back.
     fn swaps(analysis: &Analysis, _: Target) -> Vec<Edit> {
         written_anew(analysis, |node, _| swapped(&analysis.graph, node, "Add"))
     }
 
-    /// Writes `a + b` as `b - a`, which is another function.
+    /// Rewrites `a + b` as `b - a`, which is a different function.
     #[cfg(feature = "prove")]
     fn subtracts(analysis: &Analysis, _: Target) -> Vec<Edit> {
         written_anew(analysis, |node, _| swapped(&analysis.graph, node, "Sub"))
     }
 
-    /// The edits of a pass that finds nothing to do.
+    /// Returns no edits.
     fn nothing(_: &Analysis, _: Target) -> Vec<Edit> {
         vec![]
     }
@@ -294,7 +295,7 @@ mod tests {
     static FAULT: RewritePass = RewritePass::new("fault", "makes an Add a Sub", subtracts);
     static REST: RewritePass = RewritePass::new("rest", "finds nothing", nothing);
 
-    /// Like `swap`, but the next pass runs before the stage begins again.
+    /// Like `swap`, but the stage continues with the next pass before it begins again.
     struct SwapAndContinue;
 
     impl Pass for SwapAndContinue {
@@ -335,7 +336,7 @@ mod tests {
     #[cfg(feature = "prove")]
     static FAULTY: &[PipelineStage] = &[PipelineStage::once("first", &[&[&SWAP, &REST, &FAULT]])];
 
-    /// Runs stages on the sum, up to `stop_after`.
+    /// Runs stages on the model of [`sum`], up to `stop_after`.
     fn run(stages: &[PipelineStage], stop_after: Option<StopAfter>) -> (Option<Model>, Plan) {
         let (model, options) = (sum(), FuseOptions::default());
         let mut pipeline = options.pipeline(&model, &|_, _, _| {}).unwrap();
@@ -383,7 +384,8 @@ mod tests {
         let (result, plan) = run(RESTING, None);
         assert!(result.is_none());
         assert_eq!(plan.stopped, StopReason::Fixpoint);
-        // The second stage does not run the pass again, and the third has no change to follow.
+        // The second stage does not repeat the pass, and the third one does not run, because the
+        // pass that it follows changed nothing.
         assert_eq!(counts(&plan), [("analysis", 1, 0), ("rest", 1, 0)]);
     }
 

@@ -37,8 +37,8 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Selects a single pass. It runs in each stage that has it, as often as the stage repeats it. The passes without
-    /// which the result would not be a valid model run too.
+    /// Selects a single pass. The pass runs in each stage that contains it, as often as the stage
+    /// repeats it. Passes that are required for a valid result run too.
     ///
     /// # Errors
     /// [`Error::NoPass`] if no pass of [`Pipeline::stages`] has this name.
@@ -55,8 +55,7 @@ impl Pipeline {
 
     /// Runs the selected passes on a model. [`fuse`](crate::fuse()) runs all passes.
     ///
-    /// # Errors
-    /// If the model is invalid, as in [`plan`](crate::plan()).
+    /// The errors of [`plan`](crate::plan()).
     pub fn run(&self, model: &Model, options: &FuseOptions) -> Result<Fused> {
         let mut fused = fuse_with(model, options, self.only)?;
         fused.model.settle()?;

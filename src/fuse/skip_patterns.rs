@@ -15,7 +15,7 @@ pub(super) fn no_pattern(pattern: &str, error: &globset::Error) -> Error {
     }
 }
 
-/// The skipped names.
+/// The set of skipped names.
 #[derive(Clone)]
 pub(super) struct SkipSet {
     exact: HashSet<String>,
@@ -23,11 +23,10 @@ pub(super) struct SkipSet {
 }
 
 impl SkipSet {
-    /// Builds the set. An invalid pattern may still be a name: see
-    /// [`FuseOptions`](super::FuseOptions).
+    /// Builds the set. An invalid pattern is not an error here, because it may be a name.
+    /// [`FuseOptions`](super::FuseOptions) checks it later.
     ///
-    /// # Errors
-    /// There are too many patterns to search for them together.
+    /// If there are too many patterns for one automaton.
     pub(super) fn new(skip: &[String]) -> Result<Self> {
         let mut set = GlobSetBuilder::new();
         for pattern in skip.iter().filter_map(|pattern| Glob::new(pattern).ok()) {
@@ -44,14 +43,13 @@ impl SkipSet {
         self.exact.is_empty()
     }
 
-    /// Whether a name is skipped. Exact names come first, because the star of `PN*` and the
-    /// brackets of `layers[0]` are parts of names.
+    /// Whether a name is skipped. Exact names are tested first, because a name may contain
+    /// characters of patterns, such as `PN*` and `layers[0]`.
     pub(super) fn is_match(&self, name: &str) -> bool {
         self.exact.contains(name) || self.patterns.is_match(name)
     }
 
-    /// Whether a pass is skipped, by its name or by one of its older words, which a pattern may
-    /// match.
+    /// Whether a pass is skipped by its name or by an alias. A pattern may match an alias.
     pub(super) fn skips(&self, name: &str, aliases: &[&str]) -> bool {
         self.exact.contains(name) || aliases.iter().any(|alias| self.is_match(alias))
     }

@@ -2,7 +2,7 @@
 
 use crate::fuse::pass::Pass;
 
-/// A list of passes.
+/// A stage: its passes, and how often they run.
 pub(crate) struct PipelineStage {
     pub name: &'static str,
     /// The passes, in groups that several stages share.
@@ -17,10 +17,10 @@ pub(crate) struct PipelineStage {
 pub(crate) enum Repeats {
     /// Each pass runs once.
     Once,
-    /// After a change the stage begins again with the first pass, until no pass finds anything to
-    /// do, or until the bound is reached.
+    /// After each change, the stage begins again with its first pass. It ends when no pass finds
+    /// anything to do, or when the bound is reached.
     Fixpoint {
-        /// The largest number of repetitions.
+        /// The largest number of times that the stage begins again.
         bound: usize,
     },
 }
@@ -39,7 +39,8 @@ impl PipelineStage {
         }
     }
 
-    /// A stage that runs its passes until none of them finds anything to do, at most `bound` times.
+    /// A stage that begins again after each change until no pass finds anything to do, at most
+    /// `bound` times.
     pub(super) const fn fixpoint(
         name: &'static str,
         bound: usize,
@@ -53,7 +54,7 @@ impl PipelineStage {
         }
     }
 
-    /// The stage with the condition that this pass has changed the model.
+    /// Restricts the stage to runs in which this pass has changed the model.
     pub(super) const fn after(self, pass: &'static str) -> Self {
         PipelineStage {
             after: Some(pass),

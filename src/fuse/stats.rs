@@ -7,7 +7,7 @@ use crate::fuse::pass::{Context, Effect, Pass};
 use crate::fuse::stage::PipelineStage;
 use crate::onnx::Model;
 
-/// The row of analyses, which all passes share.
+/// The name of the row for analyses, which serve several passes.
 const ANALYSIS: &str = "analysis";
 
 /// The statistics of a run, by pass.
@@ -26,7 +26,8 @@ impl Stats {
         Stats { rows }
     }
 
-    /// Records a run of a pass. The time of an analysis during the run does not count for the pass.
+    /// Records a run of a pass. The time of an analysis during the run counts for the row of
+    /// analyses.
     pub(super) fn ran(&mut self, pass: &dyn Pass, time: Duration, context: &Context) {
         let analysed = context.take_analysis_time();
         if let Some(time) = analysed {
@@ -76,7 +77,7 @@ fn row(name: &'static str) -> PassStats {
     }
 }
 
-/// The number of nodes that compute something.
+/// The number of nodes other than Constants.
 fn operators(model: &Model) -> i64 {
     let nodes = model.graph().node.iter();
     nodes.filter(|node| node.op_type() != "Constant").count() as i64

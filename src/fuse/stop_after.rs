@@ -1,4 +1,4 @@
-//! The place where a run stops before the end of the pipeline.
+//! The point at which a run stops before the end of the pipeline.
 
 use std::num::NonZeroUsize;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::fuse::pipeline::PIPELINE;
 use crate::fuse::stage::PipelineStage;
 
-/// The last step of a run before the required passes.
+/// The change or pass after which only required passes run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopAfter {
     /// This number of changes of the model.

@@ -1,11 +1,10 @@
-//! Converts axes as nodes give them.
+//! Converts axes from attributes, where they may be negative.
 
 use crate::refusal::Reason;
 
-/// An axis in `-rank..rank`, counted from the front.
+/// Converts an axis in `-rank..rank` to its index from the front.
 ///
-/// # Errors
-/// [`Reason::Attribute`] if it is out of range.
+/// # Errors [`Reason::Attribute`] if the axis is out of range.
 pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, Reason> {
     let counted = if axis < 0 { axis + rank as i64 } else { axis };
     usize::try_from(counted)
@@ -14,7 +13,7 @@ pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, Reason> {
         .ok_or(Reason::Attribute("axis".into()))
 }
 
-/// Several axes, counted from the front.
+/// Converts several axes to their indices from the front.
 ///
 /// # Errors
 /// The errors of [`axis`].
@@ -25,8 +24,7 @@ pub(crate) fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, Reason> {
 /// The permutation of a Transpose with this `perm`: new axis `i` is old axis `perm[i]`. Without
 /// `perm`, the axes are reversed.
 ///
-/// # Errors
-/// [`Reason::Attribute`] if it does not name every axis once.
+/// # Errors [`Reason::Attribute`] if `perm` does not contain every axis exactly once.
 pub(crate) fn permutation(perm: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, Reason> {
     let perm = match perm {
         Some(perm) => axes(perm, rank)?,

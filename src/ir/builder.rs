@@ -71,7 +71,7 @@ fn attribute(name: &str, kind: AttributeType) -> AttributeProto {
     }
 }
 
-/// A constant for new nodes.
+/// A constant that new nodes read.
 #[derive(Debug, Clone)]
 pub(crate) enum NewConstant {
     /// A list of integers, for shapes and axes.
@@ -100,7 +100,7 @@ pub(crate) enum NewConstant {
         recipe: Recipe,
         /// The name of the replaced constant.
         replaces: String,
-        /// The axes over which its products are summed.
+        /// The axes over which the operator that reads it sums products.
         contracted: Vec<usize>,
     },
 }
@@ -116,9 +116,9 @@ impl NewConstant {
     }
 }
 
-/// Builds nodes that replace others, and the constants that they read.
+/// Builds nodes that replace other nodes, and the constants that they read.
 ///
-/// The nodes get the metadata of the node `like`, and their names begin with its name.
+/// The new nodes get the metadata of the node `like`, and their names begin with its name.
 pub(crate) struct Maker<'m> {
     graph: &'m Graph<'m>,
     like: &'m NodeProto,
@@ -128,7 +128,8 @@ pub(crate) struct Maker<'m> {
 }
 
 impl<'m> Maker<'m> {
-    /// Starts empty. New nodes take the stem of their names, and their metadata, from `like`.
+    /// Starts without nodes. New nodes get their metadata and the beginning of their names from
+    /// `like`.
     pub(crate) fn new(graph: &'m Graph<'m>, like: NodeId) -> Self {
         Maker {
             graph,
@@ -144,33 +145,33 @@ impl<'m> Maker<'m> {
         self.graph.model().own_opset()
     }
 
-    /// Returns the nodes, the last of which computes `output`, and their constants.
+    /// Lets the last node compute `output`, and returns the nodes and their constants.
     pub(crate) fn finish(mut self, output: &str) -> (Vec<NodeProto>, Vec<NewConstant>) {
         self.makes(output);
         self.done()
     }
 
-    /// Returns the nodes and their constants, if [`Maker::makes`] has named all outputs that the
-    /// graph reads.
+    /// Returns the nodes and their constants. All outputs that the graph reads must have been named
+    /// by [`Maker::makes`].
     pub(crate) fn done(self) -> (Vec<NodeProto>, Vec<NewConstant>) {
         (self.nodes, self.constants)
     }
 
-    /// Lets the last node compute this value of the graph.
+    /// Gives the output of the last node the name of this value of the graph.
     pub(crate) fn makes(&mut self, output: &str) {
         if let Some(last) = self.nodes.last_mut() {
             last.output = vec![output.to_owned()];
         }
     }
 
-    /// Takes the operator of the last node from this domain.
+    /// Sets the domain of the last node's operator.
     pub(crate) fn in_domain(&mut self, domain: &str) {
         if let Some(last) = self.nodes.last_mut() {
             last.domain = Some(domain.to_owned());
         }
     }
 
-    /// A name that exists neither in the graph nor among the new nodes.
+    /// Returns a name that exists neither in the graph nor among the new nodes.
     fn name(&mut self, what: &str) -> String {
         self.fresh(node_name(self.like), what)
     }
@@ -199,7 +200,7 @@ impl<'m> Maker<'m> {
         output
     }
 
-    /// Like [`Maker::op`], but the node gets the name of the node `like`, which it replaces.
+    /// Like [`Maker::op`], but gives the new node the name of the node `like`, which it replaces.
     pub(crate) fn op_in_place(
         &mut self,
         op: &str,
@@ -228,7 +229,7 @@ impl<'m> Maker<'m> {
     }
 
     /// Adds a copy of a node of the graph with other inputs, and returns the names of its outputs.
-    /// The name of an output that is left out stays empty.
+    /// The names of absent outputs stay empty.
     pub(crate) fn repeat(&mut self, node: NodeId, inputs: &[String]) -> Vec<String> {
         let mut again = self.graph.node(node).clone();
         again.input = inputs.to_vec();
@@ -252,8 +253,8 @@ impl<'m> Maker<'m> {
         name
     }
 
-    /// Adds a weight that replaces another one, and returns its name. Its products are summed over
-    /// the axes `contracted`.
+    /// Adds a weight that replaces another one, and returns its name. The operator that reads it
+    /// sums products over the axes `contracted`.
     pub(crate) fn weight(
         &mut self,
         data_type: DataType,
@@ -297,7 +298,8 @@ impl<'m> Maker<'m> {
         )
     }
 
-    /// Adds a node that reads one value and a list of integers, which is an input or an attribute.
+    /// Adds a node that reads one value and a list of integers. The list is an input or an
+    /// attribute, depending on the operator set.
     fn listed(
         &mut self,
         op: &str,
@@ -368,7 +370,7 @@ impl<'m> Maker<'m> {
     pub(crate) fn squeeze(&mut self, value: &str, axis: i64) -> String {
         self.listed("Squeeze", value, vec![], ("axes", &[axis]))
     }
-    /// Adds an Unsqueeze; `axes` are places in the result.
+    /// Adds an Unsqueeze. `axes` are the indices of the new axes in the result.
     pub(crate) fn unsqueeze(&mut self, value: &str, axes: &[i64]) -> String {
         self.listed("Unsqueeze", value, vec![], ("axes", axes))
     }

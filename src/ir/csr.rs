@@ -1,7 +1,7 @@
 //! Many short lists in one block of memory.
 
-/// Short lists in one block, by index (compressed sparse rows). A graph has millions of them, and
-/// each would otherwise be its own allocation.
+/// Short lists in one block of memory, by index (compressed sparse rows). A graph has millions of
+/// such lists, and separate allocations for them would be slow.
 pub(super) struct Csr<T> {
     items: Vec<T>,
     /// The end of each list.
@@ -9,7 +9,7 @@ pub(super) struct Csr<T> {
 }
 
 impl<T> Csr<T> {
-    /// No lists, with room for `count`.
+    /// Creates an empty collection with capacity for `count` lists.
     pub(super) fn with_capacity(count: usize) -> Self {
         Csr {
             items: Vec::with_capacity(count),
@@ -38,7 +38,8 @@ impl<T: Copy> Csr<T> {
         items.iter().for_each(|(number, _)| ends[*number] += 1);
         let mut end = 0;
         for list in &mut ends {
-            // `ends` holds the start of each list first. The loop below moves it to the end.
+            // At first, `ends` holds the start of each list. The loop below moves each start to the
+            // end of its list.
             end += std::mem::replace(list, end);
         }
         let mut sorted: Vec<T> = items.iter().map(|(_, item)| *item).collect();

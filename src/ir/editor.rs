@@ -1,4 +1,4 @@
-//! Edits a graph by names, in small steps. Other modules decide what to change.
+//! Edits a graph in small steps. Values are given by name. Other modules decide what to change.
 
 use crate::hash::{HashMap, HashSet, set_of};
 use crate::ir::names::{Names, collect_training};
@@ -9,7 +9,8 @@ use crate::onnx::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, T
 /// A graph that is being edited.
 ///
 /// The readers of a removed value read another value instead. An output of the model keeps its
-/// name. Unchanged nodes are copied only at the end, since most of a million nodes may be removed.
+/// name. Unchanged nodes are copied only at the end, because most nodes of a large graph may be
+/// removed.
 pub(crate) struct Editor<'m> {
     before: &'m Graph<'m>,
     names: Names<'m>,
@@ -19,24 +20,26 @@ pub(crate) struct Editor<'m> {
     is_removed: Vec<bool>,
     /// The replacements of removed values. They are applied to all nodes at the end.
     renamed: HashMap<String, String>,
-    /// Values whose nodes are to compute them under the name of an output of the model.
+    /// For each value that must be computed under the name of an output of the model, that name.
     made_as: HashMap<String, String>,
-    /// Added values, each with the node of the original graph that computes it, if there is one.
+    /// Added values. Each has the node of the original graph that computes it, or `None` if a new
+    /// node does.
     added: HashMap<String, Option<NodeId>>,
-    /// Values of the original graph whose nodes now give them another name.
+    /// Values of the original graph whose nodes now output them under another name.
     made_under_other_name: HashSet<String>,
     /// Names to which the caller or the training information refers.
     outputs: HashSet<&'m str>,
     captured: HashSet<&'m str>,
-    /// Initializers to which a training graph refers, and inputs with defaults. They must not
-    /// change.
+    /// Initializers to which a training graph refers, and inputs with defaults. They must stay
+    /// unchanged.
     pinned: HashSet<&'m str>,
-    /// Whether new constants are nodes: before IR version 4 an initializer is an input too.
+    /// Whether new constants are nodes. Before IR version 4, an initializer is an input too, so new
+    /// ones would change the inputs.
     constants_as_nodes: bool,
     /// Added constants.
     constants: Vec<TensorProto>,
     made_first: Vec<NodeProto>,
-    /// Nodes to insert after nodes of the original graph, or after all of them.
+    /// Nodes to insert, each after a node of the original graph or at the end.
     behind: Vec<(NodeId, Box<NodeProto>)>,
 }
 
@@ -65,7 +68,7 @@ pub(crate) struct Edited<'m> {
 }
 
 impl<'m> Editor<'m> {
-    /// Begins with the main graph of a model. Weights are shared and not copied.
+    /// Creates an editor of the main graph of a model. Weights are shared and not copied.
     pub(crate) fn new(before: &'m Graph<'m>) -> Self {
         let (model, graph) = (before.model(), before.proto());
         let captured = captured(graph);
@@ -101,17 +104,17 @@ impl<'m> Editor<'m> {
             .unwrap_or(self.before.node(node))
     }
 
-    /// A node of the original graph with its edits, for changes.
+    /// Mutable access to a node of the original graph with its edits.
     fn node_mut(&mut self, node: NodeId) -> &mut NodeProto {
         self.changed[node].get_or_insert_with(|| Box::new(self.before.node(node).clone()))
     }
 
-    /// Returns a name that does not exist yet.
+    /// Returns a name that does not exist yet, and that is `wish` if possible.
     pub(crate) fn fresh(&mut self, wish: &str) -> String {
         self.names.fresh(wish)
     }
 
-    /// The present name of a value of the original graph.
+    /// The name under which readers now find a value of the original graph.
     pub(crate) fn current(&mut self, name: &str) -> String {
         let mut now = name.to_owned();
         let mut passed = vec![];
@@ -126,7 +129,8 @@ impl<'m> Editor<'m> {
         now
     }
 
-    /// Lets input `slot` of a node read another value. Missing inputs before it become empty names.
+    /// Lets input `slot` of a node read the value `name`. Absent inputs before it become empty
+    /// names.
     pub(crate) fn set_input(&mut self, node: NodeId, slot: usize, name: &str) {
         let inputs = &mut self.node_mut(node).input;
         if inputs.len() <= slot {
@@ -178,8 +182,7 @@ impl<'m> Editor<'m> {
         name
     }
 
-    /// Reserves room for `constants` additional constants. The room takes no memory before they are
-    /// added.
+    /// Reserves capacity for `constants` additional constants.
     pub(crate) fn reserve(&mut self, constants: usize) {
         self.constants.reserve(constants);
     }
@@ -213,8 +216,8 @@ impl<'m> Editor<'m> {
             .extend(made.output.iter().map(|name| (name.clone(), None)));
     }
 
-    /// Gives an output of a node a new name, so that another node can compute the value under the
-    /// old one. Returns the new and the old name.
+    /// Gives an output of a node a new name, so that another node can output a value under the old
+    /// name. Returns the new and the old name.
     pub(crate) fn rename_output(
         &mut self,
         node: NodeId,
@@ -231,7 +234,7 @@ impl<'m> Editor<'m> {
     }
 
     /// Removes nodes. The readers of `output` read `source` instead. If the name `output` must
-    /// stay, the value of `source` gets it.
+    /// stay, the value `source` is computed under this name, or copied by an Identity.
     pub(crate) fn remove(&mut self, nodes: &[NodeId], output: &str, source: &str) {
         self.drop_nodes(nodes);
         let (output, source) = (self.current(output), self.current(source));
@@ -259,7 +262,7 @@ impl<'m> Editor<'m> {
         nodes.iter().for_each(|&node| self.is_removed[node] = true);
     }
 
-    /// Whether a name is that of an output, or is read in a body.
+    /// Whether a name must stay, because it is that of an output or is read in a body.
     fn has_to_stay(&self, name: &str) -> bool {
         self.outputs.contains(name) || self.captured.contains(name)
     }
@@ -342,7 +345,7 @@ impl<'m> Editor<'m> {
         ordered
     }
 
-    /// The constants, without those that have lost all their readers.
+    /// The constants, without those whose readers were all removed.
     fn stored(&mut self) -> Vec<TensorProto> {
         let newly_read = self.newly_read();
         let mut kept: Vec<&TensorProto> = vec![];
@@ -357,8 +360,8 @@ impl<'m> Editor<'m> {
         stored
     }
 
-    /// Whether a value of the original graph still has a reader, has a new reader, or never had
-    /// one.
+    /// Whether a value of the original graph is still read, has a new reader, or never had a
+    /// reader.
     fn is_kept(&self, name: &str, newly_read: &[bool]) -> bool {
         let Some(value) = self.before.value(name) else {
             return true;
@@ -377,7 +380,7 @@ impl<'m> Editor<'m> {
     }
 
     /// Whether each value of the original graph is read by a changed or an added node, by an
-    /// annotation or by training.
+    /// annotation or in training.
     fn newly_read(&self) -> Vec<bool> {
         let mut read = ReadMarks {
             graph: self.before,
@@ -401,7 +404,7 @@ impl<'m> Editor<'m> {
         read.is_read
     }
 
-    /// Maps the replacements of renamed values to the original names.
+    /// Maps the present names of replaced values to their original names.
     pub(crate) fn origins(&self) -> HashMap<String, String> {
         self.renamed
             .iter()
@@ -435,7 +438,7 @@ fn name_shards(node: &mut NodeProto, before: &NodeProto) {
     }
 }
 
-/// All names in the bodies of a graph's nodes.
+/// All names that occur in the bodies of a graph's nodes.
 pub(crate) fn captured(graph: &GraphProto) -> HashSet<&str> {
     let mut names = HashSet::default();
     for node in &graph.node {
@@ -444,7 +447,7 @@ pub(crate) fn captured(graph: &GraphProto) -> HashSet<&str> {
     names
 }
 
-/// A Constant node that computes a tensor under the name of the tensor.
+/// Converts a tensor into a Constant node whose output has the tensor's name.
 fn constant_node(tensor: TensorProto) -> NodeProto {
     let name = tensor.name.clone();
     NodeProto {

@@ -54,7 +54,7 @@ impl<'m> Graph<'m> {
             }
         }
         for values in sparse {
-            // The value of a sparse initializer exists and is not an input. Its elements are not
+            // The value of a sparse initializer exists but is not an input. Its elements are not
             // read.
             self.intern(values.name());
         }
@@ -134,7 +134,7 @@ impl<'m> Graph<'m> {
         for name in captured {
             match self.ids.get(name) {
                 Some(&id) => captures.push(id),
-                // The captures of a custom operator's body are unknown.
+                // A body of a custom operator may capture values that are unknown here.
                 None if !proto.op().0.is_empty() => {}
                 None => {
                     let reason = format!("has a body that reads `{name}`, which nothing makes");
@@ -181,7 +181,7 @@ impl<'m> Graph<'m> {
 }
 
 /// The domain and the operator of each node. Equal pairs share the strings of the first node that
-/// has them, so that comparisons among millions of nodes stay in the cache.
+/// has them, so that comparing the operators of millions of nodes touches few cache lines.
 pub(super) fn operators(nodes: &[NodeProto]) -> Vec<(&str, &str)> {
     let mut firsts = HashMap::default();
     nodes
@@ -190,8 +190,8 @@ pub(super) fn operators(nodes: &[NodeProto]) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// A topological order of nodes, by Kahn's algorithm. A pair `(a, b)` puts `a` before `b`; ties are
-/// resolved by index. Nodes in or after a cycle are left out.
+/// A topological order of nodes, by Kahn's algorithm. A pair `(a, b)` puts `a` before `b`.
+/// Otherwise nodes with lower indices come first. Nodes in or after a cycle are left out.
 pub(crate) fn order(count: usize, pairs: &[(NodeId, NodeId)]) -> Vec<NodeId> {
     let mut waits = vec![0usize; count];
     pairs.iter().for_each(|&(_, node)| waits[node] += 1);
@@ -241,8 +241,8 @@ fn free_names<'m>(body: &'m GraphProto, free: &mut Vec<&'m str>) {
     free.extend(read.into_iter().filter(|name| !made.contains(name)));
 }
 
-/// The names that the training graphs of a model read but do not define, and the names of the
-/// values in their gradients.
+/// The names that the training graphs of a model read but do not define, and the names in their
+/// Gradient nodes.
 fn read_by_training(model: &Model) -> Vec<&str> {
     let mut read = vec![];
     for training in &model.proto.training_info {

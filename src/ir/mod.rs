@@ -1,4 +1,5 @@
-//! A read-only index of the main graph: producers, readers, and facts about its values.
+//! A read-only index of the main graph: its values, their producers and readers, and the order of
+//! its nodes.
 
 pub(crate) mod axes;
 pub(crate) mod builder;
@@ -73,15 +74,15 @@ pub(crate) struct Graph<'m> {
     categories: Vec<Option<Category>>,
     order: Vec<NodeId>,
     places: Vec<usize>,
-    /// The names in bodies and in the training information.
+    /// The names that occur in bodies and in the training information.
     inner: HashSet<&'m str>,
 }
 
 impl<'m> Graph<'m> {
     /// Indexes the main graph.
     ///
-    /// # Errors
-    /// If the graph is invalid: a value with two producers or none, or a cycle.
+    /// # Errors If the graph is invalid: a value has two producers or none, or the nodes form a
+    /// cycle.
     pub(crate) fn new(model: &'m Model) -> Result<Self> {
         let proto = model.graph();
         let nodes = proto.node.len();
@@ -130,13 +131,13 @@ impl<'m> Graph<'m> {
         &self.proto.node[node]
     }
 
-    /// The operator of a node, if it is one of ONNX's own or a known one of a runtime.
+    /// The operator of a node, if it belongs to ONNX or is a known operator of a runtime.
     pub(crate) fn op(&self, node: NodeId) -> Option<&'m str> {
         let (domain, op) = self.domain_op(node);
         (domain.is_empty() || self.category(node).is_some()).then_some(op)
     }
 
-    /// Whether a node is the operator `op`.
+    /// Whether a node has the operator `op`.
     pub(crate) fn is(&self, node: NodeId, op: &str) -> bool {
         self.op(node) == Some(op)
     }
@@ -171,7 +172,8 @@ impl<'m> Graph<'m> {
         self.ids.get(name).copied()
     }
 
-    /// Whether a value, or a name inside a body, is `name`.
+    /// Whether a value of the main graph, or anything inside a body or the training information,
+    /// has this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.value(name).is_some() || self.inner.contains(name)
     }
@@ -214,8 +216,8 @@ impl<'m> Graph<'m> {
         bindings.filter_map(|binding| self.value(binding.key()))
     }
 
-    /// The number of bytes of the initializers and of the tensors in nodes, as far as their sizes
-    /// are known.
+    /// The number of bytes of the initializers and of the tensors in nodes, if their sizes are
+    /// known.
     pub(crate) fn weight_bytes(&self) -> u64 {
         let attributes = self.proto.node.iter().flat_map(|node| &node.attribute);
         let constants = attributes.filter_map(|attribute| attribute.t.as_deref());
@@ -242,7 +244,8 @@ impl<'m> Graph<'m> {
 
     /// Whether the value is an output of the model, annotated, or read by the training information.
     pub(crate) fn is_output(&self, value: ValueId) -> bool {
-        // The output is listed last among the readers, of which a value may have a million.
+        // [`Reader::Output`] is the last reader. A value may have a million readers, so the list is
+        // not searched.
         self.readers(value).last() == Some(&Reader::Output)
     }
 
@@ -295,7 +298,7 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// The only output of a node that may have readers.
+    /// The only output of a node, not counting outputs without readers.
     pub(crate) fn only_output(&self, node: NodeId) -> Option<ValueId> {
         match self.outputs(node) {
             [Some(only)] => Some(*only),

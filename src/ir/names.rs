@@ -8,22 +8,21 @@ use crate::onnx::proto::GraphProto;
 
 /// Creates names for additions to the main graph.
 ///
-/// A new name differs from every name in the model: a body could read it, and a declaration or
-/// annotation of a value that does not exist would apply to it.
+/// A new name differs from every name in the model. Otherwise a body could read the new value, or a
+/// declaration or annotation without a value could apply to it.
 pub(crate) struct Names<'m> {
-    /// The graph whose value names are taken.
+    /// The graph with the taken names of values.
     beside: Option<&'m Graph<'m>>,
-    /// The other taken names of the model.
+    /// The other names of the model, which are taken too.
     taken: HashSet<&'m str>,
     /// The names created so far.
     given: HashSet<String>,
-    /// The number of names created for each wish, so that many equal wishes do not each need a
-    /// search.
+    /// The last number appended to each requested name, so that repeated requests need no search.
     counts: HashMap<String, usize>,
 }
 
 impl<'m> Names<'m> {
-    /// Takes all names of a model: those of its main graph, of the bodies in it, and of its
+    /// Collects all names of a model as taken: those of its main graph, of its bodies, and of its
     /// training information.
     pub(crate) fn new(model: &'m Model) -> Self {
         let graph = model.graph();
@@ -32,8 +31,8 @@ impl<'m> Names<'m> {
         Names::with(None, taken, model)
     }
 
-    /// Like [`Names::new`] for the model of `graph`, whose value names are looked up in `graph` and
-    /// not collected again.
+    /// Like [`Names::new`] for the model of `graph`, but looks up the names of values in `graph`
+    /// instead of collecting them.
     pub(crate) fn beside(graph: &'m Graph<'m>) -> Self {
         let mut taken = set_of(graph.proto().node.len());
         collect_others(graph.proto(), &mut taken);
@@ -50,8 +49,8 @@ impl<'m> Names<'m> {
         }
     }
 
-    /// Returns a name that does not exist yet, and takes it: `wish` itself, or `wish` with a
-    /// number.
+    /// Returns a name that does not exist yet, and marks it as taken. The name is `wish`, or `wish`
+    /// with a number.
     pub(crate) fn fresh(&mut self, wish: &str) -> String {
         let mut name = wish.to_owned();
         if self.is_taken(wish) {
@@ -73,8 +72,8 @@ impl<'m> Names<'m> {
     }
 }
 
-/// The names in the bodies and in the training information of a model. A flat graph declares the
-/// names of its bodies, without a type.
+/// The names in the bodies and in the training information of a model. A flattened graph declares
+/// the names in its bodies without a type, so these declarations are included.
 pub(crate) fn inner(model: &Model) -> HashSet<&str> {
     let (graph, mut names) = (model.graph(), HashSet::default());
     graph
@@ -152,7 +151,7 @@ fn collect<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
     collect_others(graph, names);
 }
 
-/// Collects the names that are not necessarily values of the graph itself.
+/// Collects the names that may not be values of the graph itself.
 fn collect_others<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
     for node in &graph.node {
         names.insert(node.name());

@@ -2,12 +2,12 @@
 
 use crate::ir::NodeId;
 
-/// A set of nodes of one graph, as one flag per node, because passes over large graphs query it for
-/// all nodes many times. It also serves as a set of values, by their indices.
+/// A set of nodes of one graph, stored as a flag for each node. Passes over large graphs query it
+/// many times for all nodes. It also serves as a set of values, by their indices.
 pub(crate) struct NodeSet(Vec<bool>);
 
 impl NodeSet {
-    /// An empty set of `count` possible nodes.
+    /// An empty set over the node indices below `count`.
     pub(crate) fn none_of(count: usize) -> Self {
         NodeSet(vec![false; count])
     }

@@ -1,4 +1,4 @@
-//! The module of the original program that a node belongs to, as its exporter recorded it.
+//! The module of the original program that a node comes from, as the exporter recorded it.
 
 use crate::ir::regions::region_path;
 use crate::ir::{Graph, NodeId};
@@ -14,8 +14,9 @@ pub(crate) struct Scope {
     pub classes: Vec<String>,
 }
 
-/// Reads the scope of a node from the metadata of torch's dynamo exporter. Without them, reads it
-/// from the slashes in the node's name, as torch's legacy exporter and tf2onnx write it.
+/// Reads the scope of a node from the metadata of torch's dynamo exporter. Without this metadata,
+/// reads the scope from the node's name, in which torch's legacy exporter and tf2onnx separate
+/// modules by slashes.
 pub(crate) fn scope(graph: &Graph, node: NodeId) -> Scope {
     let proto = graph.node(node);
     let path = region_path(proto);
@@ -55,8 +56,8 @@ fn metadata(proto: &NodeProto, key: &str) -> Option<Vec<String>> {
     Some(python_list(entry.value()))
 }
 
-/// Converts `blocks/blocks.0/norm1/un` to the module path `blocks.0.norm1.un`. A step that repeats
-/// its predecessor replaces it.
+/// Converts `blocks/blocks.0/norm1/un` to the module path `blocks.0.norm1.un`. A step that extends
+/// the previous one, as `blocks.0` extends `blocks`, replaces it.
 fn dotted(modules: &str) -> String {
     let mut path = String::new();
     for step in modules.split('/') {

@@ -1,4 +1,4 @@
-//! The error of merged norms: it arises from the ε of the remaining normalizers.
+//! The error of merging normalizers, which is caused by the ε of the remaining normalizers.
 
 use tract_onnx::prelude::{Tensor, TractResult};
 
@@ -8,15 +8,15 @@ use crate::onnx::proto::ValueInfoProto;
 use crate::run::{Engine, Failure, Stage, random};
 use crate::verify::VerifyOptions;
 
-/// The largest relative change of the result of a normalizer.
+/// A bound on the largest relative change of the result of a normalizer.
 ///
-/// Let v be the variance (or mean square) of a token before the change, and u after it. The
-/// normalizer divides by `√(u + ε)` instead of `√(v + ε)`, and its input is `√(u/v)` times as
-/// large, so that the relative change is at most `ε/2·|1/u − 1/v|`.
+/// Let v be the variance (or mean square) of a token before the change, and u after it. After the
+/// change, the normalizer divides by `√(u + ε)` instead of `√(v + ε)`, and its input is `√(u/v)`
+/// times as large. So the relative change is at most `ε/2·|1/u − 1/v|`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EpsilonError {
-    /// The maximum of this bound over all tokens of some runs; infinite if a token was 0 for only
-    /// one of the two models.
+    /// The maximum of this bound over all tokens of the runs. It is infinite if a token was 0 for
+    /// only one of the two models.
     pub bound: f64,
 }
 
@@ -24,9 +24,8 @@ impl EpsilonError {
     /// Runs two models on the same random inputs. `after` lacks the `merged` normalizers of
     /// `before`.
     ///
-    /// # Errors
-    /// If tract cannot run one of them, or if a value that a normalizer reads no longer has its
-    /// name.
+    /// If tract cannot run one of the models, or if a value that a normalizer reads does not exist
+    /// under its name.
     pub fn measure(
         before: &Model,
         after: &Model,
@@ -49,7 +48,7 @@ impl EpsilonError {
     }
 }
 
-/// The values of these names, for each of some runs on random inputs.
+/// Runs a model on random inputs, and returns the values of these names for each run.
 pub(crate) fn watched(
     model: &Model,
     names: &[&str],
@@ -69,7 +68,7 @@ pub(crate) fn watched(
         .collect()
 }
 
-/// The statistics of each token, for each run and each normalizer.
+/// The variances or mean squares of the tokens, for each run and each normalizer.
 fn seen_by(
     model: &Model,
     followers: &[&Follower],
@@ -89,7 +88,7 @@ fn seen_by(
     Ok(seen)
 }
 
-/// The variance of each token if `centred`, or else the mean of its squares.
+/// The variance of each token if `centred`, otherwise the mean of its squares.
 fn moments(value: &Tensor, centred: bool) -> TractResult<Vec<f64>> {
     let wide = value.cast_to::<f64>()?;
     let numbers = wide.try_as_plain_ram()?.as_slice::<f64>()?;
@@ -98,7 +97,7 @@ fn moments(value: &Tensor, centred: bool) -> TractResult<Vec<f64>> {
     Ok(tokens.map(|token| moment(token, centred)).collect())
 }
 
-/// The variance of some numbers if `centred`, or else the mean of their squares.
+/// The variance of some numbers if `centred`, otherwise the mean of their squares.
 pub(crate) fn moment(numbers: &[f64], centred: bool) -> f64 {
     let count = numbers.len() as f64;
     let centre = if centred {

@@ -1,7 +1,7 @@
 //! Measures the error of a model in half precision, compared with the model in float32.
 //!
-//! Engines compute much of half in float32, which hides overflows. Here every operator computes in float32, and each of
-//! its results in half is rounded directly after it.
+//! Engines compute many half-precision operators in float32, which hides overflows. Here every
+//! operator computes in float32, and each result that is half in the model is rounded immediately.
 
 use serde::Serialize;
 use tract_onnx::prelude::{Tensor, TractResult};
@@ -18,15 +18,17 @@ use crate::onnx::tensor::{self, DataType, rounded};
 use crate::passes::half::HalfType;
 use crate::run::{Dims, Engine, Failure, Stage};
 
-/// The error of a model in half, and the error of a naive conversion, which rounds every float32 value of the model.
+/// The error of a model in half precision, and the error of a naive conversion, which rounds every
+/// float32 value of the model.
 ///
-/// An error is the largest difference of an output from the output in float32, relative to the largest magnitude of the
-/// latter. It is `None` if an element of an output is finite only in float32. An overflow is the first value, in
-/// execution order, that has an element that is not finite, but has only finite elements in float32.
+/// An error is the largest difference between an output and the same output in float32, relative to
+/// the largest magnitude of the latter. It is `None` if an element of an output is finite only in
+/// float32. The overflow is the first value, in execution order, all of whose elements are finite
+/// in float32 but not in half.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HalfError {
-    /// The error of the model in half.
+    /// The error of the model in half precision.
     pub error: Option<f64>,
     /// The name of the value that overflows in half, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,8 +41,9 @@ pub struct HalfError {
 }
 
 impl HalfError {
-    /// Runs a model, its folded version in float32 (`wide`), and its converted version (`half`), and compares the
-    /// outputs.
+    /// Runs a model, its folded version in float32 (`wide`), and its converted version (`half`),
+    /// and compares the outputs of the latter with those of the first. Compares the magnitudes of
+    /// values with those of `wide`.
     ///
     /// # Errors
     /// If tract cannot run one of the models.
@@ -69,10 +72,10 @@ fn failed(error: crate::error::Error) -> Failure {
     Failure::new(Stage::Load, error.to_string())
 }
 
-/// The error of a model, and the name of the value that overflows.
+/// The error of a model, and the name of the value that overflows first.
 type ErrorAndOverflow = (Option<f64>, Option<String>);
 
-/// The float32 values of a model by name, and whether all elements of each are finite.
+/// Whether all elements of each float32 value of a model are finite, by the name of the value.
 struct Finite(HashMap<String, bool>);
 
 impl Finite {
@@ -84,7 +87,7 @@ impl Finite {
     }
 }
 
-/// A model in float32 that rounds values to half.
+/// A model in float32 that rounds values to half precision.
 struct RoundedModel {
     model: Model,
     /// The values that it rounds, in execution order.
@@ -94,13 +97,13 @@ struct RoundedModel {
 }
 
 impl RoundedModel {
-    /// Prepares a model in half: the values that are half are rounded.
+    /// Prepares a model in half precision. Values that are half in it are rounded.
     fn half(model: &Model, to: HalfType) -> Result<Self> {
         let values = float_values(model, to.data_type())?;
         Ok(Self::new(widened(model)?, values, to))
     }
 
-    /// Prepares a model in float32: all of its values and constants are rounded.
+    /// Prepares a model in float32. All of its values and constants are rounded.
     fn all(model: &Model, to: HalfType) -> Result<Self> {
         let values = float_values(model, DataType::Float)?;
         let mut all = model.clone();
@@ -114,7 +117,8 @@ impl RoundedModel {
         Ok(Self::new(all, values, to))
     }
 
-    /// Adds two Casts after each node with one of these values as output, to half and back, which round the value.
+    /// Adds two Casts after each node that outputs one of these values. The Casts to half and back
+    /// round the value.
     fn new(mut model: Model, values: Vec<String>, to: HalfType) -> Self {
         let cast = casts(&model);
         let rounded: HashSet<&str> = values.iter().map(String::as_str).collect();
@@ -156,7 +160,7 @@ impl RoundedModel {
         }
     }
 
-    /// Runs the model, and compares its outputs with those in float32.
+    /// Runs the model, and compares its outputs with the `exact` ones in float32.
     fn run(
         &self,
         exact: &[Tensor],
@@ -201,7 +205,8 @@ fn casts(model: &Model) -> HashMap<String, String> {
         .collect()
 }
 
-/// The outputs of a type of nodes in the main graph, in execution order. Outputs of Constants are left out.
+/// The outputs of nodes in the main graph that have this type, in execution order. Outputs of
+/// Constants are left out.
 fn float_values(model: &Model, data_type: DataType) -> Result<Vec<String>> {
     let analysis = Analysis::new(model)?;
     let graph = &analysis.graph;
@@ -216,8 +221,9 @@ fn float_values(model: &Model, data_type: DataType) -> Result<Vec<String>> {
         .collect())
 }
 
-/// The largest difference, relative to the largest magnitude of the first output. `None` if an element is finite only
-/// in the first output. For types other than floats, 0 if the outputs are equal, else 1.
+/// The largest difference between two outputs, relative to the largest magnitude of `exact`. `None`
+/// if an element is finite only in `exact`. For types other than floats, 0 if the outputs are
+/// equal, and 1 otherwise.
 fn difference(exact: &Tensor, other: &Tensor) -> TractResult<Option<f64>> {
     if !exact.datum_type().is_float() {
         return Ok(Some(if exact == other { 0.0 } else { 1.0 }));

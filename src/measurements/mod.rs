@@ -1,5 +1,6 @@
-//! Measures models by running them in tract: how far rounding moves outputs, how large streams are, and how far the samples
-//! are from the limits of a rewrite that holds in floating point only.
+//! Measures models by running them in tract: the rounding errors of outputs, the magnitude of
+//! streams, and the distance of samples from the limits of rewrites that hold only in floating
+//! point.
 
 mod epsilon_error;
 mod half_error;

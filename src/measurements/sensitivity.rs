@@ -1,5 +1,5 @@
-//! Measures how much the outputs of a model change when its weights change by one rounding. No
-//! comparison in floating point can be more precise.
+//! Measures how much the outputs of a model change when each weight changes by one unit in the last
+//! place. Smaller differences between models cannot be judged in floating point.
 
 use bytes::Bytes;
 use rand::{RngExt, SeedableRng};
@@ -19,7 +19,7 @@ pub(crate) fn sensitivity(model: &Model, options: &VerifyOptions, seed: u64) -> 
     }
 }
 
-/// The model with every float weight changed, apart from single whole numbers.
+/// The model with every float weight changed, except zeros and single whole numbers.
 pub(crate) fn shaken(model: &Model, seed: u64) -> Option<Model> {
     let mut numbers = ChaCha8Rng::seed_from_u64(seed);
     let mut moved = model.clone();
@@ -38,8 +38,8 @@ pub(crate) fn shaken(model: &Model, seed: u64) -> Option<Model> {
 }
 
 fn shake(weight: &mut TensorProto, model: &Model, numbers: &mut ChaCha8Rng) -> Option<()> {
-    // The width of an element in bytes, and the exponent bits, which are all set in infinities and
-    // NaN.
+    // The width of an element in bytes, and the mask of its exponent bits, which are all set in
+    // infinities and NaN.
     let (width, exponent) = match tensor::data_type(weight).ok()? {
         DataType::Float16 => (2, 0x7c00),
         DataType::BFloat16 => (2, 0x7f80),
@@ -60,7 +60,7 @@ fn shake(weight: &mut TensorProto, model: &Model, numbers: &mut ChaCha8Rng) -> O
         } else {
             bits.wrapping_sub(1)
         };
-        // A zero does not change, and the largest number has only one neighbour.
+        // A zero stays. The largest finite number changes only downwards.
         let is_zero = bits << (64 - 8 * width) << 1 == 0;
         if !is_zero && bits & exponent != exponent && next & exponent != exponent {
             element.copy_from_slice(&next.to_le_bytes()[..width]);
@@ -69,8 +69,8 @@ fn shake(weight: &mut TensorProto, model: &Model, numbers: &mut ChaCha8Rng) -> O
     tensor::replace(weight, Bytes::from(bytes)).ok()
 }
 
-/// Whether a tensor is a single whole number. Such a number is not rounded. It may be the exponent of a Pow, which
-/// another exponent does not define for negative numbers.
+/// Whether a tensor is a single whole number. Such a number has no rounding error. It may also be
+/// the exponent of a Pow, for which other exponents are undefined on negative numbers.
 fn is_whole_scalar(weight: &TensorProto, model: &Model) -> bool {
     let is_single = tensor::byte_size(weight).is_ok_and(|size| size <= size_of::<f64>());
     let numbers = is_single.then(|| tensor::read_f64(weight, model.externals()));

@@ -18,8 +18,8 @@ use crate::passes::inline::{Lowering, written_out};
 use crate::residual::stream_scaling::residual;
 use crate::run::{Dims, Engine, Failure, Stage};
 
-/// The limit for streams in float16: its largest number, 65,504, less four bits for inputs that are
-/// larger than the samples.
+/// The limit for streams in float16: its largest number, 65,504, less four bits of reserve for
+/// inputs larger than the samples.
 const ROOM: f64 = (1 << 12) as f64;
 
 /// The magnitude of the residual streams of a model.
@@ -30,10 +30,10 @@ pub struct StreamMagnitude {
 }
 
 impl StreamMagnitude {
-    /// Runs a model in float32, whatever its type, and measures its streams; `None` if it has none.
+    /// Runs a model in float32, whatever its type is, and measures its streams; `None` if it has
+    /// none.
     ///
-    /// # Errors
-    /// If tract cannot run it, or if a stream is not finite even in float32.
+    /// If tract cannot run the model, or if a stream is not finite even in float32.
     pub fn measure(model: &Model, inputs: &[Tensor], dims: &Dims) -> Result<Option<Self>> {
         let fail = |reason: String| Error::StreamMagnitude {
             file: model.file(),
@@ -92,13 +92,15 @@ fn reduction(op: &str, value: &str, made: &str) -> NodeProto {
     }
 }
 
-/// The shape of a vector of one element, as the name of a constant.
+/// The name of a constant with the shape of a vector of one element.
 const ONE: &str = "unfold_one";
 
-/// Replaces the outputs of a graph by one vector, the largest magnitude of each named value. ReduceMax ignores
-/// NaN, so the difference of each value to itself, which is NaN for a NaN, is included.
+/// Replaces the outputs of a graph by one vector with the largest magnitude of each named value.
+/// ReduceMax ignores NaN, so the sum of the differences of each element to itself is added, which
+/// is NaN if an element is NaN.
 ///
-/// One output of its own for each value would keep shape arithmetic from folding: a constant output stays an operator.
+/// A separate output for each value would keep shape arithmetic from folding, because an output
+/// that is constant stays an operator.
 fn look_at(graph: &mut GraphProto, names: &[String]) {
     let like = NodeProto::default();
     graph.initializer.push(tensor::make_i64(ONE, &[1]));
@@ -140,7 +142,8 @@ fn look_at(graph: &mut GraphProto, names: &[String]) {
 /// The name of the output of [`look_at`].
 const LARGEST: &str = "unfold_largest";
 
-/// Runs a model in tract, and returns the largest magnitude of each named value. It is not finite if an element is not.
+/// Runs a model in tract, and returns the largest magnitude of each named value. The magnitude of a
+/// value with an element that is not finite is not finite either.
 ///
 /// # Errors
 /// If tract cannot run the model.
@@ -165,7 +168,7 @@ pub(crate) fn magnitudes(
         .map_err(|error| Failure::new(Stage::Run, error.to_string()))
 }
 
-/// The model with narrower floating-point types widened to float32.
+/// Converts all narrower floating-point types of a model to float32.
 ///
 /// # Errors
 /// If a tensor cannot be read.

@@ -1,4 +1,5 @@
-//! Compares the variances in a run with the limits up to which normalizers are constant in floating point.
+//! Compares the variances in a run with the limits below which normalizers are constant in floating
+//! point.
 
 use serde::Serialize;
 use tract_onnx::prelude::tract_ndarray::{ArrayD, Axis};
@@ -16,18 +17,18 @@ use crate::verify::VerifyOptions;
 pub struct VarianceMargin {
     /// The largest variance.
     pub largest: f64,
-    /// The largest quotient of a variance and its limit. If it is below 1, each normalizer is constant in floating
-    /// point.
+    /// The largest quotient of a variance and its limit. If it is below 1, every normalizer is
+    /// constant in floating point.
     pub of_limit: f64,
-    /// The largest relative change of the result of a normalizer over the reals, to first order: `var/(2ε)`.
+    /// The largest relative change of the result of a normalizer in exact arithmetic, to first
+    /// order: `var/(2ε)`.
     pub error: f64,
 }
 
 impl VarianceMargin {
     /// Runs a model, and measures the variances of the values that some of its normalizers read.
     ///
-    /// # Errors
-    /// If tract cannot run the model, or the model has no value of such a name.
+    /// If tract cannot run the model, or the model lacks a value that a normalizer reads.
     pub fn measure(
         model: &Model,
         norms: &[&ConstantNorm],
@@ -52,8 +53,8 @@ impl VarianceMargin {
     }
 }
 
-/// The largest variance of a value over the axes of a normalizer. Depending on the normalizer, it is the mean or the
-/// sum of squares instead.
+/// The largest variance of a value over the axes of a normalizer. For some normalizers it is the
+/// mean or the sum of squares instead.
 fn largest_variance(value: &Tensor, norm: &ConstantNorm) -> TractResult<f64> {
     let wide = value.cast_to::<f64>()?;
     let mut numbers: ArrayD<f64> = wide.to_plain_array_view::<f64>()?.to_owned();

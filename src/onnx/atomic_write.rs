@@ -1,12 +1,12 @@
 //! Writes files into a temporary folder, and renames them when all of them are complete.
 //!
-//! A save writes into its own folder next to the model, `.unfold-…`. A list in this folder names
-//! the data files that may become unused. The list is locked as long as the process lives. When the
-//! save ends, all data files of the list to which no model refers are removed. If the process was
-//! killed, the next process that saves into the folder removes them.
+//! Each save creates its own folder `.unfold-…` next to the model, and writes into it. A list in
+//! this folder names the data files that may become unused. The list is locked while the process
+//! lives. When the save ends, all data files of the list to which no model refers are removed. If
+//! the process was killed, the next process that saves next to it removes them.
 //!
-//! A model refers to its data file by name. A save therefore reserves this name before it writes:
-//! it creates a file in its own folder, and other saves choose another name.
+//! A model refers to its data file by name, so a save reserves this name before it writes: it
+//! stores the name in a file in its own folder. Other saves then choose another name.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
@@ -33,31 +33,31 @@ fn open() -> MutexGuard<'static, Vec<PathBuf>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Stops all saves of this process as long as it exists: none creates, renames or removes a file.
+/// Stops all saves of this process while it exists. No save creates, renames or removes a file.
 #[derive(Debug)]
 #[must_use = "saves go on when it is dropped"]
 pub(crate) struct Halt {
     _open: MutexGuard<'static, Vec<PathBuf>>,
 }
 
-/// Stops all saves when a signal ends the program, and removes the files that have no final name
-/// yet.
+/// Stops all saves because a signal ends the program, and removes the files that do not have their
+/// final names yet.
 ///
-/// Waits for a save that is renaming its files. Must not be called in the signal handler itself:
-/// the handler wakes a thread, which calls this function and then ends the program.
+/// Waits for a save that is renaming its files. Must not be called in the signal handler itself.
+/// Instead, the handler wakes a thread, which calls this function and then ends the program.
 pub(crate) fn halt_saves() -> Halt {
     let open = open();
     open.iter().for_each(|aside| remove(aside));
     Halt { _open: open }
 }
 
-/// The file that writing to `path` creates or replaces: the target of its symbolic links, which
-/// need not exist.
+/// The file that a write to `path` creates or replaces. Symbolic links are followed, and their
+/// target need not exist.
 ///
 /// # Errors
 /// If the links form a cycle.
 pub(crate) fn destination(path: &Path) -> io::Result<PathBuf> {
-    // Operating systems follow as many links.
+    // Operating systems follow at most this many links.
     const LINKS: usize = 40;
     let mut path = path.to_owned();
     for _ in 0..LINKS {
@@ -69,7 +69,8 @@ pub(crate) fn destination(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("its links lead in a circle"))
 }
 
-/// The error of the system, without the name of the temporary folder that tempfile adds: the user never chose that.
+/// The error of the system, without the name of the temporary folder that tempfile adds. The user
+/// does not know that folder.
 fn without_temporary_path(error: io::Error) -> io::Error {
     let text = error.to_string();
     let number = text.split("(os error ").nth(1);
@@ -77,7 +78,7 @@ fn without_temporary_path(error: io::Error) -> io::Error {
     number.map_or(error, io::Error::from_raw_os_error)
 }
 
-/// A model, and perhaps a data file, while they are written.
+/// A model, possibly with a data file, while it is written.
 pub(crate) struct FileDraft {
     path: PathBuf,
     aside: PathBuf,
@@ -90,8 +91,8 @@ pub(crate) struct FileDraft {
 impl FileDraft {
     /// Creates the folder of a draft, with an empty list.
     ///
-    /// # Errors
-    /// If the path is a cycle of links or not a regular file, or if its folder is not writable.
+    /// If the path is a cycle of links or not a regular file, or if the folder of the file is not
+    /// writable.
     pub(super) fn new(path: &Path) -> io::Result<Self> {
         let path = destination(path)?;
         let replaced = path.metadata().ok();
@@ -108,7 +109,8 @@ impl FileDraft {
         let aside = tempfile::Builder::new().prefix(PREFIX).tempdir_in(folder);
         let aside = aside.map_err(without_temporary_path)?;
         let list = File::create_new(aside.path().join(LIST))?;
-        // On a file system without locks, no other process can lock this list to remove it either.
+        // If the file system has no locks, no other process can lock this list either, and so none
+        // removes it.
         let _ = list.try_lock();
         let aside = aside.keep();
         lock.open.push(aside.clone());
@@ -146,8 +148,8 @@ impl FileDraft {
         self.create(DATA)
     }
 
-    /// Creates a file with the permissions of the replaced model, or else with those of any new
-    /// file.
+    /// Creates a file with the permissions of the replaced model. Without one, it has the
+    /// permissions of any new file.
     fn create(&self, name: &str) -> io::Result<File> {
         let _open = open();
         let file = File::create_new(self.aside.join(name))?;
@@ -157,7 +159,8 @@ impl FileDraft {
         Ok(file)
     }
 
-    /// The names of this model's data files in the folder, in the order of their numbers.
+    /// The names of the data files in the folder that belong to this model, in the order of their
+    /// numbers.
     pub(super) fn data_names(&self) -> Vec<String> {
         let Ok(model) = self.name() else {
             return Vec::new();
@@ -171,8 +174,8 @@ impl FileDraft {
         names.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// Reserves a name for a data file to which no model refers: `MODEL.data`, or `MODEL.n.data`
-    /// with a number above all that exist in the folder or that other saves have reserved.
+    /// Reserves a name for a data file that no model refers to: `MODEL.data`, or `MODEL.n.data`.
+    /// The number is above all numbers that exist in the folder or that other saves have reserved.
     ///
     /// # Errors
     /// If the name of the model is not UTF-8, or if the folder is not writable.
@@ -197,9 +200,9 @@ impl FileDraft {
         FolderLock::new(self.folder())
     }
 
-    /// Renames the data file, to a name that must be free, and then the model. The save happens
-    /// when the model is renamed. Afterwards an obsolete data file is removed, unless a model in
-    /// the folder refers to it. The lock is released at the end.
+    /// Renames the data file to a name that must be free, and then renames the model, which
+    /// completes the save. Afterwards an obsolete data file is removed, unless a model in the
+    /// folder refers to it. Finally the lock is released.
     ///
     /// # Errors
     /// If the name of the data file is no longer free, or if the system refuses to rename a file.
@@ -229,13 +232,13 @@ impl FileDraft {
         fs::rename(self.aside.join(MODEL), &self.path)
     }
 
-    /// Whether a data file still exists to which the model does not refer.
+    /// Whether a data file still exists although the model does not refer to it.
     pub(super) fn is_left(&self, data: &str) -> bool {
         self.folder().join(data).is_file()
             && holds(&self.path, data.as_bytes()).is_ok_and(|holds| !holds)
     }
 
-    /// The file name of the model; the name of its data file is derived from it.
+    /// The file name of the model, from which the name of its data file is derived.
     fn name(&self) -> io::Result<&str> {
         let name = self.path.file_name().and_then(|name| name.to_str());
         let reason = "a model with a data file must have a name in UTF-8";
@@ -251,7 +254,8 @@ impl Drop for FileDraft {
     }
 }
 
-/// Writes a file that has no data file. Like a model, it is complete before it gets its name.
+/// Writes a file without a data file. Like a model, the file gets its name only when it is
+/// complete.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let mut draft = FileDraft::new(path)?;
     let mut file = draft.model()?;
@@ -278,11 +282,11 @@ fn number(model: &str, data: &str) -> Option<u64> {
     }
 }
 
-/// A lock on a folder. As long as it exists, no other save, of this process or another one,
-/// creates, renames or removes files of the folder.
+/// A lock on a folder. While it exists, no other save of any process creates, renames or removes
+/// files in the folder.
 pub(crate) struct FolderLock {
     open: MutexGuard<'static, Vec<PathBuf>>,
-    /// `None` if the system cannot lock folders; other processes then do not wait.
+    /// `None` if the system cannot lock folders. Saves of other processes then do not wait.
     _folder: Option<File>,
 }
 
@@ -311,8 +315,8 @@ fn reserved_names(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Names the data file in the error, if a program that does not reserve names has created a file of
-/// this name.
+/// Converts the error of a name that is already taken, so that it names the data file. This happens
+/// if a program that does not reserve names has created the file.
 fn name_taken(error: io::Error, data: &str) -> io::Error {
     match error.kind() {
         io::ErrorKind::AlreadyExists => {
@@ -339,7 +343,7 @@ fn is_draft(entry: &fs::DirEntry) -> bool {
     is_named && entry.file_type().is_ok_and(|kind| kind.is_dir())
 }
 
-/// Removes the temporary folders of processes that have ended.
+/// Removes the temporary folders that processes left when they were killed.
 fn sweep(folder: &Path) {
     for aside in draft_folders(folder) {
         match File::options()
@@ -363,9 +367,10 @@ fn sweep(folder: &Path) {
     }
 }
 
-/// Removes the folder of a draft with the files that a draft writes, its list last.
+/// Removes the folder of a draft with the files in it, the list last.
 fn remove(aside: &Path) {
-    // A file that is missing or cannot be removed is left to the next process.
+    // A file that does not exist is no error. A file that cannot be removed is left to the next
+    // process.
     for name in [MODEL, DATA, RESERVED, LIST] {
         let _ = fs::remove_file(aside.join(name));
     }
@@ -405,7 +410,7 @@ fn is_mentioned(folder: &Path, model: &str, data: &str) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Whether a byte string occurs in a file.
+/// Whether a file contains a byte string.
 fn holds(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     const CHUNK: u64 = 1 << 20;
     let file = File::open(path)?;
@@ -418,7 +423,7 @@ fn holds(path: &Path, bytes: &[u8]) -> io::Result<bool> {
         if read == 0 {
             return Ok(false);
         }
-        // The end of the chunk may be the beginning of a match that ends in the next chunk.
+        // A match may begin at the end of this chunk and end in the next one.
         window.drain(..window.len().saturating_sub(bytes.len() - 1));
     }
 }

@@ -9,10 +9,10 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
-/// The number of bytes per read while data are copied.
+/// The number of bytes of one read while data is copied.
 pub(super) const PIECE: usize = 1 << 20;
 
-/// The data, or the reason for which they cannot be read.
+/// The data, or the reason why it cannot be read.
 pub(crate) type Found<T> = Result<T, String>;
 
 /// Resolves the external data of a model that is in memory.
@@ -45,41 +45,40 @@ pub trait Resolver: Debug + Send + Sync {
     /// If the location does not exist.
     fn length(&self, location: &str) -> io::Result<u64>;
 
-    /// Reads `length` bytes of a location, starting at `offset`. unfold asks only for bytes within
-    /// the location's length. If the result has another length, the read fails.
+    /// Reads `length` bytes of a location, starting at `offset`. unfold requests only bytes within
+    /// the length of the location. A result with another length counts as a failed read.
     ///
-    /// # Errors
-    /// If they cannot be read.
+    /// If the bytes cannot be read.
     fn read(&self, location: &str, offset: u64, length: usize) -> io::Result<Bytes>;
 
-    /// The number of bytes, at least one, to read at once before unfold knows whether it needs all
-    /// `length`.
+    /// The number of bytes, at least one, to read first, before unfold knows whether it needs all
+    /// `length` bytes.
     fn ahead(&self, _location: &str, _offset: u64, length: usize) -> usize {
         length
     }
 }
 
-/// Bytes that are computed on demand, with equal results each time.
+/// Bytes that are computed on demand. Each computation has the same result.
 pub(crate) trait Make: Debug + Send + Sync {
     /// The number of bytes.
     fn length(&self) -> usize;
 
-    /// Computes the bytes of `range`, which is as long as `into`.
+    /// Computes the bytes of `range` into `into`, which has the same length.
     ///
-    /// # Errors
-    /// If the data that the bytes are computed from cannot be read.
+    /// If the data from which the bytes are computed cannot be read.
     fn make(&self, range: Range<usize>, into: &mut [u8]) -> Found<()>;
 
-    /// The starts of the parts that are best computed at once, in ascending order; the first is 0.
+    /// The offsets at which the bytes are best cut into parts for computation, in ascending order.
+    /// The first offset is 0.
     fn cuts(&self) -> Vec<usize>;
 }
 
-/// A byte string, wherever it is.
+/// A byte string in memory, in a file, or computed on demand.
 #[derive(Debug, Clone)]
 pub(crate) enum Data {
     /// In memory.
     Here(Bytes),
-    /// In a range of a file.
+    /// A range of a file or of a resolver's data.
     There(Arc<DataFile>, Range<u64>),
     /// Computed on demand.
     Made(Arc<dyn Make>),
@@ -97,16 +96,14 @@ impl Data {
 
     /// Reads all bytes. Bytes in memory are not copied.
     ///
-    /// # Errors
-    /// If they cannot be read.
+    /// If the bytes cannot be read.
     pub(crate) fn all(&self) -> Found<Bytes> {
         self.read(0..self.len())
     }
 
-    /// Reads a range of the bytes, which must be within their length.
+    /// Reads a range of the bytes, which must not exceed their length.
     ///
-    /// # Errors
-    /// If they cannot be read.
+    /// If the bytes cannot be read.
     pub(crate) fn read(&self, range: Range<usize>) -> Found<Bytes> {
         if let Some(bytes) = self.lent(&range) {
             return bytes;
@@ -120,7 +117,7 @@ impl Data {
         Ok(bytes.into())
     }
 
-    /// A range of the bytes, if they are in memory.
+    /// Returns a range of the bytes without copying or computing them, if this is possible.
     fn lent(&self, range: &Range<usize>) -> Option<Found<Bytes>> {
         match self {
             Data::Here(bytes) => Some(Ok(bytes.slice(range.clone()))),
@@ -147,8 +144,7 @@ impl Data {
 
     /// Reads bytes starting at `at`, as many as `into` holds.
     ///
-    /// # Errors
-    /// If they cannot be read.
+    /// If the bytes cannot be read.
     pub(crate) fn read_into(&self, at: usize, into: &mut [u8]) -> Found<()> {
         match self {
             Data::Here(bytes) => into.copy_from_slice(&bytes[at..at + into.len()]),
@@ -160,8 +156,7 @@ impl Data {
 
     /// Whether both have the same bytes. At most one part of each is in memory at a time.
     ///
-    /// # Errors
-    /// If they cannot be read.
+    /// If the bytes cannot be read.
     pub(crate) fn same(&self, others: &Data) -> Found<bool> {
         if self.len() != others.len() {
             return Ok(false);
@@ -174,7 +169,7 @@ impl Data {
         Ok(true)
     }
 
-    /// The parts in which the bytes are best read, one after another.
+    /// The parts in which the bytes are best read, in order.
     pub(super) fn parts(&self) -> Vec<Range<usize>> {
         let cuts = match self {
             Data::Made(made) => made.cuts(),
@@ -189,7 +184,7 @@ impl Data {
     }
 }
 
-/// A file with data of tensors, or a resolver in its place.
+/// A file with data of tensors, or a resolver instead of a file.
 #[derive(Debug)]
 pub(crate) struct DataFile {
     /// Its location in the model's references.
@@ -201,7 +196,7 @@ pub(crate) struct DataFile {
 enum Origin {
     /// The file, and its length and modification time when it was opened.
     File(File, u64, Option<SystemTime>),
-    /// The resolver, and the reason for its first failure.
+    /// The resolver, and the reason of its first failure.
     Resolver(Arc<dyn Resolver>, OnceLock<String>),
 }
 
@@ -230,7 +225,7 @@ impl DataFile {
         }
     }
 
-    /// The number of bytes that it holds now.
+    /// The current number of bytes.
     pub(super) fn length(&self) -> Found<u64> {
         let length = match &self.origin {
             Origin::File(file, ..) => file.metadata().map(|metadata| metadata.len()),
@@ -250,7 +245,7 @@ impl DataFile {
         }
     }
 
-    /// Reads up to `length` bytes starting at `offset`: as many as the resolver reads at once.
+    /// Reads bytes starting at `offset`, at most `length`. A resolver may choose a smaller number.
     pub(super) fn ahead(self: &Arc<Self>, offset: u64, length: usize) -> Found<Bytes> {
         let length = match &self.origin {
             Origin::File(..) => length,
@@ -277,7 +272,7 @@ impl DataFile {
         read.map_err(|source| self.unread(source))
     }
 
-    /// A range of the bytes without a read from a file, if they come from a resolver.
+    /// Returns a range of the bytes if they come from a resolver, and not from a file.
     fn lent(&self, offset: u64, length: usize) -> Option<Found<Bytes>> {
         match &self.origin {
             Origin::File(..) => None,
@@ -287,7 +282,7 @@ impl DataFile {
         }
     }
 
-    /// Asks the resolver for `length` bytes, and checks that the result has this length.
+    /// Requests `length` bytes from the resolver, and checks that the result has this length.
     fn ask(
         &self,
         resolver: &dyn Resolver,
@@ -311,7 +306,7 @@ impl DataFile {
         read
     }
 
-    /// The reason for the resolver's first failure.
+    /// The reason of the resolver's first failure.
     pub(super) fn refused(&self) -> Option<&str> {
         match &self.origin {
             Origin::File(..) => None,
@@ -352,7 +347,7 @@ pub(super) fn read_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io:
 }
 
 /// Sets the length of a file, and allocates its blocks if the system can. This makes writing
-/// faster, and a full disk fails before anything is written.
+/// faster, and a full disk is detected before anything is written.
 #[cfg(target_os = "linux")]
 pub(super) fn reserve(file: &File, length: u64) -> io::Result<()> {
     use rustix::io::Errno;

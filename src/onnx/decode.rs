@@ -1,7 +1,6 @@
-//! Decodes a message without excess capacity in its lists. A list that grows while it is decoded is
-//! copied each time its capacity doubles, and a list with a single entry has room for four. Without
-//! these measures, the excess is a sixth to two fifths of the memory that folding a large graph
-//! takes.
+//! Decodes a message without unused capacity in its lists. A list that grows while it is decoded
+//! doubles its capacity, and a list with a single entry has capacity for four. This unused capacity
+//! would be a sixth to two fifths of the memory that folding a large graph takes.
 
 use bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, merge_loop};
@@ -16,7 +15,7 @@ const GRAPH: u32 = 7;
 /// The number of the field of a graph that holds a node.
 const NODE: u32 = 1;
 
-/// Decodes a model, with room for as many nodes, initializers and values as `counts` says.
+/// Decodes a model, with capacity for the numbers of nodes, initializers and values in `counts`.
 ///
 /// # Errors
 /// If the bytes are not valid protobuf.
@@ -70,8 +69,8 @@ fn merge_part<B: Buf>(
     Ok(())
 }
 
-/// Removes the excess capacity of a list by copying it. `shrink_to_fit` would not do: an allocator
-/// may leave the list in place unless half of its room is free.
+/// Removes the unused capacity of a list by copying it. `shrink_to_fit` is not enough, because an
+/// allocator may leave the list in place unless half of its capacity is unused.
 fn fit<T>(list: &mut Vec<T>) {
     if list.len() < list.capacity() {
         let mut fitting = Vec::with_capacity(list.len());
@@ -99,9 +98,9 @@ mod tests {
         }
     }
 
-    /// A model of `nodes` nodes with three inputs, an output and an attribute each. The attribute
-    /// of each node is a graph of `nodes + 1` nodes. The model also has a constant and a declared
-    /// value for each node.
+    /// A model of `nodes` nodes. Each node has three inputs, an output and an attribute, which is a
+    /// graph of `nodes + 1` nodes. The model also has a constant and a declared value for each
+    /// node.
     fn model(nodes: usize) -> ModelProto {
         let body = GraphProto {
             node: vec![node(None); nodes + 1],

@@ -1,9 +1,9 @@
-//! Writes the element type that a result has if the attribute for it is left out.
+//! Makes the default element types of results explicit, by adding the absent attributes.
 
 use super::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
 use super::tensor::DataType;
 
-/// The operators whose result is float32 by default, with the attribute that holds the type.
+/// The operators whose result is float32 by default, with the attribute for its type.
 const FLOAT_BY_DEFAULT: [(&str, &str); 6] = [
     ("BlackmanWindow", "output_datatype"),
     ("HammingWindow", "output_datatype"),
@@ -13,7 +13,8 @@ const FLOAT_BY_DEFAULT: [(&str, &str); 6] = [
     ("RandomUniform", "dtype"),
 ];
 
-/// Writes the type of a node's result if an attribute leaves it out. The type is float32; a ConstantOfShape holds zeros.
+/// Adds the attribute for the type of a node's result, if it is absent. The default is float32. For
+/// a ConstantOfShape, the attribute is a zero.
 pub(crate) fn write_default_type(node: &mut NodeProto) {
     let attribute = match node.op() {
         ("", "ConstantOfShape") => zero(),

@@ -33,9 +33,9 @@ pub struct Digests {
 #[derive(Debug)]
 pub(super) struct Contents {
     pub data: Data,
-    /// Whether the data are a file that holds the whole model.
+    /// Whether the data is a file with the whole model.
     pub whole: bool,
-    /// The digest, computed on demand, once for all clones of the model.
+    /// The digest, which is computed on demand, once for all clones of the model.
     sha256: OnceLock<Found<String>>,
 }
 
@@ -53,8 +53,8 @@ impl Contents {
     }
 }
 
-/// A metadata entry for the digest of the bytes that another model was read from. Its value is
-/// zeros until the digest is known.
+/// A metadata entry for the digest of the bytes from which another model was read. Its value
+/// consists of zeros until the digest is known.
 #[derive(Debug, Clone)]
 pub(super) struct Pending {
     key: String,
@@ -62,12 +62,12 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// The offset of the entry's value in the encoded message, if the entry exists and still has
-    /// its zeros.
+    /// The offset of the entry's value in the encoded message, if the entry exists and still
+    /// consists of zeros.
     pub(super) fn place(&self, message: &ModelProto) -> Option<u64> {
         let entries = &message.metadata_props;
         let at = entries.iter().position(|entry| self.is(entry))?;
-        // The fields are written in the order of their numbers.
+        // The encoded fields follow each other in the order of their numbers.
         let behind = ModelProto {
             metadata_props: entries[at + 1..].to_vec(),
             training_info: message.training_info.clone(),
@@ -129,8 +129,8 @@ impl Model {
         }
     }
 
-    /// Writes the digest of another model into the entry that [`crate::fuse_ahead`] leaves with
-    /// zeros in this model's metadata.
+    /// Writes the digest of another model into the metadata of this model, where
+    /// [`crate::fuse_ahead`] left zeros.
     ///
     /// # Errors
     /// If the bytes that the other model was read from can no longer be read.
@@ -142,8 +142,8 @@ impl Model {
         settled.map_err(|source| self.io(source))
     }
 
-    /// Adds a metadata entry with a placeholder for the digest of the bytes that another model was
-    /// read from, if these are known. The digest is filled in while the model is written.
+    /// Adds a metadata entry with zeros for the digest of the bytes that another model was read
+    /// from, if these are known. The digest is filled in when the model is written.
     pub(crate) fn await_sha256(&mut self, key: &str, of: &Model) -> Option<String> {
         self.pending = Some(Pending {
             key: key.to_owned(),
@@ -152,7 +152,7 @@ impl Model {
         Some(zeros())
     }
 
-    /// Starts to compute the digest in another thread, for a later caller.
+    /// Starts computing the digest in another thread, so that a later caller need not wait as long.
     pub(crate) fn begin_sha256(&self) {
         if let Some(source) = self.source.clone() {
             rayon::spawn(move || {
@@ -162,7 +162,8 @@ impl Model {
     }
 
     /// The digests of the file that the model was read from, and of the files with external data of
-    /// its tensors. For a model that was built in memory, the first is the digest of its bytes.
+    /// its tensors. For a model that was built in memory, its encoded bytes are digested instead of
+    /// the file.
     ///
     /// # Errors
     /// If a data file cannot be read.
@@ -190,7 +191,7 @@ impl Model {
     }
 }
 
-/// The digest of a byte string, which is read part by part.
+/// The digest of a byte string, which is read in parts.
 pub(crate) fn sha256(data: &Data) -> Found<String> {
     let mut hash = Sha256::new();
     let read = data.hand_on(|bytes| {
@@ -214,7 +215,7 @@ mod tests {
     use crate::onnx::proto::{FunctionProto, TrainingInfoProto};
     use crate::onnx::{DataPlace, SaveOptions};
 
-    /// Folds a model whose file has fields after its metadata, by `fuse_ahead` and by `fuse`.
+    /// A model whose encoding has fields after the metadata, folded by `fuse_ahead` and by `fuse`.
     fn folded() -> [Model; 2] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.onnx");
@@ -289,7 +290,7 @@ mod tests {
         }
         ahead.settle().unwrap();
         assert_eq!(ahead.proto, fused.proto);
-        // Zeros that another program wrote are not replaced by a digest.
+        // A digest replaces only zeros that unfold wrote itself.
         assert_eq!(digits(&ahead)[0], zeros());
     }
 

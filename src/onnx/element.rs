@@ -1,4 +1,4 @@
-//! The elements of a tensor: their type, count and location.
+//! The elements of a tensor: their type, their number and their location.
 
 use half::{bf16, f16};
 
@@ -44,7 +44,7 @@ pub enum DataType {
 }
 
 impl DataType {
-    /// The element type with a code of the specification, if this version knows it.
+    /// The element type with this code in the specification, if this version of unfold knows it.
     pub fn from_code(code: i32) -> Option<Self> {
         Self::from_repr(code)
     }
@@ -71,7 +71,7 @@ impl DataType {
         })
     }
 
-    /// The number of bytes of `count` elements; elements of less than a byte are packed.
+    /// The number of bytes of `count` elements; elements smaller than a byte are packed.
     pub fn byte_size(self, count: usize) -> Option<usize> {
         let bits = self.bits()?;
         match bits % 8 {
@@ -104,8 +104,8 @@ impl DataType {
         }
     }
 
-    /// The largest relative error of rounding a number to this floating-point type, if the result
-    /// is normal.
+    /// The largest relative error when a number is rounded to this floating-point type, if the
+    /// result is a normal number.
     pub fn rounding(self) -> f64 {
         match self {
             Self::Float16 => f16::EPSILON.to_f64() / 2.0,
@@ -174,7 +174,7 @@ pub(crate) fn shape(tensor: &TensorProto) -> Result<Vec<usize>> {
         .collect();
     let dims =
         dims.ok_or_else(|| error(tensor, format!("its shape {:?} is negative", tensor.dims)))?;
-    // As in `ndarray`: even if one extent is 0, the product of the others must not overflow.
+    // As in `ndarray`, the product of the extents other than 0 must not overflow.
     let product = dims
         .iter()
         .filter(|&&dim| dim != 0)
@@ -198,9 +198,8 @@ pub(crate) fn count(tensor: &TensorProto) -> Result<usize> {
 
 /// The number of bytes of a tensor's elements, computed from its shape and element type.
 ///
-/// # Errors
-/// The errors of [`data_type`] and [`shape`], or if the type has no fixed width or the number
-/// overflows.
+/// # Errors The errors of [`data_type`] and [`shape`], or if the type has no fixed width, or the
+/// number of bytes overflows.
 pub(crate) fn byte_size(tensor: &TensorProto) -> Result<usize> {
     let (data_type, count) = (data_type(tensor)?, count(tensor)?);
     data_type.byte_size(count).ok_or_else(|| {
@@ -211,8 +210,9 @@ pub(crate) fn byte_size(tensor: &TensorProto) -> Result<usize> {
     })
 }
 
-/// The first character of locations that are not files: paths contain no NUL. The model of the
-/// tensor resolves such locations, and moves the data back into its message.
+/// The first character of locations that are not files. It cannot occur in a path. Only the model
+/// of the tensor resolves such a location. When the model is written, the data moves back into the
+/// message.
 pub(super) const HELD: char = '\0';
 
 impl TensorProto {

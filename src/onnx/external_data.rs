@@ -14,7 +14,7 @@ use super::element::{self, DataType, HELD, is_held};
 use super::proto::{DataLocation, StringStringEntryProto, TensorProto};
 use crate::error::{Error, Result};
 
-/// The file name in errors about a model without a file.
+/// Stands for the file in errors about a model without a file.
 pub(super) const MEMORY: &str = "<memory>";
 
 /// Resolves the external data of the tensors of one model.
@@ -28,25 +28,26 @@ pub struct Externals {
     held: Arc<Mutex<Vec<HeldData>>>,
 }
 
-/// The data at a location that is not a file.
+/// The data at a location that does not name a file.
 #[derive(Debug, Clone)]
 struct HeldData {
     data: Data,
-    /// The tensor's `data_location` before the data were held.
+    /// The `data_location` of the tensor before [`Externals::hold`].
     said: Option<i32>,
 }
 
-/// The files to which the tensors of a model may refer.
+/// The locations to which the tensors of a model may refer.
 #[derive(Debug, Clone)]
 enum Reach {
     Nothing,
-    /// Files in the folder of the model and its subfolders, and files below other folders.
+    /// Files in the folder of the model and its subfolders, and files in the other folders and
+    /// their subfolders.
     Folder(PathBuf, Vec<PathBuf>),
     /// The data of a resolver.
     Resolver(Arc<dyn Resolver>),
 }
 
-/// The bytes of a file that are the data of a tensor.
+/// The part of a file that holds the data of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Span {
     pub location: String,
@@ -55,7 +56,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The entries of a tensor that refers to the span.
+    /// The external-data entries of a tensor whose data is this span.
     pub(crate) fn entries(&self) -> Vec<StringStringEntryProto> {
         vec![
             StringStringEntryProto::new("location", &self.location),
@@ -66,17 +67,17 @@ impl Span {
 }
 
 impl Externals {
-    /// Resolves no external data, for a model in memory.
+    /// For a model in memory without external data.
     pub fn none() -> Self {
         Self::new(MEMORY.into(), Reach::Nothing)
     }
 
-    /// Resolves external data by `resolver`, for a model in memory.
+    /// For a model in memory whose external data `resolver` provides.
     pub fn resolved(resolver: Arc<dyn Resolver>) -> Self {
         Self::new(MEMORY.into(), Reach::Resolver(resolver))
     }
 
-    /// Resolves external data in the folder of a model's file and its subfolders.
+    /// For a model whose external data is in the folder of its file or in subfolders.
     pub fn beside(model: &Path) -> Self {
         Self::reaching(model, vec![])
     }
@@ -100,14 +101,14 @@ impl Externals {
         }
     }
 
-    /// Whether these are a clone of `other`. If so, equal locations have equal data.
+    /// Whether these externals and `other` are clones. If so, equal locations have equal data.
     #[cfg(feature = "prove")]
     pub(super) fn is_clone_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.held, &other.held)
     }
 
-    /// Replaces the data of a tensor by data outside of any file. The tensor has elements only
-    /// together with these externals or a clone of them.
+    /// Replaces the elements of a tensor by data outside of any file. Only these externals, or a
+    /// clone of them, can resolve the tensor afterwards.
     pub(crate) fn hold(&self, tensor: &mut TensorProto, data: Data) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let location = format!("{HELD}{}", held.len());
@@ -127,8 +128,7 @@ impl Externals {
 
     /// The data that a tensor refers to.
     ///
-    /// # Errors
-    /// If the data do not exist.
+    /// If the data does not exist.
     pub(crate) fn data(&self, tensor: &TensorProto) -> Result<Data> {
         if is_held(tensor) {
             return Ok(self.held(tensor)?.data);
@@ -140,8 +140,8 @@ impl Externals {
         ))
     }
 
-    /// Takes the data that the model holds for a tensor. Afterwards the tensor has no elements, as
-    /// before [`Externals::hold`].
+    /// Takes the data that the model holds for a tensor. Afterwards the tensor has no elements and
+    /// its original location.
     pub(super) fn release(&self, tensor: &mut TensorProto) -> Result<Data> {
         let HeldData { data, said } = self.held(tensor)?;
         tensor.external_data.clear();
@@ -177,7 +177,7 @@ impl Externals {
         self.locate(tensor).map(|(_, span)| span)
     }
 
-    /// Opens a file, if possible, so that it can be read even after another file takes its name.
+    /// Opens a file, if possible. It can then still be read after another file takes its name.
     pub(super) fn keep(&self, location: &str) {
         let _ = self.file(location);
     }
@@ -192,7 +192,7 @@ impl Externals {
         changed.next()
     }
 
-    /// A location at which the resolver failed, and the reason.
+    /// The location and the reason of a failure of the resolver.
     pub(super) fn refused(&self) -> Option<(String, String)> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files
@@ -211,8 +211,8 @@ impl Externals {
             .map_err(|reason| self.error(tensor, reason))
     }
 
-    /// Finds the file and the span of a tensor's data. `needed` is their number of bytes by type
-    /// and shape, if both are known.
+    /// Finds the file and the span of a tensor's data. `needed` is the number of bytes that the
+    /// type and the shape require, if both are known.
     fn resolve(&self, tensor: &TensorProto, needed: Option<usize>) -> Found<(Arc<DataFile>, Span)> {
         let location = entry(tensor, "location")?.ok_or("it has no location")?;
         let offset = size(tensor, "offset")?.unwrap_or(0);
@@ -245,7 +245,7 @@ impl Externals {
         ))
     }
 
-    /// Opens a file, if the model may refer to it.
+    /// Opens a file, if the model is allowed to refer to it.
     fn file(&self, location: &str) -> Found<Arc<DataFile>> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = files.get(location) {
@@ -275,7 +275,7 @@ impl Externals {
     }
 }
 
-/// The path of a file to which a model in `folder` refers, or the reason why it may not.
+/// The path of a file to which a model in `folder` refers, or the reason why this is not allowed.
 fn inside(folder: &Path, others: &[PathBuf], location: &str) -> Found<PathBuf> {
     let mut parts = Path::new(location).components();
     let has_inner_parts =

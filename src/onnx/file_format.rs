@@ -1,4 +1,4 @@
-//! Recognizes whether a file is an ONNX model, and which format it has otherwise.
+//! Recognizes whether a file is an ONNX model, and names the format of other files.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::wire::{self, Encoded};
 
-/// Whether a file is an ONNX model, judged by its outermost fields. Neither the graph nor the
-/// weights are read.
+/// Whether a file is an ONNX model, judged by its outermost fields. The graph and the weights are
+/// not read.
 ///
 /// # Errors
 /// If the file cannot be opened.

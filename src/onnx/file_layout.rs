@@ -1,5 +1,4 @@
-//! Computes the layout of a written model: the place of each part in its files, before anything is
-//! written or read.
+//! Computes the layout of a model before it is written: the place of each part in its files.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -24,23 +23,23 @@ use crate::onnx::placeholders::Gaps;
 /// The alignment of offsets in a data file, so that tensors can be mapped into memory.
 pub(super) const ALIGNMENT: u64 = 4096;
 
-/// The entries of external data that are replaced by new ones, because they describe the replaced
-/// file.
+/// The entries of external data that describe the old file, and that are replaced.
 const KNOWN_ENTRIES: [&str; 5] = ["location", "offset", "length", "checksum", "basepath"];
 
 /// The place of a model's weights.
 #[derive(Clone, Copy)]
 pub(super) enum Storage<'l> {
-    /// In the message, except for those in other files, which stay there.
+    /// In the message. Elements in other files stay there.
     AsItIs,
-    /// All in the message.
+    /// All elements in the message.
     Inside,
-    /// In a data file, to which the message refers by `location`: the initializers of at least
-    /// `threshold` bytes.
+    /// Initializers of at least `threshold` bytes in a data file, to which the message refers by
+    /// `location`.
     Beside { location: &'l str, threshold: usize },
 }
 
-/// The message of a model, and the data of its gaps and of its data file.
+/// The encoded message of a model with gaps, the data that fills the gaps, and the contents of the
+/// data file.
 pub(super) struct Layout {
     /// The message, with zeros for elements that are not in memory.
     message: ModelProto,
@@ -54,11 +53,10 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Computes the layout of a model, with its elements as `storage` says.
+    /// Computes the layout of a model for a place of its elements.
     ///
-    /// # Errors
-    /// If the data of a tensor do not exist, or if it has an unknown entry of external data, so
-    /// that its reference cannot be rewritten.
+    /// # Errors If the data of a tensor does not exist, or if a reference cannot be rewritten
+    /// because it has an unknown entry.
     pub(super) fn new(model: &Model, storage: Storage) -> Result<Self> {
         let mut message = model.proto.clone();
         let (mut longest, mut count) = (0, 0);
@@ -116,8 +114,8 @@ impl Layout {
         self.weights.iter().cloned()
     }
 
-    /// Writes the message into a file, and returns the transfers into its gaps.
-    /// [`Layout::write_digest`] writes a digest that is still being computed.
+    /// Writes the message into a file, and returns the transfers that fill its gaps. The digest may
+    /// still be computed, so [`Layout::write_digest`] writes it later.
     ///
     /// # Errors
     /// If elements cannot be read, or the file cannot be written.
@@ -125,10 +123,9 @@ impl Layout {
         sink::write_file(&self.message, &self.gaps, file)
     }
 
-    /// Writes the digest where the message has zeros for it.
+    /// Writes the digest over the zeros that the message has for it.
     ///
-    /// # Errors
-    /// If it cannot be computed, or the file cannot be written.
+    /// If the digest cannot be computed, or the file cannot be written.
     pub(super) fn write_digest(&self, file: &File) -> io::Result<()> {
         let Some(pending) = &self.pending else {
             return Ok(());
@@ -139,7 +136,7 @@ impl Layout {
         })
     }
 
-    /// Writes the message, with its elements.
+    /// Writes the message with its elements.
     ///
     /// # Errors
     /// If elements cannot be read, or the writer fails.
@@ -165,7 +162,7 @@ impl Layout {
     }
 
     /// Splits the message into parts, whose initializers have about `room` bytes each. The metadata
-    /// are in the last part, since their digest is known by then.
+    /// is in the last part, because the digest in it is known by then.
     pub(super) fn parts(self, room: usize) -> impl Iterator<Item = MessagePart> {
         let Self {
             mut message,
@@ -222,7 +219,7 @@ impl Layout {
     }
 }
 
-/// A part of a model: a message that is to be merged with those of the other parts.
+/// A part of a model: a message that is merged with those of the other parts.
 pub struct MessagePart {
     message: ModelProto,
     gaps: Arc<Gaps>,
@@ -235,7 +232,7 @@ impl MessagePart {
         self.message.encoded_len()
     }
 
-    /// Writes the message. Its elements are read or computed now.
+    /// Writes the message. Its elements are only now read or computed.
     ///
     /// # Errors
     /// If elements cannot be read, or the writer fails.
@@ -243,8 +240,8 @@ impl MessagePart {
         sink::write_message(&*self.settled()?, &self.gaps, out)
     }
 
-    /// Writes the message like [`MessagePart::to_writer`], into a buffer of
-    /// [`MessagePart::message_bytes`] bytes, on all cores.
+    /// Like [`MessagePart::to_writer`], but writes on all cores into a buffer of
+    /// [`MessagePart::message_bytes`] bytes.
     ///
     /// # Errors
     /// If elements cannot be read, or if the buffer has another length.
@@ -270,7 +267,7 @@ struct Laying<'m> {
     weights: Vec<(u64, Data)>,
     end: u64,
     /// The spans that are copied from the model's data files, with their new offsets. Tensors that
-    /// shared bytes still share them.
+    /// share bytes in the old file share them in the new one.
     copied: HashMap<Span, u64>,
 }
 
@@ -294,7 +291,8 @@ impl Laying<'_> {
         Ok(())
     }
 
-    /// Handles a tensor whose elements stay in the message if they are with the model.
+    /// Lays out a tensor that has no elements of its own for the data file. Elements that the model
+    /// holds fill a gap of the message.
     fn other(&mut self, tensor: &mut TensorProto) -> Result<()> {
         let externals = &self.model.externals;
         if tensor::is_held(tensor) {
@@ -343,7 +341,8 @@ impl Laying<'_> {
         Ok(())
     }
 
-    /// Appends data to the data file, and lets the tensor refer to them. Returns their offset.
+    /// Appends data to the data file, and lets the tensor refer to it. Returns the offset of the
+    /// data.
     fn place(&mut self, tensor: &mut TensorProto, location: &str, data: Data) -> u64 {
         let offset = self.end.next_multiple_of(ALIGNMENT);
         let length = data.len();
@@ -367,16 +366,16 @@ fn refer(tensor: &mut TensorProto, span: Span) {
     tensor.data_location = Some(DataLocation::External.into());
 }
 
-/// The minimum number of bytes of integers for the data file. Shapes, axes and similar constants
-/// are read while a model is loaded, by engines that have not opened the data file yet.
+/// The minimum number of bytes of integers in the data file. Engines read shapes, axes and similar
+/// constants while they load a model, before they open the data file.
 const LEAST_INTEGERS: usize = 1024;
 
-/// The minimum number of bytes of other elements for the data file, because the scales of a Resize
-/// are read as early.
+/// The minimum number of bytes of other elements in the data file. Engines read the scales of a
+/// Resize early too.
 const LEAST_FLOATS: usize = 64;
 
-/// Whether the model has the elements of an initializer, and these have at least `threshold` bytes,
-/// so that they belong into a data file.
+/// Whether an initializer belongs into a data file: its elements are not in another file, and have
+/// at least `threshold` bytes.
 pub(super) fn is_inside(tensor: &TensorProto, threshold: usize) -> bool {
     let threshold = match DataType::from_code(tensor.data_type()) {
         Some(DataType::Int32 | DataType::Int64) => threshold.max(LEAST_INTEGERS),

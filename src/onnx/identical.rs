@@ -18,7 +18,7 @@ impl Model {
             && (self.externals().is_clone_of(other.externals()) || self.has_same_data(other))
     }
 
-    /// Whether the data outside of two equal messages are equal.
+    /// Whether two equal messages also have equal data outside of the messages.
     fn has_same_data(&self, other: &Self) -> bool {
         let [own, others] = [self, other].map(Model::outside);
         own.len() == others.len()

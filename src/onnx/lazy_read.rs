@@ -1,5 +1,5 @@
-//! Lazy reading of a model's file: the elements of its large tensors stay in the file until they
-//! are needed.
+//! Reads a model's file lazily: the elements of large tensors stay in the file until they are
+//! needed.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::onnx::proto::{ModelProto, TensorProto};
 use crate::onnx::wire::{self, Counts, Encoded, Flaw};
 use crate::onnx::{element, tensor};
 
-/// The minimum number of bytes of a tensor's elements that stay in the file.
+/// Tensors with at least this many bytes stay in the file.
 const LARGE: u64 = 4096;
 
 /// The number of bytes that are read at a time.
@@ -22,8 +22,8 @@ const WINDOW: usize = 1 << 14;
 
 /// The parts of a file that were read.
 pub(crate) struct Skimmed {
-    /// The file without its gaps, in the pieces that were read: elements of small tensors are
-    /// slices of them.
+    /// The pieces of the file between its gaps, as they were read. The elements of small tensors
+    /// are slices of them.
     pieces: Vec<Bytes>,
     gaps: Vec<Gap>,
     counts: Counts,
@@ -46,7 +46,7 @@ pub(crate) enum Trouble {
     Unreadable(String),
 }
 
-/// Reads a file of `length` bytes, and checks that decoding would lose nothing in it.
+/// Reads a file of `length` bytes, and checks that decoding loses nothing in it.
 pub(crate) fn skim(file: &Arc<DataFile>, length: u64) -> std::result::Result<Skimmed, Trouble> {
     let mut skim = Skim {
         file,
@@ -74,7 +74,8 @@ pub(crate) fn skim(file: &Arc<DataFile>, length: u64) -> std::result::Result<Ski
 struct Skim<'f> {
     file: &'f Arc<DataFile>,
     length: u64,
-    /// The bytes that were read at `position` and after it: the end of the last piece.
+    /// The bytes that were already read, starting at `position`. They are the end of the last
+    /// piece.
     window: Bytes,
     position: u64,
     pieces: Vec<Bytes>,
@@ -156,7 +157,7 @@ impl Skimmed {
         self.pieces.first().map_or(&[], |piece| piece)
     }
 
-    /// The message, with tokens for the elements that were not read.
+    /// Decodes the message, with tokens in place of elements that were not read.
     ///
     /// # Errors
     /// If the bytes are not valid protobuf.
@@ -175,10 +176,9 @@ impl Skimmed {
         )
     }
 
-    /// Lets a decoded tensor refer to its elements in the file, if they were not read.
+    /// Lets a decoded tensor refer to its elements in the file if they were not read.
     ///
-    /// # Errors
-    /// If the elements have to be in the message, but cannot be read.
+    /// If the elements must be in the message, but cannot be read.
     pub(super) fn settle(
         &self,
         tensor: &mut TensorProto,
@@ -201,7 +201,8 @@ impl Skimmed {
         if is_plain {
             externals.hold(tensor, data);
         } else {
-            // The data differ from the tensor's declaration, and are written as they were read.
+            // The length of the data contradicts the tensor's type and shape. Such data is kept in
+            // the message, so that it is written unchanged.
             tensor.raw_data = Some(
                 data.all()
                     .map_err(|reason| externals.error(tensor, reason))?,
@@ -211,8 +212,8 @@ impl Skimmed {
     }
 }
 
-/// The part of a file that the decoder has not read yet. The decoder takes each gap at once, and
-/// receives a token in place of its elements.
+/// The part of a file that the decoder has not read yet. The decoder skips each gap in one step,
+/// and receives a token instead of its elements.
 struct Unread<'s> {
     skimmed: &'s Skimmed,
     piece: usize,
@@ -224,7 +225,7 @@ struct Unread<'s> {
 }
 
 impl Unread<'_> {
-    /// The next gap, if it begins at this position.
+    /// The next gap, if it begins at the current position.
     fn here(&self) -> Option<&Gap> {
         let next = self.skimmed.gaps.get(self.gap);
         next.filter(|gap| self.position == 0 && gap.at == self.piece)
@@ -389,7 +390,7 @@ mod tests {
                 });
             assert_eq!(flaw, Some(wire::FlawKind::Truncated), "{length}");
         }
-        // The file was longer when its length was read.
+        // The file became shorter after its length was read.
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&bytes).unwrap();
         let file = Arc::new(DataFile::open("m.onnx", file).unwrap());

@@ -1,4 +1,4 @@
-//! Reads a model, and describes a file that is not one.
+//! Reads a model. If a file is not a model, the error describes it.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -31,13 +31,13 @@ const HEAD: u64 = 512;
 impl Model {
     /// Reads a model from a file.
     ///
-    /// The elements of its large tensors stay in their files until they are needed or written. A
-    /// file that is cut short or written to in the meantime is an error; it may be replaced or
-    /// renamed.
+    /// The elements of its large tensors stay in their files until they are needed or written.
+    /// Until then, the file may be replaced or renamed. If it is truncated or modified instead,
+    /// reading the elements fails.
     ///
-    /// Nothing that the file holds is lost: a field that ONNX does not define is an
-    /// [`Error::UnknownField`]. A file `*.onnxtxt` is read in ONNX's textual syntax, as
-    /// [`Model::from_text`] does.
+    /// A field that ONNX does not define is an [`Error::UnknownField`], so that no content of the
+    /// file is lost. A file `*.onnxtxt` is read in ONNX's textual syntax, like
+    /// [`Model::from_text`].
     ///
     /// # Errors
     /// If the file cannot be read, or is not an ONNX model.
@@ -45,14 +45,15 @@ impl Model {
         Self::open_reaching(path, vec![])
     }
 
-    /// Like [`Model::open`], but the tensors of the model may refer to files in `others` and their
-    /// subfolders too.
+    /// Like [`Model::open`], but the tensors of the model may also refer to files in `others` and
+    /// their subfolders.
     ///
     /// # Errors
     /// The errors of [`Model::open`].
     pub fn open_reaching(path: impl AsRef<Path>, others: Vec<PathBuf>) -> Result<Self> {
         let path = path.as_ref();
-        // Checked before the file is opened, since opening a pipe would wait for its writer.
+        // This is checked before the file is opened, because opening a pipe would wait for its
+        // writer.
         let metadata = path.metadata().map_err(|source| unreadable(path, source))?;
         if metadata.is_dir() {
             return Err(not_onnx(path, "it is a folder"));
@@ -84,10 +85,10 @@ impl Model {
         })
     }
 
-    /// Checks that the external data of all tensors exist completely. Reads none of them.
+    /// Checks that the external data of every tensor exists completely, without reading it.
     ///
-    /// [`Model::open`] does not check the data. Without them the constants of the graph are
-    /// unknown, and little folds. Nothing is checked if [`Model::external`] is false.
+    /// [`Model::open`] does not check this. Without the data, the constants of the graph are
+    /// unknown, and little folds. If [`Model::external`] is false, nothing is checked.
     ///
     /// ```
     /// use unfold::onnx::Model;
@@ -103,9 +104,8 @@ impl Model {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// # Errors
-    /// [`Error::ExternalData`] of the first tensor whose data do not exist, are cut short, or are
-    /// in a place to which a model may not refer.
+    /// # Errors [`Error::ExternalData`] of the first tensor whose data does not exist, is
+    /// truncated, or is in a place to which a model may not refer.
     pub fn find_data(&self) -> Result<()> {
         if !self.external {
             return Ok(());
@@ -118,10 +118,10 @@ impl Model {
         })
     }
 
-    /// Returns the first error of the resolver that reads the external data, if it failed.
+    /// Returns the first error of the resolver for external data.
     ///
-    /// The passes treat a constant that cannot be read as unknown, so that they would only seem to
-    /// find nothing to fold.
+    /// Without this check, a failure would look like a model without folds, because passes treat a
+    /// constant that cannot be read as unknown.
     pub(crate) fn find_refused(&self) -> Result<()> {
         let Some((location, reason)) = self.externals.refused() else {
             return Ok(());
@@ -147,7 +147,7 @@ impl Model {
         })
     }
 
-    /// Reads a model from memory. It cannot refer to data in other files.
+    /// Reads a model from memory. The model cannot refer to data in other files.
     ///
     /// # Errors
     /// If the bytes are not an ONNX model, or have a field that ONNX does not define.
@@ -155,7 +155,7 @@ impl Model {
         Self::from_memory(bytes.into(), Externals::none())
     }
 
-    /// Like [`Model::from_bytes`], with a resolver for the external data of its tensors.
+    /// Like [`Model::from_bytes`], but a resolver provides the external data of the tensors.
     ///
     /// ```
     /// use std::io;
@@ -190,7 +190,7 @@ impl Model {
         Self::from_memory(bytes.into(), Externals::resolved(resolver))
     }
 
-    /// Like [`Model::from_bytes`], with the external data of its tensors in a folder and its
+    /// Like [`Model::from_bytes`], but the external data of the tensors is in a folder and its
     /// subfolders.
     ///
     /// # Errors
@@ -205,7 +205,7 @@ impl Model {
     /// Reads a model from a resolver. The elements of its large tensors are read each time they are
     /// needed, and never all at once.
     ///
-    /// `message` resolves the location `<memory>`; `externals` resolves the external data of
+    /// `message` resolves the location `<memory>`, and `externals` resolves the external data of
     /// tensors.
     ///
     /// ```
@@ -254,7 +254,7 @@ impl Model {
     }
 
     /// Moves the elements of the model's tensors into its message, for callers that pass
-    /// [`Model::proto`] to other code. External data stay in their files.
+    /// [`Model::proto`] to other code. External data stays in its files.
     ///
     /// # Errors
     /// If elements cannot be read.
@@ -295,7 +295,7 @@ impl Model {
 }
 
 /// Reads a message without the elements that stay in its file. Returns the message, whether it has
-/// external data, and its bytes.
+/// external data, and the data of the file.
 fn skimmed(
     path: &Path,
     file: &Arc<DataFile>,
@@ -359,7 +359,7 @@ fn undecoded(path: &Path, head: &[u8], reason: &str) -> Error {
 }
 
 /// Checks the required parts of a model and the names of its constants, and calls `settle` for each
-/// tensor. Returns whether any tensor is external.
+/// tensor. Returns whether a tensor has external data.
 fn look_through(
     path: &Path,
     head: &[u8],
@@ -391,7 +391,7 @@ fn look_through(
     Ok(external)
 }
 
-/// Refuses a model that lacks a part that every model has.
+/// Refuses a model that lacks a required part.
 fn require(path: &Path, bytes: &[u8], proto: &ModelProto) -> Result<()> {
     let lacking = if proto.graph.is_none() {
         "graph"
@@ -410,8 +410,8 @@ fn require(path: &Path, bytes: &[u8], proto: &ModelProto) -> Result<()> {
     ))
 }
 
-/// Refuses a model that imports two versions of an operator set, since engines differ in which one
-/// they take.
+/// Refuses a model that imports two versions of an operator set, because engines differ in the
+/// version that they use.
 fn one_version_each(path: &Path, proto: &ModelProto) -> Result<()> {
     let mut seen = HashMap::new();
     for set in &proto.opset_import {

@@ -1,10 +1,10 @@
-//! The fields of every message of ONNX.
+//! The table of the fields of every ONNX message.
 
 /// The fields of a message.
 pub(super) struct MessageFields {
-    /// The numbers of the fields that hold no messages.
+    /// The numbers of the fields whose values are not messages.
     pub scalars: &'static [u32],
-    /// The number, the name and the message type of the other fields. The name of a repeated field
+    /// The number, the name and the message type of each other field. The name of a repeated field
     /// ends with `[]`.
     pub messages: &'static [(u32, &'static str, &'static MessageFields)],
     /// Fields of which at most one may be set.
@@ -19,13 +19,13 @@ impl MessageFields {
     }
 }
 
-/// The number of the field of a tensor that has its elements as bytes.
+/// The number of the field in which a tensor has its elements as bytes.
 pub(super) const RAW_DATA: u32 = 9;
 
-/// The largest number of fields with messages in any message.
+/// The maximum number of message-typed fields in one message.
 pub(super) const MOST_MESSAGES: usize = 8;
 
-/// The fields that every model has: the version of the format, the graph, the operator sets.
+/// The fields that every model has: the version of the format, the graph, and the operator sets.
 pub(super) const EVERY_MODEL: [u32; 3] = [1, 7, 8];
 
 pub(super) static MODEL: MessageFields = MessageFields {
@@ -242,7 +242,8 @@ pub(super) mod tests {
         Kept,
     }
 
-    /// Encodings of one field: each wire type, a payload that is not a message, and an empty one.
+    /// Encodings of one field: one for each wire type with a payload that is not a message, and one
+    /// with an empty payload.
     pub(in crate::onnx) fn probes(number: u32) -> [Vec<u8>; 5] {
         let payloads: [(WireType, &[u8]); 5] = [
             (WireType::Varint, &[1]),
@@ -259,7 +260,8 @@ pub(super) mod tests {
         })
     }
 
-    /// The outcomes for each field number, in the message itself or inside field `within`.
+    /// The outcomes of decoding each field number, in the message itself or inside its field
+    /// `within`.
     fn fingerprint<M: Message + Default>(within: Option<u32>) -> Vec<[Decoding; 5]> {
         let numbers = 1..=40;
         numbers

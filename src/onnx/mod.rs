@@ -1,4 +1,4 @@
-//! Reads and writes ONNX models: the messages, the files, the external data, the tensors.
+//! Reads and writes ONNX models: messages, files, external data and tensors.
 
 mod atomic_write;
 mod data;
@@ -51,11 +51,11 @@ use proto::{GraphProto, ModelProto, NodeProto, TensorProto};
 pub use save::{DataPlace, SaveOptions, Saved};
 pub use text::PrintedElements;
 
-/// An ONNX model, and the files that it was read from.
+/// An ONNX model, with references to the files that it was read from.
 ///
-/// The elements of large tensors stay in their files until they are needed or written. Meanwhile a
-/// tensor of [`Model::proto`] refers to them as external data, at a location that only this model
-/// and its clones can resolve. [`tensor::raw`] reads them wherever they are, and
+/// The elements of large tensors stay in their files until they are needed or written. Until then,
+/// a tensor of [`Model::proto`] refers to its elements as external data, at a location that only
+/// this model and its clones can resolve. [`tensor::raw`] reads the elements of any tensor, and
 /// [`Model::into_memory`] moves them into the message.
 ///
 /// ```
@@ -79,24 +79,24 @@ pub use text::PrintedElements;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// The message of the file, without the elements that stay in the file.
+    /// The message of the file, without the elements that stayed in the file.
     pub proto: ModelProto,
     /// Whether [`Model::save`] writes the weights into a data file next to the model.
     ///
-    /// True for a model that was read with weights in such files.
+    /// It is true for a model that was read with weights in such files.
     pub external: bool,
     /// The file that the model was read from.
     path: Option<PathBuf>,
-    /// The bytes that the model was read from, until folding changes it.
+    /// The bytes that the model was read from; `None` after a change of the model.
     source: Option<Arc<Contents>>,
-    /// The metadata entry that is filled in while the model is written.
+    /// The metadata entry with a digest that is filled in when the model is written.
     pending: Option<Pending>,
-    /// The data of tensors in other files.
+    /// The data of this model's tensors outside of the message.
     externals: Externals,
 }
 
 impl Model {
-    /// A model that is built in memory, without files.
+    /// Creates a model in memory, without files.
     pub fn from_proto(proto: ModelProto) -> Self {
         Self {
             proto,
@@ -113,17 +113,17 @@ impl Model {
         self.path.as_deref()
     }
 
-    /// Drops the bytes that the model was read from, since the model has changed.
+    /// Forgets the bytes that the model was read from, because the model has changed.
     pub(crate) fn forget_source(&mut self) {
         self.source = None;
     }
 
-    /// The name of the model in errors: its path, or `model`.
+    /// The name of the model in errors: its path, or `model` without one.
     pub(crate) fn file(&self) -> PathBuf {
         self.path.clone().unwrap_or_else(|| "model".into())
     }
 
-    /// The data of this model's tensors in other files.
+    /// Resolves the data of this model's tensors outside of the message.
     pub fn externals(&self) -> &Externals {
         &self.externals
     }
@@ -182,7 +182,7 @@ impl Model {
         self.opset("").unwrap_or(1)
     }
 
-    /// The version of an operator set that the model imports; `""` is the domain of ONNX itself.
+    /// The version of an operator set that the model imports. The domain of ONNX itself is `""`.
     pub fn opset(&self, domain: &str) -> Option<i64> {
         let domain = node::canonical_domain(domain);
         self.proto

@@ -1,4 +1,4 @@
-//! Reads the attributes of a node, each with the type that its operator defines.
+//! Reads the attributes of a node with the types that its operator defines.
 
 use super::element::{DataType, without_elements};
 use super::proto::{
@@ -6,7 +6,7 @@ use super::proto::{
 };
 use crate::error::{Error, Result};
 
-/// The canonical name of an operator set: `ai.onnx` is another name of `""`.
+/// The canonical name of an operator set: `ai.onnx` is the same as `""`.
 pub(crate) fn canonical_domain(domain: &str) -> &str {
     if domain == "ai.onnx" { "" } else { domain }
 }
@@ -45,12 +45,12 @@ impl StringStringEntryProto {
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 impl NodeProto {
-    /// The operator set and the operator.
+    /// The canonical domain and the name of the operator.
     pub(crate) fn op(&self) -> (&str, &str) {
         (canonical_domain(self.domain()), self.op_type())
     }
 
-    /// The name of the operator, prefixed by its domain if that is not ONNX's own.
+    /// The name of the operator, prefixed by its domain unless that is ONNX's own.
     pub(crate) fn operator(&self) -> String {
         match self.op() {
             ("", operator) => operator.to_owned(),
@@ -58,8 +58,7 @@ impl NodeProto {
         }
     }
 
-    /// The name of the node in messages: its own name, or its operator and first output if it has
-    /// none.
+    /// The name of the node in messages. Without a name, it is the operator and the first output.
     pub fn label(&self) -> String {
         match (self.name(), self.output.first()) {
             ("", Some(output)) => format!("{} -> {output}", self.op_type()),
@@ -68,7 +67,7 @@ impl NodeProto {
         }
     }
 
-    /// Renames the inputs for which `instead` returns a name, and their sharding specifications.
+    /// Renames the inputs for which `instead` returns a name, also in sharding specifications.
     pub(crate) fn read_instead<'n>(&mut self, instead: impl Fn(&str) -> Option<&'n str>) {
         for input in &mut self.input {
             if let Some(other) = instead(input) {
@@ -78,7 +77,7 @@ impl NodeProto {
         self.rename_shards(instead);
     }
 
-    /// Renames values in the sharding specifications.
+    /// Renames the values for which `now` returns a name in sharding specifications.
     pub(crate) fn rename_shards<'n>(&mut self, now: impl Fn(&str) -> Option<&'n str>) {
         let configurations = self.device_configurations.iter_mut();
         for spec in configurations.flat_map(|configuration| &mut configuration.sharding_spec) {
@@ -107,8 +106,7 @@ impl NodeProto {
 
     /// The value of a string attribute.
     ///
-    /// # Errors
-    /// The errors of [`NodeProto::attr_i`], or if it is not UTF-8.
+    /// # Errors The errors of [`NodeProto::attr_i`], or if the string is not UTF-8.
     pub fn attr_s(&self, name: &str) -> Result<Option<&str>> {
         let bytes = self.attr(name, AttributeType::String, |attribute| Some(attribute.s()))?;
         let text = bytes.map(std::str::from_utf8).transpose();
@@ -117,8 +115,7 @@ impl NodeProto {
 
     /// The value of a tensor attribute.
     ///
-    /// # Errors
-    /// The errors of [`NodeProto::attr_i`], or if it has no value.
+    /// # Errors The errors of [`NodeProto::attr_i`], or if the attribute has no value.
     pub fn attr_t(&self, name: &str) -> Result<Option<&TensorProto>> {
         self.attr(name, AttributeType::Tensor, |attribute| {
             attribute.t.as_deref()
@@ -127,8 +124,7 @@ impl NodeProto {
 
     /// The value of a graph attribute.
     ///
-    /// # Errors
-    /// The errors of [`NodeProto::attr_i`], or if it has no value.
+    /// # Errors The errors of [`NodeProto::attr_i`], or if the attribute has no value.
     pub fn attr_g(&self, name: &str) -> Result<Option<&GraphProto>> {
         self.attr(name, AttributeType::Graph, |attribute| {
             attribute.g.as_deref()
@@ -155,13 +151,13 @@ impl NodeProto {
         })
     }
 
-    /// The element type of a Cast's result, if this version knows it.
+    /// The element type to which a Cast converts, if this version of unfold knows it.
     pub(crate) fn cast_to(&self) -> Option<DataType> {
         DataType::from_code(i32::try_from(self.attr_i("to").ok()??).ok()?)
     }
 
-    /// The value of an attribute, which must have type `kind`. A scalar or string that is not set
-    /// is 0 or empty, as proto3 writers encode it.
+    /// The value of an attribute, which must have type `kind`. A scalar that is not set is 0, and a
+    /// string that is not set is empty, because proto3 writers omit such values.
     fn attr<'a, T>(
         &'a self,
         name: &str,
@@ -211,7 +207,7 @@ pub(crate) fn bodies(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
         .flat_map(|attribute| attribute.g.iter().map(|g| &**g).chain(&attribute.graphs))
 }
 
-/// The bodies of a node, mutable.
+/// The bodies of a node, for changes.
 pub(crate) fn bodies_mut(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto> {
     let attributes = node.attribute.iter_mut();
     attributes.flat_map(|attribute| {
@@ -223,7 +219,7 @@ pub(crate) fn bodies_mut(node: &mut NodeProto) -> impl Iterator<Item = &mut Grap
     })
 }
 
-/// The number of states of a Loop, or of a Scan since operator set 9, that has `reads` inputs.
+/// The number of state variables of a Loop with `reads` inputs, or of a Scan since operator set 9.
 pub(crate) fn states(node: &NodeProto, reads: usize) -> Option<usize> {
     match node.op_type() {
         "Loop" => reads.checked_sub(2),
@@ -231,7 +227,7 @@ pub(crate) fn states(node: &NodeProto, reads: usize) -> Option<usize> {
     }
 }
 
-/// The tensor that a Constant node holds, whichever attribute holds it.
+/// The tensor of a Constant node, from any of the attributes that can hold it.
 pub(crate) fn constant_tensor(node: &NodeProto) -> Option<TensorProto> {
     let attribute = node.attribute.first()?;
     match attribute.name() {

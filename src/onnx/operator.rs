@@ -1,20 +1,20 @@
 //! The table of operators: their categories, and the changes between operator sets.
 //!
-//! Each rule lists its own operators. This table holds the facts that all rules share.
+//! This table holds only facts that several rules share. Each rule lists its own operators.
 
 use super::node::canonical_domain;
 use super::proto::NodeProto;
 
-/// The way in which an operator treats the elements of its inputs.
+/// How an operator treats the elements of its inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Category {
-    /// Returns each element once, perhaps at another place or in another shape.
+    /// Returns each element once, possibly at a different place or in a different shape.
     Movement,
     /// Selects or repeats elements unchanged.
     Selection,
-    /// Adds, subtracts, multiplies, divides or negates the elements at one place.
+    /// Adds, subtracts, multiplies, divides or negates elements at the same place.
     Arithmetic,
-    /// Computes another function of the elements at one place.
+    /// Computes another function of elements at the same place.
     Elementwise,
     /// Multiplies two stacks of matrices.
     MatrixProduct,
@@ -22,13 +22,13 @@ pub(crate) enum Category {
     Layer,
     /// Combines all elements along some axes into one.
     Reduction,
-    /// Subtracts a mean, or divides by a deviation.
+    /// Subtracts a mean, or divides by a standard deviation.
     Normalizer,
-    /// Reads only the shape, and returns its extents or their product.
+    /// Reads only the shape of its input, and returns the extents or their product.
     Shape,
-    /// Reads only the shape, and returns a value of that shape.
+    /// Reads only the shape of its input, and returns a value of that shape.
     Like,
-    /// Returns other elements in each run.
+    /// Returns different elements in each run.
     Random,
     /// Returns random elements in the shape of its input.
     RandomLike,
@@ -57,7 +57,8 @@ impl Category {
         )
     }
 
-    /// Whether each element of the result depends only on the operands' elements at its place.
+    /// Whether each element of the result depends only on the elements of the operands at the same
+    /// place.
     pub(crate) fn is_elementwise(self) -> bool {
         matches!(self, Category::Arithmetic | Category::Elementwise)
     }
@@ -83,7 +84,8 @@ impl NodeProto {
     }
 }
 
-/// The category of an operator of ONNX's own domain, or one that runtimes register in that domain.
+/// The category of an operator of ONNX's own domain, or of an operator that runtimes register in
+/// that domain.
 fn own(op: &str) -> Option<Category> {
     Some(match op {
         "Flatten" | "Identity" | "Reshape" | "Squeeze" | "Transpose" | "Unsqueeze" => {
@@ -131,8 +133,8 @@ fn of_runtime(op: &str) -> Option<Category> {
     })
 }
 
-/// Whether an operator of ONNX computes constants by more than arithmetic. If its inputs were
-/// rounded before, the result differs by more than the rounding.
+/// Whether an operator of ONNX computes constants by more than arithmetic. Such an operator may
+/// amplify the rounding errors of its inputs.
 pub(crate) fn is_more_than_arithmetic(op: &str) -> bool {
     matches!(op, "Exp" | "ReduceMax" | "Sigmoid" | "Softmax")
 }
@@ -153,14 +155,14 @@ pub(crate) fn is_quantized(domain: &str, op: &str) -> bool {
         "com.microsoft" => {
             let words = ["Quantize", "Integer", "NBits", "Bnb4", "FpQ4"];
             let letters: Vec<char> = op.chars().take(2).collect();
-            // Examples: QGemm, QLinearAdd, QAttention and QMoE.
+            // Operators such as QGemm, QLinearAdd, QAttention and QMoE.
             words.iter().any(|word| op.contains(word)) || matches!(letters[..], ['Q', 'A'..='Z'])
         }
         _ => false,
     }
 }
 
-/// Whether an operator computes floats from stored codes and their scales.
+/// Whether an operator computes floats from stored codes and scales.
 pub(crate) fn dequantizes(operator: (&str, &str)) -> bool {
     matches!(
         operator,
@@ -168,7 +170,7 @@ pub(crate) fn dequantizes(operator: (&str, &str)) -> bool {
     )
 }
 
-/// The names of the attributes that an operator has in any operator set since 7; `None` if the
+/// The names of all attributes that an operator has in some operator set since 7; `None` if the
 /// operator is not listed.
 pub(crate) fn attributes(op: &str) -> Option<&'static [&'static str]> {
     Some(match op {
@@ -246,20 +248,20 @@ pub(crate) const RESIZE: &[&str] = &[
     "nearest_mode",
 ];
 
-/// The attributes that name an element type.
+/// The attributes whose value is an element type.
 pub(crate) const TYPES: [&str; 4] = ["to", "dtype", "output_datatype", "output_dtype"];
 
 /// The operator set that introduced LayerNormalization.
 pub(crate) const LAYER_NORMALIZATION: i64 = 17;
 
-/// The operator set since which a Shape can return some of the extents.
+/// The operator set in which Shape became able to return only some of the extents.
 pub(crate) const SHAPE_OF_AXES: i64 = 15;
 
-/// The operator set since which a Resize has an input for sizes, and its factors are the input
+/// The operator set in which Resize got an input for sizes. Since then its factors are the input
 /// after the region.
 pub(crate) const RESIZE_TO_SIZES: i64 = 11;
 
-/// The index of the input of a Resize or an Upsample that holds its factors.
+/// The index of the input of a Resize or an Upsample with its factors.
 pub(crate) fn factors_at(op: &str, opset: i64) -> usize {
     if op == "Resize" && opset >= RESIZE_TO_SIZES {
         2
@@ -269,12 +271,13 @@ pub(crate) fn factors_at(op: &str, opset: i64) -> usize {
 }
 
 /// The default axis of a Softmax, and whether it normalizes along this axis only. Before operator
-/// set 13 it normalizes over this axis and all later ones together.
+/// set 13, it normalizes over this axis and all later axes together.
 pub(crate) fn softmax_axis(opset: i64) -> (i64, bool) {
     if opset >= 13 { (-1, true) } else { (1, false) }
 }
 
-/// The input that replaced an attribute, and the operator set that introduced it.
+/// The slot of the input that replaced an attribute, and the operator set that introduced this
+/// input.
 pub(crate) fn input_for(op: &str, attribute: &str) -> Option<(usize, i64)> {
     Some(match (op, attribute) {
         ("ReduceSum" | "Squeeze" | "Unsqueeze", "axes") | ("Split", "split") => (1, 13),
@@ -294,8 +297,8 @@ pub(crate) fn input_for(op: &str, attribute: &str) -> Option<(usize, i64)> {
     })
 }
 
-/// The input that replaces an attribute in a model of this operator set; `None` if it still is an
-/// attribute.
+/// The slot of the input that replaces an attribute in a model of this operator set; `None` if it
+/// still is an attribute.
 pub(crate) fn input_at(op: &str, attribute: &str, opset: i64) -> Option<usize> {
     input_for(op, attribute)
         .filter(|&(_, since)| opset >= since)

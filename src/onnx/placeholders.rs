@@ -6,11 +6,12 @@ use memmap2::MmapMut;
 use crate::onnx::data::Data;
 use crate::onnx::proto::TensorProto;
 
-/// The elements that are stored elsewhere, and zeros that replace them in a message.
+/// Gaps in a message: elements that are stored elsewhere, and zeros that replace them in the
+/// message.
 ///
-/// The zeros of gap `n` begin at byte `n` of a mapping of zeros that is never read. The address of
-/// the bytes identifies the gap, and the message has its true length. Untouched pages of zeros take
-/// no memory.
+/// The zeros of gap `n` begin at byte `n` of a mapping of zeros that is never read. So the address
+/// of the bytes identifies the gap, and the encoded message has its true length. The zeros take no
+/// memory, because their pages are never touched.
 pub(crate) struct Gaps {
     zeros: Bytes,
     data: Vec<Data>,
@@ -19,7 +20,7 @@ pub(crate) struct Gaps {
 impl Gaps {
     pub(super) fn new(longest: usize, count: usize) -> Self {
         let room = longest + count;
-        // Mapped, since an allocator may write the zeros into memory that it recycles.
+        // The zeros are mapped, because an allocator may reuse memory and write zeros into it.
         let zeros =
             MmapMut::map_anon(room).map_or_else(|_| vec![0; room].into(), Bytes::from_owner);
         Self {
@@ -39,8 +40,7 @@ impl Gaps {
         self.data.push(data);
     }
 
-    /// The data of the gap whose zeros these bytes of a message are; `None` if they are other
-    /// bytes.
+    /// The data of the gap that these bytes of a message belong to; `None` for other bytes.
     pub(super) fn behind(&self, bytes: &[u8]) -> Option<&Data> {
         let number = (bytes.as_ptr() as usize).checked_sub(self.zeros.as_ptr() as usize)?;
         self.data

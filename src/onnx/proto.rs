@@ -1,7 +1,7 @@
 //! The messages of ONNX, as its specification defines them.
 //!
-//! Fields keep the specification's names and numbers. Optional fields are [`Option`]s, so that a
-//! written default differs from a missing field. Fields of type `bytes` are slices of the decoded
+//! Fields keep the specification's names and numbers. Optional fields are [`Option`]s, so that an
+//! explicit default differs from an absent field. Fields of type `bytes` are slices of the decoded
 //! buffer, and not copies.
 
 use bytes::Bytes;
@@ -84,8 +84,8 @@ pub struct GraphProto {
 }
 
 impl GraphProto {
-    /// A copy of the graph without nodes and constants, for callers that set others. Copying all of
-    /// it first would take as much memory as the model.
+    /// A copy of the graph without nodes and constants, for callers that replace both. A full copy
+    /// would take as much memory as the model.
     pub(crate) fn frame(&self) -> Self {
         GraphProto {
             node: vec![],
@@ -126,7 +126,7 @@ pub struct NodeProto {
     /// The operator set of the operator.
     #[prost(string, optional, tag = "7")]
     pub domain: Option<String>,
-    /// Which of several functions of that name is called.
+    /// Selects one of several functions with the same name.
     #[prost(string, optional, tag = "8")]
     pub overload: Option<String>,
     /// Named metadata.
@@ -185,7 +185,7 @@ pub struct AttributeProto {
     /// The field that holds the value.
     #[prost(enumeration = "AttributeType", optional, tag = "20")]
     pub r#type: Option<i32>,
-    /// In a function: the caller's attribute from which this one takes its value.
+    /// Inside a function, the attribute of the caller from which this one takes its value.
     #[prost(string, optional, tag = "21")]
     pub ref_attr_name: Option<String>,
     /// A sparse tensor.
@@ -205,19 +205,19 @@ pub struct TensorProto {
     /// The element type, as the code of a [`DataType`](super::tensor::DataType).
     #[prost(int32, optional, tag = "2")]
     pub data_type: Option<i32>,
-    /// The part of a larger tensor that this is, if that is stored in parts.
+    /// The segment of a larger tensor that this tensor is, if the larger one is stored in segments.
     #[prost(message, optional, tag = "3")]
     pub segment: Option<Segment>,
-    /// Elements: float, complex64.
+    /// Elements of type float or complex64.
     #[prost(float, repeated, tag = "4")]
     pub float_data: Vec<f32>,
-    /// Elements: integers of at most 32 bits, bool, and the small floats by their bits.
+    /// Elements of type bool or integers of at most 32 bits, and small floats by their bits.
     #[prost(int32, repeated, tag = "5")]
     pub int32_data: Vec<i32>,
-    /// Elements: strings.
+    /// Elements of type string.
     #[prost(bytes = "bytes", repeated, tag = "6")]
     pub string_data: Vec<Bytes>,
-    /// Elements: int64.
+    /// Elements of type int64.
     #[prost(int64, repeated, tag = "7")]
     pub int64_data: Vec<i64>,
     /// The name.
@@ -226,10 +226,10 @@ pub struct TensorProto {
     /// Elements of any fixed-width type, little-endian, in row-major order.
     #[prost(bytes = "bytes", optional, tag = "9")]
     pub raw_data: Option<Bytes>,
-    /// Elements: double, complex128.
+    /// Elements of type double or complex128.
     #[prost(double, repeated, tag = "10")]
     pub double_data: Vec<f64>,
-    /// Elements: uint32, uint64.
+    /// Elements of type uint32 or uint64.
     #[prost(uint64, repeated, tag = "11")]
     pub uint64_data: Vec<u64>,
     /// A description for readers.
@@ -249,10 +249,10 @@ pub struct TensorProto {
 /// A part of a tensor.
 #[derive(Clone, PartialEq, Message)]
 pub struct Segment {
-    /// Its first element.
+    /// The index of its first element.
     #[prost(int64, optional, tag = "1")]
     pub begin: Option<i64>,
-    /// The element after its last.
+    /// The index after its last element.
     #[prost(int64, optional, tag = "2")]
     pub end: Option<i64>,
 }
@@ -290,7 +290,7 @@ pub struct ValueInfoProto {
 
 /// The type of a value. At most one of the `_type` fields is set.
 ///
-/// They are separate fields, and not an enum, so that a file is written in the order of its field
+/// They are separate fields instead of an enum, so that fields are encoded in the order of their
 /// numbers.
 #[derive(Clone, PartialEq, Message)]
 pub struct TypeProto {
@@ -468,10 +468,10 @@ pub struct TrainingInfoProto {
     /// Computes one training step.
     #[prost(message, optional, tag = "2")]
     pub algorithm: Option<GraphProto>,
-    /// Which output of `initialization` sets which initializer.
+    /// The output of `initialization` that sets each initializer.
     #[prost(message, repeated, tag = "3")]
     pub initialization_binding: Vec<StringStringEntryProto>,
-    /// Which output of `algorithm` sets which initializer.
+    /// The output of `algorithm` that sets each initializer.
     #[prost(message, repeated, tag = "4")]
     pub update_binding: Vec<StringStringEntryProto>,
 }

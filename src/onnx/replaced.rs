@@ -1,4 +1,4 @@
-//! The data files of a model that is about to be replaced.
+//! Finds the data files of a model that a save replaces.
 
 use std::collections::HashSet;
 
@@ -10,17 +10,17 @@ use crate::onnx::walk::{self, Visited};
 /// The data files of the replaced model.
 #[derive(Default)]
 pub(super) struct Replaced {
-    /// The data files to which it refers.
+    /// The data files that follow the naming of [`Model::save`] and to which the model refers.
     pub used: Vec<String>,
-    /// The data file that [`Model::save`] wrote for it.
+    /// The data file that [`Model::save`] wrote for the model.
     pub own: Option<String>,
 }
 
 impl Replaced {
-    /// Finds the data files of the model that a draft replaces; `None` if it has none.
+    /// Finds the data files of the model that a draft replaces; `None` if the model has none.
     pub(super) fn find(draft: &FileDraft) -> Option<Self> {
         let names = draft.data_names();
-        // Without such names in the folder, there is no need to read the model.
+        // If the folder has no data file with a matching name, the model need not be read.
         names.first()?;
         let Model {
             mut proto,

@@ -1,4 +1,4 @@
-//! Writes a model: its files appear completely or not at all.
+//! Writes a model. Its files appear completely or not at all.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -22,8 +22,8 @@ use crate::onnx::replaced::Replaced;
 /// Whether the weights of a model are written into a data file next to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DataPlace {
-    /// In a data file if [`Model::external`] is true, or if the message would exceed protobuf's
-    /// limit.
+    /// In a data file if [`Model::external`] is true, or if the message would exceed the limit of
+    /// protobuf.
     #[default]
     Auto,
     /// In a data file.
@@ -35,11 +35,11 @@ pub enum DataPlace {
 /// Options for saving a model.
 #[derive(Debug, Clone)]
 pub struct SaveOptions {
-    /// The place of the weights.
+    /// Where the weights are written.
     pub place: DataPlace,
-    /// The minimum number of bytes of an initializer in the data file, if the model has one.
-    /// Integers of less than 1 kB and other elements of less than 64 bytes always stay in the
-    /// message, because engines read shapes and scales before they look for data.
+    /// The minimum number of bytes of an initializer in the data file. Integers of less than 1 kB
+    /// and other elements of less than 64 bytes always stay in the message, because engines read
+    /// shapes and scales before they open the data file.
     pub threshold: usize,
 }
 
@@ -56,26 +56,25 @@ impl Default for SaveOptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Saved {
-    /// The file of the model: the given path, or the target of its links.
+    /// The file of the model: the given path, or the target of its symbolic links.
     pub path: PathBuf,
     /// The data file, if one was written.
     pub data: Option<PathBuf>,
-    /// The total length of these files in bytes, including the parts of kept data files to which
-    /// the model still refers.
+    /// The total length of these files in bytes, including the used parts of data files that were
+    /// kept.
     pub bytes: u64,
-    /// The data files of the replaced model that were not removed, and to which the new model does
-    /// not refer. They may not have been written by unfold, or another model may refer to them.
+    /// The data files of the replaced model that were not removed although the new model does not
+    /// refer to them. They may not have been written by unfold, or another model may refer to them.
     pub left: Vec<PathBuf>,
 }
 
 impl Model {
-    /// Encodes the model as a file holds it. Data in other files stay there.
+    /// Encodes the model as the contents of a file. Data in other files stays there.
     ///
-    /// An unchanged message that was read before is encoded to the same bytes, if its writer
-    /// followed the order of the field numbers, as the protobuf libraries do.
+    /// A message that was read and not changed is encoded to the same bytes, provided that its
+    /// writer wrote fields in the order of their numbers, like the protobuf libraries.
     ///
-    /// # Errors
-    /// If it exceeds protobuf's limit, or if elements cannot be read.
+    /// If the message exceeds the limit of protobuf, or if elements cannot be read.
     pub fn to_bytes(&self) -> Result<Bytes> {
         let mut layout = Layout::new(self, Storage::AsItIs)?;
         self.check_size(&layout, Path::new(MEMORY))?;
@@ -102,16 +101,15 @@ impl Model {
 
     /// The length of [`Model::to_bytes`] in bytes.
     ///
-    /// # Errors
-    /// If external data are missing.
+    /// # Errors If external data is missing.
     pub fn message_bytes(&self) -> Result<usize> {
         Ok(Layout::new(self, Storage::AsItIs)?.message_bytes())
     }
 
     /// Writes the result of [`Model::to_bytes`] without holding all of it in memory.
     ///
-    /// # Errors
-    /// If it exceeds protobuf's limit, if elements cannot be read, or if the writer fails.
+    /// If the message exceeds the limit of protobuf, if elements cannot be read, or if the writer
+    /// fails.
     pub fn to_writer(&self, out: &mut impl Write) -> Result<()> {
         let mut layout = Layout::new(self, Storage::AsItIs)?;
         self.check_size(&layout, Path::new(MEMORY))?;
@@ -120,9 +118,9 @@ impl Model {
 
     /// Splits the model into parts, for callers that never hold all of its bytes.
     ///
-    /// Each part is a message of about `room` bytes, or of one larger tensor. Merging the parts in
-    /// this order by protobuf's rules gives the model. [`Model::to_bytes`] writes the fields in
-    /// another order.
+    /// Each part is a message of about `room` bytes, or a larger message with a single tensor.
+    /// Merging the parts in order by the rules of protobuf gives the model. The order of fields
+    /// differs from that of [`Model::to_bytes`].
     ///
     /// ```
     /// use prost::Message;
@@ -183,30 +181,28 @@ impl Model {
     }
 
     /// Writes the model. The weights are written into one data file next to it if
-    /// [`Model::external`] is true, or if the message would exceed protobuf's limit.
+    /// [`Model::external`] is true, or if the message would exceed the limit of protobuf.
     ///
-    /// The data file holds everything that the model kept in other files, so that the two can be
-    /// moved together. Its name is that of the model with `.data` appended, or `.1.data` and so on:
-    /// a free name, since existing files are never overwritten. A model with external data that is
-    /// saved over the file that it was read from, and has no new weights, keeps its data files
-    /// instead.
+    /// The data file also receives the data that the model kept in other files, so that the model
+    /// and the data file can be moved together. Its name is that of the model with `.data`
+    /// appended, or with `.1.data` and so on if this name is taken, because existing files are
+    /// never overwritten. There is one exception: a model with external data and without new
+    /// weights that is saved over its own file keeps its data files.
     ///
-    /// Weights are read part by part while they are written, so that they are never all in memory.
-    /// They are written on all cores.
+    /// Weights are read in parts and written on all cores, so that they are never all in memory.
     ///
-    /// Files are complete before they are renamed. The model is replaced when it is renamed:
-    /// before, the old model exists completely, and afterwards the new one. After a failure, the
-    /// old model remains. The data file of the replaced model is removed afterwards, if it has the
-    /// name and the layout that this function writes, and if no `.onnx` file in the folder mentions
-    /// it. The temporary files of a killed process are removed by the next process that saves into
-    /// the folder. Data that the operating system has not flushed before a power failure are lost,
-    /// as with any copy.
+    /// Files are complete before they are renamed. The model is replaced when it is renamed.
+    /// Before, the old model exists completely, and after a failure it remains. The data file of
+    /// the replaced model is removed afterwards, if it has the name and the layout that this
+    /// function writes, and if no `.onnx` file in the folder mentions it. The temporary files of a
+    /// killed process are removed by the next process that saves into the folder. As with any copy,
+    /// a power failure loses data that the operating system has not flushed.
     ///
-    /// The files that the model was read from may be replaced, and the model can still be used
-    /// afterwards. A symbolic link is followed, even if its target does not exist.
+    /// If files that the model was read from are replaced, the model can still be used afterwards.
+    /// A symbolic link is followed, even if its target does not exist.
     ///
-    /// # Errors
-    /// If files cannot be read or written, or if the message exceeds protobuf's limit.
+    /// # Errors If files cannot be read or written, or if the message exceeds the limit of
+    /// protobuf.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<Saved> {
         self.save_as(path, &SaveOptions::default())
     }
@@ -235,7 +231,7 @@ impl Model {
             });
         }
         let name = draft.reserve_name();
-        // An error of the name matters only if there are weights to write.
+        // A failed reservation of a name is an error only if there are weights to write.
         let layout = self.laid_out(options, name.as_deref().unwrap_or_default())?;
         self.check_size(&layout, draft.path())?;
         let name = if layout.has_weights() {
@@ -249,8 +245,8 @@ impl Model {
         self.finish(&mut draft, layout, name)
     }
 
-    /// The layout if nothing stays in other files. `location` is that of the data file, if there is
-    /// one.
+    /// Computes the layout of a model for a save. `location` is the name of the data file, if one
+    /// is needed.
     pub(super) fn laid_out(&self, options: &SaveOptions, location: &str) -> Result<Layout> {
         if options.place == DataPlace::Inside || options.place == DataPlace::Auto && !self.external
         {
@@ -268,7 +264,7 @@ impl Model {
         )
     }
 
-    /// Like [`Model::save`], with other elements for some initializers.
+    /// Like [`Model::save`], but replaces the elements of some initializers.
     ///
     /// `rewrite` receives each dense initializer of each graph. It returns the new elements in the
     /// format of [`tensor::raw`], or `None` to keep the elements. An initializer may lack elements
@@ -301,8 +297,8 @@ impl Model {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// # Errors
-    /// The errors of [`Model::save`]; if `rewrite` fails, or if its result does not fit the tensor.
+    /// The errors of [`Model::save`]. Also if `rewrite` fails, or if its result does not fit the
+    /// tensor.
     pub fn save_with(
         &self,
         path: impl AsRef<Path>,
@@ -322,8 +318,8 @@ impl Model {
 
     /// Copies the file of the model under another name, byte for byte.
     ///
-    /// A model in memory or with external data is saved by [`Model::save`] instead, since
-    /// references to other files would break if the model moves.
+    /// A model in memory or with external data is saved by [`Model::save`] instead. A copied
+    /// message with external data would refer to files that are not at its new place.
     ///
     /// # Errors
     /// The errors of [`Model::save`].
@@ -331,8 +327,8 @@ impl Model {
         self.copy_as(path, &SaveOptions::default())
     }
 
-    /// Like [`Model::copy`], with options for the place of the weights. The file is copied unless
-    /// [`DataPlace::Beside`] is asked for.
+    /// Like [`Model::copy`], with options for the place of the weights. With [`DataPlace::Beside`],
+    /// the model is saved instead of copied.
     ///
     /// # Errors
     /// The errors of [`Model::save_as`].
@@ -381,7 +377,7 @@ impl Model {
         failed(&self.file(), source)
     }
 
-    /// Writes both files of a layout and renames them.
+    /// Writes both files of a layout, and renames them.
     fn finish(&self, draft: &mut FileDraft, layout: Layout, data: Option<String>) -> Result<Saved> {
         let model = draft
             .model()
@@ -404,8 +400,8 @@ impl Model {
         })
     }
 
-    /// Moves the data to their places, calls `last`, and renames the files. `bytes` is their total
-    /// length, for the result.
+    /// Moves data into the files, calls `last`, and renames the files. `bytes` is the total length
+    /// for the result.
     fn commit(
         &self,
         draft: &mut FileDraft,
@@ -419,9 +415,11 @@ impl Model {
         last()?;
         self.check_unchanged()?;
         let lock = draft.lock_folder();
-        // Another process may have replaced the model while this one wrote.
+        // The replaced model is read only now, because another process may have replaced it while
+        // this one wrote.
         let replaced = Replaced::find(draft).unwrap_or_default();
-        // Opens the data file that is about to be removed, since this model may still read it.
+        // This model may still read the data file that is about to be removed, so the file is
+        // opened now.
         replaced
             .own
             .iter()
@@ -437,8 +435,8 @@ impl Model {
         })
     }
 
-    /// Returns an error if a file has changed since it was opened, since the written model may mix
-    /// old and new data.
+    /// Fails if a file has changed since it was opened, because the written model may then mix old
+    /// and new data.
     fn check_unchanged(&self) -> Result<()> {
         let own = self
             .source
@@ -462,8 +460,7 @@ impl Model {
     }
 }
 
-/// Writes the message of a layout, and reserves room for the data file. Returns the transfers that
-/// remain.
+/// Writes the message of a layout, and allocates the data file. Returns the transfers that remain.
 fn work<'l>(
     layout: &'l Layout,
     model: &'l File,

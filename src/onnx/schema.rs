@@ -1,8 +1,8 @@
-//! The operators of ONNX as its specification defines them: their inputs, outputs, element types
-//! and attributes in each operator set.
+//! The operators of ONNX as the specification defines them: the inputs, outputs, element types and
+//! attributes in each operator set.
 //!
 //! `tests/schemas.py` writes the table from the definitions in the `onnx` package, and documents
-//! its columns.
+//! the columns of the table.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -10,11 +10,11 @@ use std::sync::LazyLock;
 use super::proto::{AttributeProto, AttributeType};
 use super::tensor::DataType;
 
-/// The values that an input or an output may be.
+/// The kinds of values that an input or an output may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sort {
-    /// A tensor whose element type is a type variable, given by its index among the operator's
-    /// variables.
+    /// A tensor whose element type is a type variable. The index is that of the variable in the
+    /// operator.
     Variable(usize),
     /// A tensor of one of these element types.
     OneOf(Types),
@@ -40,16 +40,16 @@ pub(crate) enum Arity {
     Once,
     /// At most once.
     Optional,
-    /// Any number of times, with one type.
+    /// Any number of times. All of them have the same type.
     Many,
-    /// Any number of times, with any types.
+    /// Any number of times. Their types may differ.
     ManyOfAnyType,
 }
 
 /// An input or an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Formal {
-    /// The values that it may be.
+    /// The kinds of values that it may be.
     pub sort: Sort,
     /// How many times it may occur.
     pub count: Arity,
@@ -64,12 +64,12 @@ pub(crate) struct AttributeSchema {
     pub type_code: Option<i32>,
     /// Whether the attribute is required.
     pub is_required: bool,
-    /// The value that it has where a node does not have it, as text.
+    /// The default value, as text.
     pub default: Option<&'static str>,
 }
 
 impl AttributeSchema {
-    /// Whether an attribute of this name has the value that it would have if the node did not have it.
+    /// Whether an attribute of this name has the default value.
     pub(crate) fn is_default(&self, attribute: &AttributeProto) -> bool {
         let Some(default) = self.default else {
             return false;
@@ -87,7 +87,7 @@ impl AttributeSchema {
     }
 }
 
-/// The schema of an operator, valid since one operator set.
+/// The schema of an operator. It is valid since one operator set, until a newer schema replaces it.
 #[derive(Debug)]
 pub(crate) struct OperatorSchema {
     since: i64,
@@ -97,8 +97,8 @@ pub(crate) struct OperatorSchema {
     pub inputs: Vec<Formal>,
     /// Its outputs.
     pub outputs: Vec<Formal>,
-    /// The element types of each type variable; `None` if it may also be another type than a
-    /// tensor.
+    /// The element types of each type variable; `None` if the variable may also stand for a type
+    /// other than a tensor.
     pub variables: Vec<Option<Types>>,
     /// Its attributes.
     pub attributes: Vec<AttributeSchema>,
@@ -109,9 +109,9 @@ pub(crate) struct OperatorSchema {
 pub(crate) enum OperatorDefinition {
     /// The schema of the operator.
     Is(&'static OperatorSchema),
-    /// Only a later operator set has the operator.
+    /// The operator exists only in later operator sets.
     Later,
-    /// No operator set has it.
+    /// No operator set has the operator.
     Unknown,
 }
 

@@ -1,15 +1,16 @@
-//! Finds names of constants in a body that already exist around it.
+//! Finds constants in a body that have the name of a value of an enclosing graph.
 //!
-//! ONNX does not allow such names, though its checker accepts them. By the specification, the inner
-//! constant is valid inside the body. onnxruntime takes the outer value, in all branches, if any of
-//! them reads it.
+//! ONNX does not allow such names, although its checker accepts them. According to the
+//! specification, the name refers to the inner constant inside the body. In onnxruntime, it refers
+//! to the outer value in all branches, if any branch reads that value.
 
 use std::collections::HashSet;
 
 use crate::onnx::node::bodies;
 use crate::onnx::proto::GraphProto;
 
-/// The name of a constant of a body that also is the name of a value around it, if there is one.
+/// The name of a constant in a body that is also the name of a value of an enclosing graph, if
+/// there is one.
 pub(crate) fn hidden(graph: &GraphProto) -> Option<&str> {
     inside(graph, &mut vec![])
 }

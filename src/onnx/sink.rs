@@ -1,5 +1,5 @@
-//! Encodes a message into a writer without a copy of all of it in memory, or directly into a buffer
-//! or a file.
+//! Encodes a message into a writer, a buffer or a file, without a copy of the whole message in
+//! memory.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -26,12 +26,12 @@ pub(super) fn write_message(
     encode(message, gaps, &mut Filled(out))
 }
 
-/// Writes data, part by part.
+/// Writes data in parts.
 pub(super) fn write_data(data: &Data, out: &mut impl Write) -> io::Result<()> {
     data.hand_on(|bytes| out.write_all(bytes))
 }
 
-/// Encodes a message into a buffer of its exact length. The data of its gaps are copied on all
+/// Encodes a message into a buffer of its exact length. The data of its gaps is copied on all
 /// cores.
 pub(super) fn fill(
     message: &impl Message,
@@ -65,11 +65,11 @@ pub(super) fn fill(
 /// Fills a buffer with zeros, and returns it as initialized memory.
 fn zeroed(room: &mut [MaybeUninit<u8>]) -> &mut [u8] {
     room.fill(MaybeUninit::new(0));
-    // SAFETY: every element was initialized just now.
+    // SAFETY: every element has just been initialized.
     unsafe { &mut *(room as *mut [MaybeUninit<u8>] as *mut [u8]) }
 }
 
-/// Encodes a message into a file, and returns the transfers into its gaps.
+/// Encodes a message into a file, and returns the transfers that fill its gaps.
 pub(super) fn write_file<'f>(
     message: &impl Message,
     gaps: &Gaps,
@@ -97,13 +97,13 @@ fn encode<'g>(message: &impl Message, gaps: &'g Gaps, out: &mut impl Out<'g>) ->
     sink.result
 }
 
-/// A target of encoding: receives the bytes of a message and the data of its gaps.
+/// Receives the bytes of an encoded message and the data of its gaps.
 trait Out<'g> {
     fn bytes(&mut self, bytes: &[u8]) -> io::Result<()>;
     fn gap(&mut self, data: &'g Data) -> io::Result<()>;
 }
 
-/// A writer that also receives the data of the gaps.
+/// A writer that receives the data of gaps like other bytes.
 struct Filled<'w, W>(&'w mut W);
 
 impl<'g, W: Write> Out<'g> for Filled<'_, W> {
@@ -116,7 +116,7 @@ impl<'g, W: Write> Out<'g> for Filled<'_, W> {
     }
 }
 
-/// The part of a buffer that is not written yet, and the gaps within the written part.
+/// The part of a buffer that is not written yet, and the gaps in the written part.
 struct Roomy<'r, 'g> {
     left: &'r mut [MaybeUninit<u8>],
     gaps: Vec<(&'r mut [MaybeUninit<u8>], &'g Data)>,
@@ -174,7 +174,7 @@ struct Sink<'a, 'g, O> {
     out: &'a mut O,
     gaps: &'g Gaps,
     chunk: Vec<u8>,
-    /// The first failure; nothing is written after it.
+    /// The first failure. After it, nothing is written.
     result: io::Result<()>,
 }
 

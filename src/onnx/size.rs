@@ -10,7 +10,7 @@ use super::proto::TensorProto;
 use super::save::SaveOptions;
 use super::{Model, tensor};
 
-/// The name of a model without a file: the length of the name of its data file depends on it.
+/// Stands for the name of a model without a file. The length of the data file's name depends on it.
 const UNNAMED: &str = "model.onnx";
 
 impl Model {
@@ -41,14 +41,14 @@ impl Model {
         let data = format!("{}.data", own.as_deref().unwrap_or(UNNAMED));
         match self.laid_out(&SaveOptions::default(), &data) {
             Ok(layout) => layout.message_bytes() as u64 + layout.weight_bytes(),
-            // Missing data are not written.
+            // An estimate, because missing data cannot be laid out.
             Err(_) => self.about_bytes(),
         }
     }
 
-    /// The number of bytes that the model was read from: its own file, and in each data file the
-    /// range from the first to the last byte that its tensors use. For a model that was built in
-    /// memory, [`Model::file_bytes`].
+    /// The number of bytes that the model was read from. This is the length of its own file, plus
+    /// the range from the first to the last byte that its tensors use in each data file. For a
+    /// model that was built in memory, it is [`Model::file_bytes`].
     pub(crate) fn read_bytes(&self) -> u64 {
         match &self.source {
             Some(source) => source.data.len() as u64 + self.outside_bytes(),
@@ -62,8 +62,8 @@ impl Model {
             + self.tensor_bytes(|tensor| tensor.is_external() || tensor::is_held(tensor))
     }
 
-    /// The number of bytes of its data files, counting in each the range from the first to the last
-    /// byte that its tensors use.
+    /// The number of bytes of the model's data files, where each counts from the first to the last
+    /// byte that the tensors use.
     pub(super) fn outside_bytes(&self) -> u64 {
         let mut taken: HashMap<String, (u64, u64)> = HashMap::new();
         self.each_tensor(&mut |tensor| {
@@ -130,14 +130,14 @@ mod tests {
             (saved.bytes, fused.file_bytes()),
             (on_disk(&[&saved.path]), on_disk(&[&saved.path]))
         );
-        // With the weights in a data file, whose offsets are aligned.
+        // Here the weights are in a data file, in which offsets are aligned.
         fused.external = true;
         let saved = fused.save(folder.path().join("un-dynamo.onnx")).unwrap();
         let files = on_disk(&[&saved.path, saved.data.as_deref().unwrap()]);
         assert_eq!((saved.bytes, fused.file_bytes()), (files, files));
         let again = Model::open(&saved.path).unwrap();
         assert_eq!((again.read_bytes(), again.file_bytes()), (files, files));
-        // Data that stay in their file are not written again, but count.
+        // Data that stays in its file is not written again, but counts.
         assert_eq!(again.save(&saved.path).unwrap().bytes, files);
         let copied = again.copy(folder.path().join("copy.onnx")).unwrap();
         assert_eq!(

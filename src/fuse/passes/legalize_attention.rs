@@ -26,8 +26,7 @@ impl Pass for LegalizeAttention {
 
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
         let settings = context.settings;
-        // The operator exists only for float32. A function of the model may redefine it in another
-        // version of the operator set.
+        // The operator exists only for float32, and only in this version of its operator set.
         let is_wanted = settings.target == Target::Onnxruntime && settings.half.is_none();
         let version = context.model().opset(DOMAIN).unwrap_or(VERSION);
         if !is_wanted || version != VERSION {

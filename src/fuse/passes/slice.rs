@@ -9,8 +9,8 @@ use crate::passes::legalize::Target;
 use crate::passes::slice::{SLICING, sliced, sliced_by_default};
 use crate::provenance::Provenance;
 
-/// Runs independent regions part by part, with `--memory` or `--slice`. Attention of which a mask
-/// hides many scores is cut by default.
+/// Runs independent regions in parts, with `--memory` or `--slice`. Attention is cut by default if
+/// a mask hides many of its scores.
 pub(crate) struct SlicePass;
 
 impl Pass for SlicePass {
@@ -54,7 +54,8 @@ impl Pass for SlicePass {
                     log.rewritten(edited.stored, edited.growth, false);
                     made = Some(edited.model);
                 }
-                // Parts of a constant that another node reads whole may add more than is allowed.
+                // The edits may exceed the limit for growth, because parts of a constant are copies
+                // if another node reads the whole constant.
                 Err(failed) => change.undo(failed.first().map(|it| it.refusal.to_string())),
             }
         }
@@ -63,8 +64,8 @@ impl Pass for SlicePass {
     }
 }
 
-/// The reason why a model is not sliced for a target. Engines on GPUs and other accelerators search
-/// for a whole attention.
+/// The reason why a model is not sliced for a target. Engines on GPUs and other accelerators fuse
+/// attention only if it is not cut.
 fn obstacle(target: Target, model: &Model) -> Option<&'static str> {
     match target {
         Target::Portable => Some("`--target portable` keeps each attention whole"),
@@ -72,13 +73,13 @@ fn obstacle(target: Target, model: &Model) -> Option<&'static str> {
     }
 }
 
-/// Whether a model was sliced before. It would be sliced once more.
+/// Whether a model was sliced before. Without this check, it would be sliced again.
 fn was_sliced(model: &Model) -> bool {
     let times = Provenance::from_model(model);
     times.iter().any(notes_slices)
 }
 
-/// Whether a note in the metadata counts slices.
+/// Whether the metadata of an earlier run counts slices.
 fn notes_slices(time: &Provenance) -> bool {
     let mut counts = time.folded.split(", ");
     counts.any(|count| matches!(count.split_once(' '), Some((kind, _)) if kind == SLICING))

@@ -14,7 +14,7 @@ use crate::ir::editor::Editor;
 use crate::refusal::{Reason, Refusal};
 use crate::residual::{self, BasisChange, skip_norm};
 
-/// Writes streams without the mean that their normalizers subtract.
+/// Removes the mean from streams if their normalizers subtract it anyway.
 pub(crate) struct CentreStreams;
 
 impl Pass for CentreStreams {
@@ -28,8 +28,8 @@ impl Pass for CentreStreams {
 
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
         let settings = context.settings;
-        // A scaled stream will become float16, which has no room for the squares of a written-out
-        // RMS normalization.
+        // A scaled stream will become float16, in which the squares of an RMS normalization
+        // overflow if it is written as several operators.
         let becomes_half = settings.scale_stream.is_some() || settings.half.is_some();
         let is_implied = settings.target.centres() && !becomes_half;
         if !settings.centre && !is_implied {
@@ -73,14 +73,14 @@ impl Pass for ScaleStreams {
 /// The new basis of residual streams.
 #[derive(Clone, Copy)]
 enum TargetBasis {
-    /// Without the mean of the channels.
+    /// Without the mean over the channels.
     Centred,
     /// Multiplied by `2^-power`.
     Scaled { power: u32 },
 }
 
 impl TargetBasis {
-    /// The word for `--skip`.
+    /// The name for `--skip`.
     fn kind(self) -> &'static str {
         match self {
             TargetBasis::Centred => residual::CENTRING,
@@ -98,7 +98,7 @@ struct Rebasing<'r> {
 }
 
 impl Rebasing<'_> {
-    /// Writes sums inside of normalizers out, and then changes the streams.
+    /// Replaces sums inside normalizers by separate operators, and then changes the streams.
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
         (self.settings.tell)("streams", 0, 1);
         let analysis = context.analysis()?;
@@ -122,8 +122,8 @@ impl Rebasing<'_> {
         self.change(&analysis, apart, log)
     }
 
-    /// Changes the streams of a model whose sums are operators of their own. `apart` has the
-    /// tensors that were stored to write the sums out, and their growth in bytes.
+    /// Changes the streams of a model in which all sums are separate operators. `apart` has the
+    /// tensors that were stored to separate the sums, and their growth in bytes.
     fn change(
         &self,
         analysis: &Analysis,
@@ -133,7 +133,8 @@ impl Rebasing<'_> {
         let view = View::new(analysis);
         let sites = recognize::find(&view);
         let mut refused: HashMap<String, Refusal> = HashMap::new();
-        // There are at most as many streams as sites, and each round refuses at least one more.
+        // There are at most as many streams as sites, and each round that fails refuses at least
+        // one more.
         for _ in 0..=sites.len() {
             let BasisChange { streams, edits } = self.plan(analysis, &view, &sites, &refused);
             if edits.is_empty() {
@@ -175,7 +176,7 @@ impl Rebasing<'_> {
         }
     }
 
-    /// The reason why the stream or site with this name stays whatever the plan is, if it does.
+    /// The refusal of the stream or site with this name, if it stays in every plan.
     fn refusal(&self, name: &str, refused: &HashMap<String, Refusal>) -> Option<Refusal> {
         if let Some(refusal) = refused.get(name) {
             return Some(refusal.clone());
@@ -186,7 +187,7 @@ impl Rebasing<'_> {
     }
 }
 
-/// Refuses the streams whose edits failed. `false` if all of them were refused before.
+/// Refuses the streams whose edits failed. Returns `false` if all of them were refused before.
 fn refuse(
     refused: &mut HashMap<String, Refusal>,
     streams: &[StreamPlan],

@@ -5,7 +5,7 @@ use crate::fuse::pass::{Context, Effect, Pass};
 use crate::fuse::plan_log::PlanLog;
 use crate::passes::upgrade_opset::raised;
 
-/// Upgrades a model to the operator set of an operator that it writes out.
+/// Upgrades a model to the operator set of an operator whose expanded form the model has.
 pub(crate) struct UpgradeOpset;
 
 impl Pass for UpgradeOpset {

@@ -34,7 +34,8 @@ impl<'m> Flat<'m> {
             ..graph.clone()
         };
         flat.initializer.append(&mut made.initializer);
-        // New values of the main graph must not have the name of a value that a body declares.
+        // The names that bodies declare become taken, so that new values of the main graph do not
+        // get them.
         let declared: HashSet<&str> = graph.value_info.iter().map(|info| info.name()).collect();
         said.extend(names.values().map(|(_, name)| *name));
         let inner = said
@@ -58,7 +59,7 @@ impl<'m> Flat<'m> {
     }
 }
 
-/// Whether a graph already has the metadata or the domains of a flat graph.
+/// Whether a graph already has the metadata or the domains that mark a flattened graph.
 fn is_taken(graph: &GraphProto) -> bool {
     graph.node.iter().any(|node| {
         let noted = node.metadata_props.iter().any(|entry| entry.key() == BODY);
@@ -66,7 +67,7 @@ fn is_taken(graph: &GraphProto) -> bool {
     })
 }
 
-/// The names that a body can read.
+/// The scope of a body: the names of the values that it can read.
 #[derive(Default)]
 struct Inside<'s> {
     /// The index of the body; `None` for the main graph.
@@ -74,12 +75,13 @@ struct Inside<'s> {
     path: String,
     own: HashSet<&'s str>,
     around: Option<&'s Inside<'s>>,
-    /// The innermost enclosing loop, since declared extents hold in one iteration only.
+    /// The index of the innermost enclosing loop, because a declared extent holds in one iteration
+    /// only.
     round: Option<usize>,
 }
 
 impl Inside<'_> {
-    /// The name in the flat graph of a value that this body reads.
+    /// The name in the flattened graph of a value that this body reads.
     fn resolve(&self, name: &str) -> String {
         match self.around {
             Some(around) if !name.is_empty() && !self.own.contains(name) => around.resolve(name),
@@ -87,7 +89,7 @@ impl Inside<'_> {
         }
     }
 
-    /// The name in the flat graph of a value that this body defines.
+    /// The name in the flattened graph of a value that this body defines.
     fn name(&self, name: &str) -> String {
         if name.is_empty() {
             String::new()
@@ -108,7 +110,7 @@ struct Flattening<'m> {
     labels: HashMap<String, &'m str>,
     /// The names that bodies declare or annotate.
     said: BTreeSet<&'m str>,
-    /// The symbols of extents in loops.
+    /// The new symbols of extents in loops, by the loop and the declared symbol.
     symbols: HashMap<(usize, String), String>,
 }
 
@@ -233,8 +235,8 @@ impl<'m> Flattening<'m> {
         self.nodes(body, inner)
     }
 
-    /// The declaration of a value in a body. A symbol in a loop gets a new name, since it may stand
-    /// for another extent in each iteration.
+    /// The declaration of a value in a body. A symbol inside a loop gets a new name, because it may
+    /// have a different extent in each iteration.
     fn declared(&mut self, info: &ValueInfoProto, scope: &Inside) -> ValueInfoProto {
         let mut info = named(info.clone(), scope.name(info.name()));
         let shape = info
@@ -255,7 +257,7 @@ impl<'m> Flattening<'m> {
     }
 }
 
-/// The node that computes the inputs of the body of a loop.
+/// The [`BEGIN`](super::BEGIN) node, which computes the inputs of the body of a loop.
 fn begin(end: &NodeProto, body: &GraphProto, inner: &Inside) -> NodeProto {
     let inputs = body.input.iter();
     let mut begin = NodeProto {
@@ -274,8 +276,8 @@ fn is_flattened(node: &NodeProto) -> bool {
     bodies(node).next().is_some() && is_understood(node)
 }
 
-/// Whether unfold understands all bodies of a node, and the bodies inside them. Other nodes stay
-/// unchanged in the main graph.
+/// Whether unfold understands all bodies of a node, and the bodies inside them. A node with other
+/// bodies stays unchanged in the main graph.
 fn is_understood(node: &NodeProto) -> bool {
     let Some(parts) = parts(node) else {
         return false;
@@ -284,8 +286,8 @@ fn is_understood(node: &NodeProto) -> bool {
     inner.all(|node| bodies(node).next().is_none() || is_understood(node))
 }
 
-/// The bodies of a node, sorted by attribute name, if unfold understands the bodies of its
-/// operator.
+/// The bodies of a node, sorted by attribute name; `None` if unfold does not understand the bodies
+/// of its operator.
 fn parts(node: &NodeProto) -> Option<Vec<(&str, &GraphProto)>> {
     let mut parts: Vec<(&str, &GraphProto)> = node
         .attribute

@@ -1,14 +1,14 @@
 //! Flattens the bodies of If, Loop and Scan into the main graph of a model, and restores them.
 //!
-//! A body reads values of the enclosing graphs, and each value has one definition. So all nodes of
-//! a model form one graph of values, and a fact about a value holds wherever it is read. Bodies
-//! therefore need no rules of their own. Two nodes replace each control-flow node: one in the
-//! domain [`BEGIN`] computes the inputs of a loop's body, and one in the domain [`END`] reads the
-//! results of the bodies. Facts pass through these two nodes only if a rule infers them.
+//! A body may read values of the enclosing graphs, and each value has one definition. So the nodes
+//! of all bodies can form one graph, in which a fact about a value holds for all of its readers.
+//! Bodies therefore need no rules of their own. Two nodes replace each control-flow node: one in
+//! the domain [`BEGIN`] computes the inputs of a loop's body, and one in the domain [`END`] reads
+//! the results of the bodies. Facts pass through these two nodes only if a rule infers them.
 //!
-//! A value of a body is prefixed by the region path to the body, such as `y.then_branch/x`, where
-//! `y` is the first output of the If. Nodes are prefixed in the same way. A new node that reads no
-//! value of a body belongs to the main graph, which all bodies can read.
+//! The name of a value in a body is prefixed by the region path of the body, such as
+//! `y.then_branch/x`, where `y` is the first output of the If. Nodes are prefixed in the same way.
+//! A new node that reads no value of a body belongs to the main graph, which all bodies can read.
 
 mod flatten;
 mod restore;
@@ -23,17 +23,17 @@ use crate::onnx::proto::{GraphProto, NodeProto, StringStringEntryProto};
 pub(crate) const BEGIN: &str = "unfold.begin";
 
 /// The domain of the node that replaces an If or a loop. It reads the inputs of that node, followed
-/// by the results of its bodies, sorted by attribute name.
+/// by the results of its bodies. The bodies are sorted by attribute name.
 pub(crate) const END: &str = "unfold.end";
 
 /// The attribute that pairs a [`BEGIN`] with its [`END`]: both have this number.
 pub(crate) const NUMBER: &str = "unfold.number";
 
-/// The attribute of [`END`] with the region paths of its bodies, in the order of the names of the
+/// The attribute of [`END`] with the region paths of its bodies, sorted by the names of the
 /// attributes that held the bodies.
 pub(crate) const REGION_PATHS: &str = "unfold.ways";
 
-/// The metadata key of the region path of a node's body.
+/// The metadata key under which a node has the region path of its body.
 const BODY: &str = "unfold.body";
 
 /// A model with flattened bodies, and the data to restore them.
@@ -46,9 +46,9 @@ pub(crate) struct Flat<'m> {
     bodies: Vec<Body>,
     /// The index of the body at each region path.
     paths: HashMap<String, usize>,
-    /// The names of values in the bodies, with the body of each.
+    /// The body and the original name of each value in a body, by its name in the flattened graph.
     names: HashMap<String, (usize, &'m str)>,
-    /// The names of nodes in the bodies.
+    /// The original names of nodes in the bodies, by their names in the flattened graph.
     labels: HashMap<String, &'m str>,
 }
 
@@ -56,23 +56,23 @@ pub(crate) struct Flat<'m> {
 struct Body {
     /// The prefix of the names of its values.
     path: String,
-    /// The body around it.
+    /// The index of the enclosing body; `None` if this is the main graph.
     around: Option<usize>,
 }
 
-/// Whether region `from` can read a value of region `made`: these are equal, or `made` is the main
+/// Whether region `from` can read a value of region `made`: they are equal, or `made` is the main
 /// graph.
 pub(crate) fn sees(from: &str, made: &str) -> bool {
     made.is_empty() || made == from
 }
 
-/// The region path of a node of a flat model; empty in the main graph.
+/// The region path of a node of a flattened model. It is empty in the main graph.
 pub(crate) fn region_path(node: &NodeProto) -> &str {
     let note = node.metadata_props.iter().find(|entry| entry.key() == BODY);
     note.map_or("", |entry| entry.value())
 }
 
-/// The region paths of the bodies of the node that this one replaces, sorted by attribute name.
+/// The region paths of the bodies of the node that `end` replaces, sorted by attribute name.
 pub(crate) fn region_paths_after(end: &NodeProto) -> impl Iterator<Item = &str> {
     let own = end
         .attribute
@@ -82,8 +82,8 @@ pub(crate) fn region_paths_after(end: &NodeProto) -> impl Iterator<Item = &str> 
         .filter_map(|path| std::str::from_utf8(path).ok())
 }
 
-/// The values that an If returns if its condition is `holds`, one for each of its outputs; `None`
-/// for other nodes.
+/// The values that an If returns if its condition equals `holds`, one for each output; `None` for
+/// other nodes.
 pub(crate) fn branch<'g>(
     graph: &'g Graph,
     end: NodeId,

@@ -18,23 +18,23 @@ struct Content {
     initializers: Vec<TensorProto>,
 }
 
-/// The state of restoring a flat graph.
+/// The state of restoring a flattened graph.
 struct Restoring<'r> {
     flat: &'r Flat<'r>,
-    /// The bodies of values. Values of the main graph are not listed.
+    /// The body that defines each value. Values of the main graph are not listed.
     homes: HashMap<&'r str, usize>,
     content: HashMap<Option<usize>, Content>,
     /// Whether each body still exists. If its control-flow node was removed, its remaining nodes
     /// move into the enclosing body.
     is_there: Vec<bool>,
-    /// The values that the flat graph declares.
+    /// The values that the flattened graph declares.
     declared: HashSet<&'r str>,
     names: Names<'r>,
 }
 
 impl Flat<'_> {
-    /// Restores the bodies of a flat model after its changes; `None` if a value is read where it is
-    /// not visible.
+    /// Restores the bodies of a flattened model after passes have changed it; `None` if a value is
+    /// read where it is not visible.
     pub(crate) fn restore(&self, flat: &Model) -> Option<Model> {
         let graph = flat.graph();
         let mut restoring = Restoring {
@@ -56,7 +56,7 @@ impl Flat<'_> {
         Some(flat.with_graph(restoring.main(graph)?))
     }
 
-    /// Whether a flat graph still has a control-flow node for each body.
+    /// Whether each body still has its control-flow node in a flattened graph.
     fn are_there(&self, graph: &GraphProto) -> Vec<bool> {
         let mut there = vec![false; self.bodies.len()];
         for body in graph
@@ -70,7 +70,7 @@ impl Flat<'_> {
         there
     }
 
-    /// The inner one of two graphs, if one of them encloses the other.
+    /// The inner of two graphs, if one of them encloses the other.
     fn inner(&self, one: Option<usize>, other: Option<usize>) -> Option<Option<usize>> {
         match (self.sees(one, other), self.sees(other, one)) {
             (true, _) => Some(one),
@@ -91,7 +91,7 @@ impl Flat<'_> {
 }
 
 impl<'r> Restoring<'r> {
-    /// The innermost existing graph around a removed body.
+    /// The innermost existing graph that encloses a removed body.
     fn outside(&self, body: usize) -> Option<usize> {
         let mut next = Some(body);
         while let Some(body) = next.filter(|&body| !self.is_there[body]) {
@@ -121,7 +121,7 @@ impl<'r> Restoring<'r> {
         }
     }
 
-    /// Whether the body of a node still exists: nodes of a removed body are removed with it.
+    /// Whether the body of a node still exists. The nodes of a removed body are removed with it.
     fn stays(&self, node: &NodeProto) -> bool {
         let body = self.flat.paths.get(region_path(node));
         body.is_none_or(|&body| self.is_there[body])
@@ -151,7 +151,8 @@ impl<'r> Restoring<'r> {
         Some(main)
     }
 
-    /// Assigns a node to a graph: the one of its region path, or the innermost one of its inputs.
+    /// Assigns a node to the graph of its region path, or to the innermost graph that defines one
+    /// of its inputs.
     fn put(&mut self, node: &'r NodeProto) -> Option<()> {
         let noted = region_path(node);
         let mut home = if noted.is_empty() {
@@ -193,7 +194,7 @@ impl<'r> Restoring<'r> {
     }
 
     /// The name of a value in a body that reads it; `None` if it is not visible there, or if
-    /// another value has its name.
+    /// another value hides its name.
     fn read(&self, flat: &str, from: Option<usize>) -> Option<String> {
         let home = self.homes.get(flat).copied();
         let name = self.name(flat);
@@ -239,7 +240,7 @@ impl<'r> Restoring<'r> {
         Some(())
     }
 
-    /// Rebuilds a control-flow node from the node that replaces it, with its bodies.
+    /// Rebuilds a control-flow node with its bodies from the node that replaces it.
     fn control(&mut self, end: &NodeProto, home: Option<usize>) -> Option<NodeProto> {
         let number = usize::try_from(end.attr_i(NUMBER).ok()??).ok()?;
         let before = *self.flat.controls.get(number)?;
