@@ -1,9 +1,9 @@
 //! Writes files into a temporary folder, and renames them when all of them are complete.
 //!
-//! Each save creates its own folder `.unfold-…` next to the model, and writes into it. A list in
-//! this folder names the data files that may become unused. The list is locked while the process
-//! lives. When the save ends, all data files of the list to which no model refers are removed. If
-//! the process was killed, the next process that saves next to it removes them.
+//! Each save writes into its own folder `.unfold-…` next to the model. A list in this folder names
+//! the data files that may become unused. The list is locked while the process lives. When the save
+//! ends, all data files of the list to which no model refers are removed. If the process was
+//! killed, the next process that saves next to it removes them.
 //!
 //! A model refers to its data file by name, so a save reserves this name before it writes: it
 //! stores the name in a file in its own folder. Other saves then choose another name.

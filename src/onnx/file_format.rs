@@ -1,4 +1,4 @@
-//! Recognizes whether a file is an ONNX model, and names the format of other files.
+//! Tells ONNX models from other files, whose formats it recognizes.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};

@@ -22,8 +22,8 @@ const WINDOW: usize = 1 << 14;
 
 /// The parts of a file that were read.
 pub(crate) struct Skimmed {
-    /// The pieces of the file between its gaps, as they were read. The elements of small tensors
-    /// are slices of them.
+    /// The pieces of the file that were read, in order. Gaps separate them. The elements of small
+    /// tensors are slices of the pieces.
     pieces: Vec<Bytes>,
     gaps: Vec<Gap>,
     counts: Counts,

@@ -1,4 +1,4 @@
-//! Reads and writes ONNX models: messages, files, external data and tensors.
+//! Input and output of ONNX models: messages, files, external data and tensors.
 
 mod atomic_write;
 mod data;

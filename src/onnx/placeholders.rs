@@ -20,7 +20,7 @@ pub(crate) struct Gaps {
 impl Gaps {
     pub(super) fn new(longest: usize, count: usize) -> Self {
         let room = longest + count;
-        // The zeros are mapped, because an allocator may reuse memory and write zeros into it.
+        // The zeros are mapped, because in reused memory an allocator would have to write them.
         let zeros =
             MmapMut::map_anon(room).map_or_else(|_| vec![0; room].into(), Bytes::from_owner);
         Self {

@@ -182,7 +182,7 @@ impl<'f> Folding<'f> {
     }
 
     /// Forbids copies again for the scales to which [`Folding::lets_scales_copy`] allowed them.
-    /// `false` if there are none.
+    /// `false` if there are no such scales.
     fn keeps_scales(&mut self) -> bool {
         let Some(scales) = self.scales.as_mut().filter(|scales| !scales.is_empty()) else {
             return false;
