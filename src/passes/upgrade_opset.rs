@@ -41,7 +41,7 @@ pub(crate) fn means_the_same(node: &NodeProto, from: i64, to: i64) -> bool {
     match op {
         // Training mode became an input.
         "Dropout" => !changed_in(12),
-        // It flattened all axes from the given axis to the last.
+        // Hardmax flattened all axes from the given axis to the last.
         "Hardmax" => !changed_in(13),
         // One way to compute coordinates was removed.
         "Resize" => {
@@ -50,19 +50,19 @@ pub(crate) fn means_the_same(node: &NodeProto, from: i64, to: i64) -> bool {
         }
         // More outputs meant training mode.
         "BatchNormalization" => !changed_in(14) || node.output.len() == 1,
-        // Another default of the coordinates.
+        // The default of the coordinates changed.
         "RoiAlign" => !changed_in(16),
-        // Windows that reach beyond the end count other elements.
+        // Windows that reach beyond the end count other elements since then.
         "AveragePool" | "LpPool" | "MaxPool" => {
             let ceil_mode = node.attr_i("ceil_mode").unwrap_or(Some(1));
             let is_changed = changed_in(18) || changed_in(19) || changed_in(22);
             matches!(ceil_mode, None | Some(0)) || !is_changed
         }
-        // Other names of the modes.
+        // The names of the modes changed.
         "GridSample" => !changed_in(20),
         // The axis became an input.
         "DFT" => !changed_in(20),
-        // Scales were those of groups, and are those of channels.
+        // Scales of groups became scales of channels.
         "GroupNormalization" => !changed_in(21),
         // These operators were removed.
         "Scatter" | "Upsample" => false,

@@ -3,8 +3,9 @@
 //! Evaluation treats an activation as an almost unknown function. So two laws are applied before
 //! it:
 //!
-//! - A clamp maps each number to the nearest one of an interval: Clip between its bounds, Relu from
-//!   0. Two successive clamps are one clamp to the common part of their intervals, if there is one.
+//! - A clamp maps each number to the nearest number of an interval: Clip between its bounds, Relu
+//!   from 0. Two successive clamps are one clamp to the common part of their intervals, if there is
+//!   one.
 //! - Floor, Ceil and Round keep integers, which each of them returns.
 
 use std::collections::{HashMap, HashSet};
@@ -34,7 +35,8 @@ enum MergedActivations {
 }
 
 impl Activation {
-    /// The effect of this activation and of the later one `behind`, if one activation has it.
+    /// The activation that has the effect of this activation and then `behind`. `None` if there is
+    /// none.
     fn merged(self, behind: Self) -> Option<MergedActivations> {
         match (self, behind) {
             (Self::Whole, Self::Whole) => Some(MergedActivations::First),
@@ -83,8 +85,7 @@ fn is_activation(node: &NodeProto) -> bool {
 
 /// Removes activations that have no effect from a graph and its bodies.
 ///
-/// `unknown` are the names of tensors that recipes compute, so that their elements must not be used
-/// here.
+/// `unknown` are the names of tensors that recipes compute. Their elements must not be used here.
 pub(crate) fn read_past(
     graph: &mut GraphProto,
     opset: i64,
@@ -135,14 +136,14 @@ pub(crate) fn read_past(
     }
 }
 
-/// Makes a node an Identity of its first input.
+/// Turns a node into an Identity of its first input.
 fn pass_through(node: &mut NodeProto) {
     node.op_type = Some("Identity".to_owned());
     node.input.truncate(1);
     node.attribute.clear();
 }
 
-/// The scalar constants of a graph that nothing replaces.
+/// The scalar constants of a graph that are neither inputs nor `unknown`.
 fn constants(graph: &GraphProto, unknown: &HashSet<&str>) -> HashMap<String, TensorProto> {
     let stored = graph.initializer.iter();
     let stored = stored.filter(|tensor| tensor.dims.iter().product::<i64>() == 1);
@@ -177,8 +178,9 @@ impl Activations<'_> {
         }
     }
 
-    /// Makes a node a Clip between two bounds, which are the tensors that are returned, or attributes before operator
-    /// set 11. The bounds are in float64: an image has no type.
+    /// Turns a node into a Clip between two bounds. Returns the tensors of the bounds, or no
+    /// tensors before operator set 11, where bounds are attributes. The bounds are in float64,
+    /// because an image has no type.
     fn clamp(&self, node: &mut NodeProto, bounds: [f64; 2]) -> Vec<TensorProto> {
         node.op_type = Some("Clip".to_owned());
         node.input.truncate(1);
@@ -203,7 +205,7 @@ impl Activations<'_> {
         tensors
     }
 
-    /// A bound of a Clip, which was an attribute before operator set 11; `None` if it is unknown.
+    /// A bound of a Clip, which was an attribute before operator set 11. `None` if it is unknown.
     fn bound(&self, node: &NodeProto, slot: usize, name: &str, absent: f64) -> Option<f64> {
         if self.opset < 11 {
             let bound = node.attr_f(name).ok()?;

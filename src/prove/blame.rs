@@ -9,12 +9,13 @@ use crate::ir::{Graph, NodeId, Reader, ValueId};
 /// The maximum number of nodes that are inspected to find one that reads a new tensor.
 const SURROUNDINGS: usize = 1 << 12;
 
-/// The first value whose successors do not agree with the original again before an output.
+/// Finds the first value that differs and after which no value agrees with the original again, up
+/// to an output.
 ///
 /// The search starts at the output and follows values that the original lacks, or has with other
-/// elements, back to the earliest nodes whose inputs are all equal to the original's. A node is
-/// skipped, if possible, if later values agree with the original again: a stream with another scale
-/// differs correctly, and agrees again after its readers.
+/// elements, back to the earliest nodes whose inputs are all equal to the original's. If possible,
+/// it skips nodes after which values agree with the original again. For example, a stream with
+/// another scale differs correctly, and agrees again after its readers.
 pub(super) fn first(
     graph: &Graph,
     digests: &[Option<Digest>],
@@ -107,7 +108,7 @@ fn readers(graph: &Graph, value: ValueId) -> impl Iterator<Item = NodeId> {
         })
 }
 
-/// A value for which `is_such` holds and on which an output depends, or the output itself.
+/// Finds a value on which an output depends, or the output itself, for whose name `is_such` holds.
 pub(super) fn behind(
     graph: &Graph,
     output: ValueId,

@@ -17,8 +17,8 @@ use crate::onnx::Model;
 use crate::passes::inline::functions::redefined;
 use crate::passes::inline::{Lowering, opaque};
 
-/// The maximum number of attempts at a point, which are repeated if a divisor is 0 or an output is
-/// empty.
+/// The maximum number of attempts at a point. An attempt is repeated if a divisor is 0 or an output
+/// is empty.
 const ATTEMPTS: u64 = 8;
 
 /// The accepted probability of error, and the maximum number of points to reach it.
@@ -30,13 +30,13 @@ const MOST_POINTS: usize = 8;
 pub(super) enum ClaimScope {
     /// The rounding and the identity.
     All,
-    /// The identity alone: nothing is claimed about the numbers of tensors with recipes.
+    /// Only the identity. The numbers of tensors with recipes are not checked.
     Function,
     /// Only the identity, at other points than before.
     Again,
 }
 
-/// How two models are compared at one assignment of sizes.
+/// The way in which two models are compared at one assignment of sizes.
 #[derive(Clone, Copy)]
 pub(super) struct ClaimCheck<'c> {
     /// The claims to check.
@@ -54,9 +54,9 @@ pub(super) struct Established {
     pub bound: f64,
     /// The number of tensors that were computed again.
     pub tensors: usize,
-    /// Whether the two graphs compute roots of different values.
+    /// Whether the two graphs take roots of different values.
     pub moves_roots: bool,
-    /// Whether a number of places was drawn at random, which may fit by accident.
+    /// Whether a number of places was drawn at random, so that it may fit by accident.
     pub draws_counts: bool,
 }
 
@@ -89,7 +89,8 @@ pub(super) fn claims(
         ClaimScope::All => rounding::check((stored, flat), &fused.model, tensors)?,
         ClaimScope::Function | ClaimScope::Again => 0,
     };
-    // The numbers of the definition are no tensors of the folded model.
+    // The constants in the definition of an Attention are not tensors of the folded model, so the
+    // tensors are checked first.
     fused.write_attention_out();
     let faults = validity::faults(flat, &own[0]);
     let valid = Valid {
@@ -149,7 +150,7 @@ fn no_redefined_operators(models: [&Model; 2]) -> Result<(), Ended> {
     Err(undecided(reason).into())
 }
 
-/// Both models, with as many calls inlined as formulas need to refer to their constants.
+/// Prepares both models. Inlines as many calls as formulas need to refer to constants in them.
 fn prepared_pair(
     original: &Model,
     fused: &Model,
@@ -175,7 +176,7 @@ fn read_past_activations(
 ) -> Result<Prepared, Ended> {
     let flat = Flat::new(&fused.model);
     let whole = flat.as_ref().map_or(&fused.model, |flat| &flat.model);
-    // If it is not a graph, evaluation reports it.
+    // If the model is not a graph, evaluation reports it.
     let fault = Analysis::new(whole)
         .ok()
         .and_then(|analysis| valid.new_fault(&analysis));

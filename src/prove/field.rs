@@ -74,7 +74,8 @@ pub(super) fn odd_root(a: u32) -> u32 {
 /// Inverts all elements; `None` if one is 0.
 pub(super) fn invert(elements: &mut [u32]) -> Option<()> {
     elements.par_chunks_mut(TOGETHER).try_for_each(|part| {
-        // One inverse of the product of all, which is split from the last element to the first.
+        // Computes one inverse of the product of all elements, and splits it from the last element
+        // to the first.
         let before: Vec<u32> = part
             .iter()
             .scan(1, |product, &element| {

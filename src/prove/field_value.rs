@@ -160,7 +160,7 @@ impl FieldValue {
         }
     }
 
-    /// The value with hidden elements as ordinary ones.
+    /// The value, in which hidden elements become ordinary ones.
     pub(super) fn unmasked(&self) -> Self {
         match self {
             Self::Masked(elements) => Self::field(elements.mapv(|element| element & !HIDDEN)),
@@ -168,7 +168,7 @@ impl FieldValue {
         }
     }
 
-    /// Its digest, in which hidden elements are ordinary ones.
+    /// The digest of the value. Hidden elements count as ordinary ones.
     pub(super) fn digest(&self, key: u64) -> Digest {
         let mut hash = Hash::new(key, "value");
         hash.number(match self {
@@ -214,8 +214,8 @@ pub(super) fn slice<T>(array: &ArcArray<T, IxDyn>) -> &[T] {
     array.as_slice().expect("in row-major order")
 }
 
-/// The image of a tensor of floats. −∞ and the lowest number of the type count as −∞ in a softmax. If
-/// an element is +∞ or NaN, all elements become random ones that depend on their bits.
+/// The image of a tensor of floats. −∞ and the lowest number of the type count as −∞ in a softmax.
+/// If an element is +∞ or NaN, all elements become random ones that depend on their bits.
 pub(super) fn of_floats(floats: ArrayD<f64>, data_type: Option<DataType>, key: u64) -> FieldValue {
     let (unknown, lowest) = (of_bits(key), data_type.and_then(DataType::lowest));
     let is_wild = |number: &f64| number.is_nan() || *number == f64::INFINITY;

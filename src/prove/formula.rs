@@ -16,7 +16,7 @@ use crate::recipe::{Op, Recipe, Windows};
 /// Computes a recipe.
 ///
 /// # Errors
-/// If it divides by 0, or if a constant is missing or has another shape than in the recipe.
+/// If the recipe divides by 0, or if a constant is missing or has another shape than in the recipe.
 pub(super) fn value(
     recipe: &Recipe,
     source: &Sources,
@@ -52,7 +52,7 @@ pub(super) fn value(
     values.remove(&recipe.id()).ok_or(NotEvaluated::Uncovered)
 }
 
-/// Reserves the limits that computing a recipe needs, without computing it.
+/// Reserves the elements and the products that a recipe needs, without computing it.
 ///
 /// # Errors
 /// [`NotEvaluated::Beyond`].

@@ -31,13 +31,13 @@ use crate::recipe::Op;
 /// thread.
 const STACK: usize = 8 << 20;
 
-/// The result for outputs of both graphs that agree at a point.
+/// The result of a point at which the outputs of both graphs agree.
 pub(super) struct Agreed {
     /// The degree that bounds the probability of error.
     pub degree: f64,
-    /// Whether they compute roots of different values.
+    /// Whether the graphs take roots of different values.
     pub moves_roots: bool,
-    /// Whether a number of places was drawn at random, which may fit by accident.
+    /// Whether a number of places was drawn at random, so that it may fit by accident.
     pub draws_counts: bool,
 }
 
@@ -398,8 +398,8 @@ fn may_be_scaled(graph: &Graph, node: NodeId) -> bool {
     scales::passes(graph.domain_op(node)) || bodies(graph.node(node)).next().is_some()
 }
 
-/// Does not let other sizes be tried if the original fits and the folded model does not, because
-/// both may agree at those.
+/// Prevents that other sizes are tried if the original fits these sizes and the folded model does
+/// not. Both may agree at other sizes.
 fn fits(others: Result<Findings, Ended>) -> Result<Findings, Ended> {
     others.map_err(|ended| match ended {
         Ended::Misfit(at) => Ended::Unfit(at),
@@ -408,8 +408,8 @@ fn fits(others: Result<Findings, Ended>) -> Result<Findings, Ended> {
     })
 }
 
-/// Whether any constant is computed by more than arithmetic. Recipes have such constants in
-/// float64, like folding.
+/// Whether any constant is computed by more than arithmetic. Recipes compute such constants in
+/// float64, as folding does.
 fn has_more_than_arithmetic(analysis: &Analysis) -> bool {
     let mut nodes = analysis.graph.order().iter();
     nodes.any(|&node| is_constant_function(analysis, node))

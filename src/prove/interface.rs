@@ -10,8 +10,8 @@ use crate::onnx::proto::{TensorProto, TypeProto};
 use crate::passes::upgrade_opset;
 use crate::prove::field_value::stored;
 
-/// Checks that both accept the same inputs with equal defaults, and that operators have the same
-/// meaning.
+/// Checks that both models accept the same inputs with equal defaults, and that operators have the
+/// same meaning.
 ///
 /// # Errors
 /// The difference, or the reason why it is undecided.
@@ -19,7 +19,7 @@ pub(super) fn same_interface(original: &Model, fused: &Model) -> Result<(), Proo
     let (inputs, others) = (&original.graph().input, &fused.graph().input);
     let names: HashSet<&str> = inputs.iter().map(|input| input.name()).collect();
     let [before, after] = [original, fused].map(|model| defaults(model, &names));
-    // Before this version such initializers are constants.
+    // Before IR version 4, initializers that are inputs are constants.
     let is_default = original.proto.ir_version() >= 4;
     for (input, other) in inputs.iter().zip(others) {
         if input.r#type != other.r#type && input.name() == other.name() {
@@ -82,8 +82,8 @@ fn operator_sets(model: &Model) -> BTreeMap<String, i64> {
         .collect()
 }
 
-/// Whether all operators of the other model have the same meaning in both operator sets. An operator
-/// counts as equal to one of the original only if both models have it, so one model suffices.
+/// Whether all operators of the other model have the same meaning in both operator sets. One model
+/// suffices, because operators count as equal only if both models have them.
 fn means_the_same(original: &Model, fused: &Model) -> bool {
     let sets = [original, fused].map(Model::own_opset);
     let from = sets.into_iter().fold(i64::MAX, i64::min);

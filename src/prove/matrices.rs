@@ -23,11 +23,11 @@ const WORD: i64 = ((1 << 32) % P) as i64;
 /// The sizes of the matrices in a product.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extents {
-    /// Rows of the left one.
+    /// Rows of the left matrix.
     pub rows: usize,
-    /// Columns of the left one, and rows of the right one.
+    /// Columns of the left matrix, and rows of the right matrix.
     pub inner: usize,
-    /// Columns of the right one.
+    /// Columns of the right matrix.
     pub columns: usize,
 }
 
@@ -123,7 +123,7 @@ fn centred(element: u32) -> i32 {
     }
 }
 
-/// Adds a row of factors times the rows of a matrix to the sums, and reduces these below 2⁵².
+/// Adds a row of factors times the rows of a matrix to the sums, and reduces the sums below 2⁵².
 #[multiversion(targets = "simd")]
 fn add_products(factors: &[i64; TERMS], numbers: &[[i32; COLUMNS]; TERMS], sums: &mut [i64]) {
     let [a, b, c, d, e, f, g, h] = numbers.each_ref().map(|row| &row[..sums.len()]);

@@ -58,7 +58,8 @@ const FEWER: u64 = 4;
 pub struct ProveOptions {
     /// The sizes of symbolic dimensions.
     pub dims: Dims,
-    /// The number of points at which both models are evaluated. More are used if doubt is left.
+    /// The number of points at which both models are evaluated. More points are used if these do
+    /// not suffice.
     pub points: usize,
     /// The seed of the points.
     pub seed: u64,
@@ -142,11 +143,12 @@ pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &Prov
     proving.verdict()
 }
 
-/// Whether `other` computes what `original` does, with the values of these recipes in the place of tensors of `other`.
+/// Proves that `other` computes the same function as `original`, if these recipes replace tensors
+/// of `other`.
 ///
-/// Every other tensor counts as the numbers that it holds, whether `original` stores them or not. The bound includes
-/// the probability that two different numbers have one image. Whether a tensor holds its recipe, rounded, is a question
-/// of its own.
+/// Every other tensor counts as the numbers that it holds, whether `original` stores them or not.
+/// The bound includes the probability that two different numbers have one image. This does not
+/// check that a tensor holds its recipe, rounded.
 pub fn same_function(
     original: &Model,
     other: &Model,
@@ -156,7 +158,7 @@ pub fn same_function(
     same_function_recorded([original, other], formulas, options, None)
 }
 
-/// [`same_function`], which also records the values of both models at one point.
+/// Like [`same_function`], but also records the values of both models at one point.
 pub(crate) fn same_function_recorded(
     [original, other]: [&Model; 2],
     formulas: &[Stored],
@@ -181,9 +183,9 @@ pub(crate) fn same_function_recorded(
     }
 }
 
-/// The assignments of sizes at which two models are compared. In the first two, no size is an extent of a model, and
-/// every symbol has another size in the second one. The last one has lengths of 1, which broadcast. None without open
-/// extents.
+/// The assignments of sizes at which two models are compared. In the first two assignments, no size
+/// is an extent of a model, and every symbol has two different sizes. The last assignment has
+/// lengths of 1, which broadcast. Empty if no extent is open.
 #[cfg(feature = "tract")]
 pub(crate) fn sizes_of_proof([original, other]: [&Model; 2], given: &Dims) -> Vec<Dims> {
     let search = SizeSearch::new(original, other, given);
@@ -205,7 +207,7 @@ struct Proving<'p> {
     /// The original and the folded model.
     models: [&'p Model; 2],
     tensors: &'p [Stored],
-    /// How much of the claims is proved.
+    /// The claims that are proved.
     scope: ClaimScope,
     /// The record of the values of both models, if requested.
     record: Option<&'p RecordedValues>,
@@ -218,7 +220,7 @@ impl Proving<'_> {
     fn verdict(&self) -> Proof {
         let mut first = None;
         let mut room = u64::MAX;
-        // A model may be correct for only one batch, although it declares any.
+        // A model may be correct for only one size of the batch, although it declares any.
         for dims in self.sizes.first() {
             let count = inputs(self.models[0], &dims).map_or(0, |inputs| elements(&inputs));
             if count > room {

@@ -8,9 +8,9 @@ use crate::passes::simplify::cse::merge_into;
 use crate::passes::simplify::{KnownShapes, is_movement};
 use crate::shape::facts::Shape;
 
-/// Merges movements of a seed that have equal results: all readers read the first one. The nodes
-/// are in order, so the first movement reads no result of the others. Returns whether any were
-/// merged.
+/// Merges movements of the same seed that have equal results: all their readers read the first
+/// result. The nodes are in order, so the first movement reads no result of the others. Returns
+/// whether any were merged.
 pub(super) fn merge(graph: &mut GraphProto, seeds: &[String], shapes: &KnownShapes) -> bool {
     let outputs: HashSet<&str> = graph.output.iter().map(|output| output.name()).collect();
     let mut open: HashSet<&str> = seeds.iter().map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! Idempotent pairs: one of two activations in a row is redundant.
+//! Finds redundant activations: one of two successive activations may change nothing.
 //!
 //! A clamp maps each number to the nearest number of an interval: Clip between its bounds, Relu
 //! from 0 upward. Of two clamps, the one whose interval contains the other interval is redundant. A
@@ -75,7 +75,7 @@ impl IdempotentPairs<'_> {
         graph.input(node, 0).filter(|_| is_free)
     }
 
-    /// Whether the producer of a node's input has the effect of both.
+    /// Whether the producer of a node's input alone has the effect of both activations.
     fn is_redundant_behind(&self, own: Idempotent, node: NodeId) -> bool {
         let graph = &self.analysis.graph;
         let producer = graph
@@ -87,7 +87,7 @@ impl IdempotentPairs<'_> {
             .is_some_and(|first| own.is_redundant_behind(first))
     }
 
-    /// Whether each reader of a node's result has the effect of both.
+    /// Whether each reader of a node's result alone has the effect of both activations.
     fn is_redundant_before(&self, own: Idempotent, node: NodeId) -> bool {
         let graph = &self.analysis.graph;
         let readers = graph

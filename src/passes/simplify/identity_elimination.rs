@@ -100,7 +100,7 @@ fn has_bodies(graph: &Graph) -> bool {
 }
 
 /// Whether the producer of a node's operand can output the node's result, an output of the model,
-/// in place of the node. The producer must output no other output.
+/// in place of the node. The producer must not write another output of the model.
 fn can_rename(
     analysis: &Analysis,
     (node, source): IdentityNode,
@@ -378,8 +378,8 @@ fn only_part(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
         .then_some(only)
 }
 
-/// The other operand of an integer or boolean operator, one operand of which is a constant of one
-/// element equal to `neutral`. The constant must not add an axis to the result.
+/// The operand of an integer or boolean operator whose other operand is a constant of one element,
+/// which equals `neutral`. The constant must not add an axis to the result.
 fn operand_beside(analysis: &Analysis, node: NodeId, neutral: i64) -> Option<ValueId> {
     let Analysis {
         graph,

@@ -1,4 +1,4 @@
-//! Chains of Transposes and Reshapes that cancel, or that one of them can replace.
+//! Cancels chains of Transposes and Reshapes, or merges them into one node.
 
 use crate::analysis::axis_factors::LayoutMap;
 use crate::hash::{HashMap, HashSet};
@@ -119,7 +119,7 @@ impl<'g> Links<'g> {
         }
     }
 
-    /// The value and those before it in a chain of movements, the nearest first.
+    /// The value and the values before it in a chain of movements, the nearest first.
     fn above<'s>(&self, graph: &'s GraphProto, value: &'s str) -> Vec<&'s str> {
         let mut above = vec![value];
         while let Some(&maker) = above.last().and_then(|value| self.makers.get(value))
@@ -148,8 +148,8 @@ struct Edits {
 }
 
 impl Edits {
-    /// Whether a node was removed or reads a distant input. Then all nodes after it were followed
-    /// from there.
+    /// Whether a node was removed or got another input. All nodes after it were then followed from
+    /// the same start.
     fn have(&self, graph: &GraphProto, place: usize) -> bool {
         let output = graph.node[place].output.first();
         self.rewired.contains_key(&place)
@@ -208,8 +208,8 @@ struct Reached<'w> {
 }
 
 impl<'w> Walk<'w> {
-    /// Follows the movements from the start to the seed, through the values in between, which are
-    /// given nearest to the seed first. Then follows all movements after the seed.
+    /// Follows the movements from the start to the seed, then all movements after the seed.
+    /// `between` has the values between the start and the seed, the nearest to the seed first.
     fn follow(&self, between: &[&'w str], edits: &mut Edits) -> Option<()> {
         let trace = LayoutMap::new(&(self.shapes.shape)(self.start)?);
         let mut here = Reached {
@@ -300,7 +300,7 @@ pub(crate) fn is_movement(node: &NodeProto) -> bool {
     node.category() == Some(Category::Movement) && !node.input.is_empty()
 }
 
-/// Whether a Reshape copies an extent from its input (by a 0 in its shape), or may.
+/// Whether a Reshape copies, or may copy, an extent from its input (by a 0 in its shape).
 fn copies_extents(node: &NodeProto, shapes: &KnownShapes) -> bool {
     let Some(extents) = node.input.get(1).and_then(|shape| (shapes.extents)(shape)) else {
         return true;

@@ -8,10 +8,10 @@ use crate::ir::editor::collect_names;
 use crate::onnx::node::{bodies, bodies_mut};
 use crate::onnx::proto::{GraphProto, NodeProto};
 
-/// The names that its MatMulAddFusion adds.
+/// The names that onnxruntime's MatMulAddFusion adds.
 const GIVEN: [&str; 2] = ["gemm_input_shape", "gemm_output_shape"];
 
-/// The suffix, followed by a number, of names that are taken.
+/// The suffix that onnxruntime appends if a name is taken. A number follows it.
 const AGAIN: &str = "_token_";
 
 /// Renames stored tensors that have such a name.

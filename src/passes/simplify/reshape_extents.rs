@@ -60,8 +60,8 @@ fn written(analysis: &Analysis, node: NodeId) -> Option<Vec<i64>> {
         .into_iter()
         .enumerate()
         .map(|(axis, dim)| {
-            // A `-1` in the original stands for a number or for the input's extent, which follows
-            // from the other extents.
+            // A `-1` in the original stands for a number or for the input's extent. It follows from
+            // the other extents.
             let is_rest = finds_rest == Some(axis);
             let dim = if is_rest {
                 after.get(axis).cloned().flatten()

@@ -1,5 +1,5 @@
-//! The transformations of simplifying passes. Each returns the simplified graph, or `None` if it finds
-//! nothing to simplify.
+//! The transformations of simplifying passes. Each returns the simplified graph, or `None` if it
+//! finds nothing to simplify.
 
 use crate::analysis::Analysis;
 use crate::error::Result;
@@ -40,7 +40,8 @@ pub(crate) struct ConstantResults {
     pub kept: Vec<Refusal>,
 }
 
-/// Lets all readers of equal weights read one of them by its own name. `None` if they do already.
+/// Removes Identities of shared weights, and repeated Transposes and Casts of one weight. `None` if
+/// there are none.
 ///
 /// # Errors
 /// The graph is invalid.
@@ -172,8 +173,8 @@ pub(crate) fn merge_equal(
     })
 }
 
-/// Stores the results of operators on constants, if this adds at most `growth` bytes. Constants that
-/// identify `sites` are not computed.
+/// Stores the results of operators on constants, if this adds at most `growth` bytes. Constants
+/// that identify `sites` are not computed.
 pub(crate) fn fold_constants(
     analysis: &Analysis,
     sites: &[NodeId],

@@ -1,4 +1,4 @@
-//! Removes initial states of recurrent operators that are zeros, which is the default. PyTorch
+//! Removes initial states of recurrent operators if they are zeros, which is their default. PyTorch
 //! writes them, with the arithmetic that computes their shape.
 
 use crate::analysis::Analysis;

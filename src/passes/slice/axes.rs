@@ -1,5 +1,5 @@
-//! Which part of each operand a node reads to compute one place along an axis of all its outputs,
-//! and whether the node can be repeated for a part of the places.
+//! Determines which part of each operand a node reads to compute one place along an axis of all its
+//! outputs, and whether the node can be repeated for a part of the places.
 
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
@@ -8,7 +8,7 @@ use crate::onnx::operator::Category;
 use crate::ops::axes::{self, AxisRead};
 use crate::shape::facts::extent;
 
-/// Which part of an operand is read to compute one place along an axis of the result.
+/// The part of an operand that is read to compute one place along an axis of the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PartRead {
     /// The place with the same index along this axis.
@@ -84,7 +84,8 @@ fn can_be_repeated(at: &At, axis: usize, reads: &[AxisRead]) -> bool {
     }
 }
 
-/// Operators besides those of some categories that engines run if an extent is 0.
+/// Operators that engines run if an extent is 0, in addition to the categories of
+/// [`takes_no_places`].
 const TAKE_NO_PLACES: &[&str] = &[
     "AveragePool",
     "BatchNormalization",
@@ -122,8 +123,8 @@ pub(super) fn takes_no_places(analysis: &Analysis, node: NodeId) -> bool {
     matches!(domain, "" | "ai.onnx") && (is_usual || TAKE_NO_PLACES.contains(&op))
 }
 
-/// The axis of a node's outputs whose places read the same places along an axis of one of its
-/// operands.
+/// The axis of a node's outputs along which each place reads the same place along the axis `along`
+/// of an operand.
 pub(super) fn carried(
     analysis: &Analysis,
     node: NodeId,

@@ -16,21 +16,22 @@ use crate::shape::facts::extent;
 /// The largest number of parts of a region.
 const MOST_PARTS: usize = 64;
 
-/// A cut is kept only if it lowers the peak below this fraction of it.
+/// A cut is kept only if it lowers the peak below this fraction of the old peak.
 const WORTH: f64 = 0.98;
 
 /// With `--slice`, a cut is kept only if it lowers the bytes that are held around its value below
-/// this fraction of them.
+/// this fraction of the old bytes.
 const WORTH_BY_HAND: f64 = 0.9;
 
 /// With `--slice`, a value is large if it has at least the bytes of the largest value divided by
 /// this number.
 const LARGE: u64 = 32;
 
-/// Fewer parts are preferred if they need at most this many times the bytes of the most parts.
+/// Fewer parts are preferred if they need at most this many times the bytes that the most parts
+/// need.
 const NEAR_LOWEST: f64 = 1.02;
 
-/// The number of values held at a peak that are tried.
+/// The number of values held at a peak around which cuts are tried.
 const TRIED: usize = 4;
 
 /// The limits of regions, as fractions of the bytes of the value from which the region grows.
@@ -142,7 +143,8 @@ impl<'s> CutSearch<'s> {
         cuts
     }
 
-    /// The cuts with one more cut around scores, which leaves out the most of them.
+    /// The cuts with one more cut around scores whose mask hides keys. Takes the region that holds
+    /// the fewest bytes.
     fn best_masked_cut(&self, cuts: &[PlannedCut], scores: ValueId) -> Option<CutChoice> {
         let taken = taken(cuts);
         let regions = self.regions(scores).into_iter();
@@ -154,8 +156,7 @@ impl<'s> CutSearch<'s> {
         choices.min_by_key(|choice| (choice.bytes, choice.added))
     }
 
-    /// The cuts with one more cut around a value. Of all regions, it takes the one that holds the
-    /// fewest bytes.
+    /// The cuts with one more cut around a value. Takes the region that holds the fewest bytes.
     fn best_cut_around(
         &self,
         cuts: &[PlannedCut],
@@ -242,8 +243,8 @@ impl<'s> CutSearch<'s> {
         best.map(|choice| choice.cuts)
     }
 
-    /// The fewest parts of one of the cuts, at least `from`, that bring it under the goal, or near
-    /// the lowest peak of any number of parts. `None` if no number lowers the peak enough.
+    /// Gives one of the cuts the fewest parts, at least `from`, that bring it under the goal, or
+    /// near the bytes that the most parts need. `None` if no number lowers the peak enough.
     fn fewest(
         &self,
         cuts: &[PlannedCut],
@@ -324,8 +325,8 @@ impl<'s> CutSearch<'s> {
     }
 }
 
-/// Whether a mask hides some of the scores that a softmax reads, of which there are many. Open
-/// extents count as 1.
+/// Whether a mask hides scores of a softmax that reads at least [`MANY_SCORES`] bytes of scores.
+/// Unknown extents count as 1.
 pub(super) fn has_masked_scores(analysis: &Analysis) -> bool {
     let mut nodes = analysis.graph.order().iter();
     nodes.any(|&node| hides_scores(analysis, node).is_some())

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The axis of keys is followed from the softmax to the operands before it, and to the product
-//! behind it that adds up over the keys. In between, a hidden weight stays 0.
+//! after it that adds up over the keys. In between, a hidden weight stays 0.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -23,7 +23,7 @@ use super::region::{RegionNode, SliceRegion};
 use crate::analysis::Analysis;
 use crate::ir::{NodeId, Reader, ValueId};
 
-/// Operators behind a softmax that keep 0 as 0.
+/// Operators after a softmax that keep 0 as 0.
 const KEEP_ZERO: &[&str] = &[
     "Cast",
     "Dropout",
@@ -35,7 +35,8 @@ const KEEP_ZERO: &[&str] = &[
     "Unsqueeze",
 ];
 
-/// For each place along an axis, the keys that it sees, or the reason why hidden keys are computed.
+/// For each place along an axis, the keys that the place sees. Or the reason why hidden keys are
+/// computed.
 pub(super) type Visible = Result<Option<Rc<Vec<Range<usize>>>>, String>;
 
 /// The visible keys of scores, by the value and the axes of its queries and keys.
@@ -169,7 +170,7 @@ impl<'f> KeyFollower<'f> {
         self.analysis.graph.is(node, "MatMul") && slot == 0 && rank == Ok(axis + 1)
     }
 
-    /// Follows the operands of the nodes in front of the softmax, and of the values.
+    /// Follows the operands of the nodes before the softmax, and of the values.
     fn follow_operands(&mut self) -> Option<()> {
         while let Some(value) = self.ahead.pop() {
             let (node, _) = self.analysis.graph.producer(value)?;

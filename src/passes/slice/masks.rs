@@ -1,11 +1,12 @@
-//! Masks of scores: the places that a softmax counts as −∞ for every input.
+//! Finds the places of scores that a softmax counts as −∞ for every input, because a mask hides
+//! them.
 //!
 //! A softmax gives a place of −∞ the weight 0, and no other place depends on it. So a product that
 //! computes only such places need not run. A mask is added to the scores, or selects between them
 //! and −∞. It may be stored, or computed from extents and stored numbers.
 //!
-//! The lowest finite number of a type counts as −∞ if its row surely keeps a place to which 0 is
-//! added: the exponential of its difference to that place is 0. Other large negative numbers do
+//! The lowest finite number of a type counts as −∞ if, for every input, the mask adds 0 to another
+//! place of its row. Then the exponential of the difference is 0. Other large negative numbers do
 //! not count, because scores may be as large.
 
 use std::cell::{Cell, RefCell};
@@ -89,9 +90,10 @@ pub(crate) fn visible_keys(
     Ok(hides.then_some(visible))
 }
 
-/// Which places along two axes of a value are hidden, for all places along its other axes.
+/// The flags of the places along two axes of a value. They hold for all places along the other
+/// axes.
 struct Grid {
-    /// The extents of the two axes; 1 if the value does not vary along an axis.
+    /// The extents of the two axes. An extent is 1 if the value does not vary along the axis.
     extents: [usize; 2],
     /// The flags of the places, in row-major order.
     places: Vec<u8>,
@@ -131,7 +133,8 @@ impl Grid {
     }
 }
 
-/// The axes of queries and of keys in a value; `None` if the value does not vary along one.
+/// The axes of queries and of keys in a value. `None` for an axis along which the value does not
+/// vary.
 type MaskAxes = [Option<usize>; 2];
 
 struct MaskSearch<'s> {
@@ -216,7 +219,8 @@ impl MaskSearch<'_> {
         Some(reduced(&shape, axes, flags))
     }
 
-    /// For each place, whether a constant condition holds everywhere, or nowhere.
+    /// For each place, whether a condition holds or fails at all places along the other axes. This
+    /// is unknown if the condition varies.
     fn condition(&self, at: &At, axes: MaskAxes) -> Option<Grid> {
         let value = at.input(0).ok()?;
         if !self.analysis.constants.is_constant(value) {
@@ -232,7 +236,7 @@ impl MaskSearch<'_> {
         Some(reduced(&shape, axes, flags))
     }
 
-    /// The extents of a value of moderate size.
+    /// The extents of a value. `None` if it is large, or if an extent is unknown.
     fn shape(&self, value: ValueId) -> Option<Vec<usize>> {
         let shape = self.analysis.facts.shape(value)?;
         let extents: Vec<usize> = shape.iter().map(extent).collect::<Option<_>>()?;

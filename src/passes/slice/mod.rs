@@ -81,8 +81,8 @@ pub(crate) fn sliced(
     applied(&search, &chosen_cuts(&search, wanted), change)
 }
 
-/// Plans the slices that each engine on a CPU runs faster: those of attention with many scores of
-/// which a mask hides some. `None` if there is no such attention.
+/// Plans the slices that each engine on a CPU runs faster. They cut attention with many scores,
+/// some of which a mask hides. `None` if there is no such attention.
 pub(crate) fn sliced_by_default(analysis: &Analysis) -> Option<(MemoryChange, Vec<Edit>)> {
     let has_masks = has_body(analysis).is_none() && has_masked_scores(analysis);
     let sized = has_masks.then(|| sizes::sized(analysis.graph.model(), &BTreeMap::new()))?;
@@ -134,7 +134,7 @@ fn unknown_size(analysis: &Analysis, plan: &MemoryPlan) -> Option<String> {
     ))
 }
 
-/// The cuts with a given number of parts, and those that the goal needs in addition.
+/// The cuts with a given number of parts, and the additional cuts that the goal needs.
 fn chosen_cuts(search: &CutSearch, wanted: &Slicing) -> Vec<PlannedCut> {
     let before = search.sizes.plan.peak().bytes;
     let cuts = match wanted.parts {

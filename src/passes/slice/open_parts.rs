@@ -5,8 +5,8 @@
 //! extentᵢ = min(max(n − i · places, 0), places)        i = 0, …, k − 1
 //! ```
 //!
-//! `m` is the number of places of a part at the expected size. So a part is never smaller than it
-//! was planned, and at small sizes the first part has all places and the others have none.
+//! `m` is the number of places of a part at the expected size. So `places` is never smaller than
+//! planned. At small sizes the first part has all places and the others have none.
 
 use crate::analysis::Analysis;
 use crate::ir::builder::{Maker, int};
@@ -17,7 +17,7 @@ use crate::shape::facts::same;
 /// The number of nodes that compute the extents.
 pub(super) const COMPUTING: usize = 8;
 
-/// The number of places of each of `parts` parts, if all have `places`.
+/// The number of places of each part, if `places` places are cut into `parts` parts.
 pub(super) fn open_extents(places: usize, parts: usize) -> Vec<usize> {
     let most = places.div_ceil(parts);
     let starts = (0..parts).map(|part| part * most);
@@ -26,8 +26,8 @@ pub(super) fn open_extents(places: usize, parts: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Computes the number of places of each part along an axis of a value, for a Split. `least` is the
-/// least number of places of a part, unless there are fewer.
+/// Computes the number of places of each part along an axis of a value, for a Split. A part has at
+/// least `least` places, as long as there are so many left.
 pub(super) fn computed_extents<'a>(
     analysis: &'a Analysis<'a>,
     (value, axis): (ValueId, usize),

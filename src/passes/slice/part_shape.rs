@@ -1,15 +1,15 @@
 //! The target shape of a Reshape or an Expand that runs part by part.
 //!
-//! A known extent is written as a number. The writer replaces that of a fixed axis by the extent of
-//! the part. Of the open extents, a Reshape infers one as `-1` and copies others as `0`, and an
-//! Expand keeps those of its operand as `1`.
+//! A known extent is written as a number. If the cut axis has a known extent, the writer replaces
+//! it by the extent of the part. A Reshape infers one open extent as `-1` and copies the others as
+//! `0`. An Expand keeps the open extents of its operand as `1`.
 
 use super::axes::PartRead;
 use crate::analysis::node_view::At;
 use crate::shape::facts::{Shape, extent, same};
 
-/// The shape that a node reads to compute a part along an axis of its output. The inner `None` means
-/// that the node reads no shape, the outer `None` that its shape cannot be written.
+/// The shape that a node reads to compute a part along an axis of its output. The inner `None`
+/// means that the node reads no shape, the outer `None` that its shape cannot be written.
 #[allow(clippy::option_option)]
 pub(super) fn part_shape(at: &At, axis: usize, reads: &[PartRead]) -> Option<Option<Vec<i64>>> {
     let op = at.graph.op(at.node);
@@ -45,8 +45,9 @@ struct PartTarget {
 }
 
 impl PartTarget {
-    /// The target of a Reshape. A single open extent is `-1`. Of several, the one that is cut or
-    /// else the one that cannot be copied is `-1`.
+    /// The target of a Reshape. A single open extent is `-1`. Of several, all that can be copied
+    /// are `0`, and one other extent may be `-1`. If the cut axis is open, only its own extent may
+    /// be `-1`.
     fn reshaped(&self, copies_zeros: bool) -> Option<Vec<i64>> {
         let open: Vec<usize> = (0..self.behind.len())
             .filter(|&place| extent(&self.behind[place]).is_none())
@@ -59,7 +60,8 @@ impl PartTarget {
                 .filter(|&place| !self.is_copied(place))
                 .collect(),
         };
-        // If the cut axis is open, a part may have no elements, of which no other extent follows.
+        // If the cut axis is open, a part may have no elements, and then no other extent can be
+        // inferred.
         let is_cut_inferred = rest.iter().all(|&place| place == self.axis);
         let is_fixed = extent(&self.behind[self.axis]).is_some();
         let can_be_written = rest.len() <= 1 && (is_fixed || is_cut_inferred);
@@ -80,7 +82,7 @@ impl PartTarget {
             .then(|| self.numbers(1))?
     }
 
-    /// Whether an extent of the result is that of the operand, which has `missing` axes less.
+    /// Whether an extent of the result is that of the operand, which has `missing` fewer axes.
     fn is_kept(&self, place: usize, missing: usize) -> bool {
         let from = place.checked_sub(missing);
         from.is_some_and(|from| same(&self.before[from], &self.behind[place]))
@@ -97,7 +99,7 @@ impl PartTarget {
         numbers.collect()
     }
 
-    /// Whether a part has an open extent of the operand at this place.
+    /// Whether a Reshape of a part can copy this open extent from its operand.
     fn is_copied(&self, place: usize) -> bool {
         let is_like = self
             .before

@@ -30,9 +30,9 @@ pub(super) struct RegionNode {
     pub node: NodeId,
     /// The axis of its outputs.
     pub axis: usize,
-    /// Which part of each operand is read to compute one place along the axis.
+    /// The part of each operand that is read to compute one place along the axis.
     pub reads: Vec<PartRead>,
-    /// The shape that the node reads, if it names the extent of the axis.
+    /// The shape that the node reads for a part, if it is a Reshape or an Expand.
     pub shape: Option<Vec<i64>>,
 }
 
@@ -209,7 +209,7 @@ impl Growing<'_> {
         placed.max().map(|(_, value, axis)| (value, axis))
     }
 
-    /// The number of bytes that are cut and joined.
+    /// The number of bytes of the values that are cut and joined.
     fn border(&self, region: &SliceRegion) -> u64 {
         region
             .cut
@@ -254,8 +254,8 @@ impl Growing<'_> {
         })
     }
 
-    /// Which part of each operand a node reads, if it can run part by part. Parts of an open axis
-    /// may have no places.
+    /// The part of each operand that a node reads, if the node can run part by part. Parts of an
+    /// open axis may have no places.
     fn reads(&self, node: NodeId, axis: usize) -> Option<Vec<PartRead>> {
         let can_run = !self.is_open() || takes_no_places(self.analysis, node);
         can_run.then(|| reads(self.analysis, node, axis))?

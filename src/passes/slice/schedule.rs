@@ -20,8 +20,8 @@ pub(super) struct PlannedCut {
 }
 
 impl PlannedCut {
-    /// The number of places of each part. If they differ, the first parts have one place more, and
-    /// of an open axis the last ones have fewer.
+    /// The number of places of each part. If they differ, the first parts have one more place. Of
+    /// an open axis, the last parts have fewer places.
     pub(super) fn extents(&self) -> Vec<usize> {
         let (places, parts) = (self.region.extent, self.parts);
         if self.region.is_open {
@@ -44,7 +44,8 @@ impl PlannedCut {
         Some(keys)
     }
 
-    /// The number of scores for each head, and of those that no part computes; 0 if no key is hidden.
+    /// The number of scores for each head, and the number of scores that no part computes. Both are
+    /// 0 if no key is hidden.
     pub(super) fn scores(&self) -> (usize, usize) {
         let (Some(keys), Some(axis)) = (self.keys(), &self.region.keys) else {
             return (0, 0);
@@ -258,7 +259,7 @@ impl<'c> PartBuffers<'c> {
         added
     }
 
-    /// The bytes of the keys that a part reads, from those of all keys.
+    /// The bytes of the keys that a part reads, from the bytes of all keys.
     fn bytes_of_keys(&self, bytes: u64, part: usize) -> u64 {
         match (&self.keys, &self.cut.region.keys) {
             (Some(keys), Some(axis)) => scaled(bytes, keys[part].len(), axis.keys),
@@ -273,7 +274,8 @@ impl<'c> PartBuffers<'c> {
             .filter(|_| keys.of_value(value).is_none())
     }
 
-    /// The buffer with the keys of a part in another buffer. Adds the step that slices it, once.
+    /// The buffer with the keys that a part reads from another buffer. Adds the step that slices
+    /// them, unless an earlier call did.
     fn sliced(
         &mut self,
         number: usize,

@@ -8,8 +8,8 @@
 //!                                 y = Concat(y₀, y₁)
 //! ```
 //!
-//! Each part is written before the next one, and the Concat reads the parts in this order: tract and onnxruntime both run
-//! nodes in the order in which an output needs them.
+//! Each part is written before the next one, and the Concat reads the parts in this order: tract
+//! and onnxruntime both run nodes in the order in which an output needs them.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -30,7 +30,7 @@ use crate::shape::facts::extent;
 /// The names of the parts of each value along an axis.
 type PartNames = HashMap<(ValueId, usize), Vec<String>>;
 
-/// Writes the nodes of a region as those of its parts.
+/// Writes the nodes of a region once for each part.
 pub(super) fn written(analysis: &Analysis, cut: &PlannedCut) -> Replacement {
     let mut writer = PartWriter {
         analysis,
@@ -117,8 +117,9 @@ impl PartWriter<'_> {
         name
     }
 
-    /// Cuts a float constant that varies along the axis. Its parts are stored, unless it is a mask.
-    /// Recipes have finite numbers, and the proof reads hidden places in tensors of the original.
+    /// Stores the parts of a float constant that varies along the axis. `None` for a mask, because
+    /// recipes have finite numbers, and the proof reads hidden places only in tensors of the
+    /// original model.
     fn pick(&mut self, value: ValueId, axis: usize) -> Option<Vec<String>> {
         let Analysis {
             constants, facts, ..
@@ -195,7 +196,7 @@ impl PartWriter<'_> {
         name
     }
 
-    /// The node from which the nodes around the parts have their metadata.
+    /// The node whose metadata the nodes around the parts get.
     fn like(&self) -> NodeProto {
         let first = self.cut.region.nodes().next();
         first
@@ -254,7 +255,8 @@ impl PartWriter<'_> {
         shape
     }
 
-    /// The name of an operand with the keys of a part. Writes a Slice if it has others.
+    /// The name of an operand with the keys of a part. Writes a Slice if the operand has other
+    /// keys.
     fn with_keys(&mut self, name: &str, (node, slot): (NodeId, usize), part: usize) -> String {
         let (Some(axis), Some(keys)) = (&self.cut.region.keys, &self.keys) else {
             return name.to_owned();

@@ -1,4 +1,4 @@
-//! Evaluates constants in numbers, like recipes.
+//! Evaluates constants in numbers rather than in the field, like recipes.
 
 use std::ops::Range;
 
@@ -75,8 +75,8 @@ impl Evaluation<'_> {
         analysis: &Analysis,
         alike: Option<&Alike>,
     ) -> Option<FieldValue> {
-        // Formulas with more than arithmetic may use such constants, if each item of a batch has
-        // equal elements.
+        // Formulas with more than arithmetic may use values that are constant only at these sizes,
+        // if each item of a batch has equal elements.
         let only_at_sizes = &self.point.only_at_sizes.constants;
         let is_of_size = only_at_sizes.contains(analysis.graph.value_name(value));
         if is_of_size && !self.point.has_formulas {
@@ -105,7 +105,7 @@ impl Evaluation<'_> {
         Some(first..if alone { first + 1 } else { rank })
     }
 
-    /// The elements of a constant that is divided by 0. Constants that are computed from it are
+    /// The results of a node that divides constants by 0. Constants that are computed from them are
     /// evaluated in numbers too.
     pub(super) fn divided_by_zero(
         &self,
@@ -119,7 +119,7 @@ impl Evaluation<'_> {
         Some(constants)
     }
 
-    /// The elements of a constant that is computed from one that is divided by 0.
+    /// The results of a node that reads such a result of a division by 0.
     pub(super) fn of_unbounded(
         &self,
         node: &NodeProto,

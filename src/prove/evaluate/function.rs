@@ -1,4 +1,4 @@
-//! The identity of a node's function, for operators that are not interpreted.
+//! Identifies the functions of nodes whose operators are not interpreted.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ enum CapturedNames<'n> {
         location: &'n Location<'n>,
         digests: RefCell<HashMap<String, Option<Digest>>>,
     },
-    /// The values of a body, which are numbered, and those around it.
+    /// The values of a body, which are numbered, and the values around the body.
     Body {
         numbers: HashMap<&'n str, u64>,
         depth: u64,
@@ -121,7 +121,7 @@ impl<'w> Evaluation<'w> {
     }
 
     /// Adds the types of integer inputs. Equal integers of different types are equal here, but
-    /// results computed from them may differ. Places and extents have type int64.
+    /// results computed from them may differ. The type of places and extents, int64, is left out.
     fn small_integers(&self, node: &NodeProto, location: &Location, hash: &mut Hash) {
         let Some((analysis, id)) = self.analyzed(node, location) else {
             return;

@@ -15,7 +15,7 @@ use crate::prove::operators::{Call, NotEvaluated};
 use crate::prove::random::{Digest, Hash};
 use crate::shape::facts::Expected;
 
-/// The maximum depth of nested calls and bodies. Deeper ones are not evaluated.
+/// The maximum depth of nested calls and bodies. Deeper nodes are not evaluated.
 const DEEPEST: usize = 32;
 
 /// The results of the bodies of a node, as functions of captures and inputs.
@@ -90,7 +90,7 @@ impl Evaluation<'_> {
         }
     }
 
-    /// The results of each body, sorted by attribute name, or only of the taken one; `None` if a
+    /// The results of each body, sorted by attribute name, or only of the taken body. `None` if a
     /// body does not fit its inputs, or reads a missing value.
     fn evaluated(
         &self,
@@ -480,7 +480,7 @@ fn scanned_axis(node: &NodeProto, list: &str, place: usize, rank: usize) -> Opti
     axis(named, rank).ok()
 }
 
-/// The extents of a scan output: those of one step, and an axis with a place for each step.
+/// The extents of a scan output: the extents of one step, and an axis with a place for each step.
 fn gathered(
     node: &NodeProto,
     row: usize,

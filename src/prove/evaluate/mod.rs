@@ -83,9 +83,9 @@ pub(super) struct Point<'p> {
 /// The names of values about which more is known because the extents of the inputs are known.
 #[derive(Default)]
 pub(super) struct OnlyAtSizes {
-    /// The values that are constant only then.
+    /// The values that are constant only at these extents.
     pub constants: HashSet<String>,
-    /// The outputs whose extents are known only then.
+    /// The outputs whose extents are known only at these extents.
     pub outputs: HashSet<String>,
 }
 
@@ -191,8 +191,8 @@ struct Location<'c> {
     /// The values around it.
     scope: Option<&'c CaptureScope<'c>>,
     depth: usize,
-    /// The number of enclosing bodies with inputs. A branch of an If has none, since it may replace
-    /// the If.
+    /// The number of enclosing bodies with inputs. A branch of an If does not count, since it may
+    /// replace the If.
     rounds: usize,
 }
 
@@ -440,7 +440,7 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// A requested value; adds its facts to the findings.
+    /// Returns a requested value, and adds its facts to the findings.
     fn find(&mut self, value: ValueId, findings: &mut Findings) -> Result<FieldValue, Stopped> {
         let analysis = self.point.analysis;
         let name = analysis.graph.value_name(value);

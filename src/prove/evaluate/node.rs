@@ -1,5 +1,5 @@
-//! Evaluates one node, which is passed through, interpreted, constant, or an uninterpreted
-//! function.
+//! Evaluates one node. It returns an input unchanged, is interpreted, is constant, or is an
+//! uninterpreted function.
 
 use std::iter::once;
 use std::mem::take;
@@ -118,8 +118,8 @@ impl Evaluation<'_> {
         }
     }
 
-    /// The results of a node that is not interpreted: those on which its bodies agree, and an
-    /// uninterpreted function of its inputs otherwise.
+    /// The results of a node that is not interpreted. If its bodies agree on a result, it is that
+    /// result. Each other result is an uninterpreted function of the inputs.
     fn uninterpreted(
         &self,
         call: &Call,
@@ -241,7 +241,7 @@ impl Evaluation<'_> {
                     made => made,
                 }
             }
-            // The axes, as an attribute or an input, are those of the lanes.
+            // The axes are an attribute or an input. They are the axes of the lanes.
             (("", op @ ("ReduceMax" | "ReduceMin")), _) => {
                 self.of_lanes(call, self.operator_alone(op, location), expected)
             }
@@ -277,7 +277,7 @@ impl Evaluation<'_> {
         self.function(&node, None, location)
     }
 
-    /// The result of a function of lanes, which positive factors pass if they are used.
+    /// The result of a function of lanes. Positive factors pass through it, if they are used.
     fn of_lanes(&self, call: &Call, digest: Digest, expected: &[Expected]) -> OpResult {
         let Some(scales) = self.point.scales else {
             let (made, _) = of_lanes(call, digest, first_shape(expected), None)?;

@@ -28,8 +28,8 @@ impl Evaluation<'_> {
         input(call, slot?).cloned()
     }
 
-    /// The slot of one operand, if the other one is a single element that equals `number`. That
-    /// element must not have the larger rank, since the result would have this rank too.
+    /// The slot of one operand, if the other one is a single element that equals `number`. The rank
+    /// of that element must not be larger, since the result would have this rank too.
     fn beside(&self, call: &Call, number: i64, location: &Location) -> Option<usize> {
         (0..2).find_map(|slot| {
             let neutral = input(call, slot)?;

@@ -29,7 +29,7 @@ fn two(call: &Call, field: fn(u32, u32) -> u32, int: fn(i64, i64) -> Option<i64>
     Ok(vec![made])
 }
 
-/// The integers of a result.
+/// Unwraps the integers of a result.
 ///
 /// # Errors
 /// If the operator defines no result for an element, as after an overflow.

@@ -8,8 +8,8 @@ use crate::recipe::broadcast;
 /// Applies `f` element by element, with broadcasting, in row-major order; `None` if the shapes do
 /// not broadcast.
 ///
-/// The last axes along which each operand either varies everywhere or nowhere form a run. A run is
-/// one loop over slices.
+/// The last axes form a run if each operand varies along all of them, or along none. A run is one
+/// loop over slices.
 pub(crate) fn zip<A: Copy, B: Copy, C>(
     a: &ArcArray<A, IxDyn>,
     b: &ArcArray<B, IxDyn>,
@@ -50,7 +50,8 @@ fn padded(extents: &[usize], rank: usize) -> Vec<usize> {
     padded
 }
 
-/// The first of the last axes that an operand has whole, or with extent 1 each.
+/// The first axis of a run of one operand. In a run, the operand has all axes whole, or all with
+/// extent 1.
 fn first_of_run(shape: &[usize], extents: &[usize]) -> usize {
     let ends_whole = |&first: &usize| extents[first..] == shape[first..];
     let whole = (0..=shape.len()).find(ends_whole);

@@ -26,7 +26,7 @@ pub(crate) struct ConvolutionExtents {
 /// Both are row-major. Returns the sums `[samples, group·outer, output]`.
 ///
 /// # Errors
-/// If the lists have other lengths, or if the sums or products exceed the limits.
+/// If a list has the wrong length, or if the sums or products exceed the limits.
 pub(crate) fn convolution(
     weight: &[u32],
     values: &[u32],

@@ -67,7 +67,8 @@ pub(super) fn einsum(call: &Call) -> OpResult {
     Ok(vec![FieldValue::Field(made)])
 }
 
-/// The operands with their labels, each once in an operand, and the labels of the result.
+/// Parses the operands, each with its labels, and the labels of the result. A label occurs once in
+/// an operand.
 fn parsed(
     call: &Call,
     terms: &str,
@@ -129,7 +130,8 @@ fn summed(terms: &[EinsumTerm], result: &[char]) -> Vec<EinsumTerm> {
         .collect()
 }
 
-/// The elements at which axes with equal labels have equal places, with each label once.
+/// Takes the diagonal of axes with equal labels, so that each label occurs once. `None` if their
+/// extents differ.
 fn diagonal(elements: &Elements, mut labels: Vec<char>) -> Option<EinsumTerm> {
     let mut elements = elements.clone();
     while let Some((first, again)) = repeated(&labels) {
@@ -184,7 +186,7 @@ fn widen(terms: &mut [EinsumTerm]) -> Result<(), NotEvaluated> {
 /// The labels of a term of an Einsum. Its ellipsis stands for `own` axes, which are the last of
 /// `all`. `None` if the term is invalid.
 fn labels(term: &str, all: usize, own: usize) -> Option<Vec<char>> {
-    // These labels are not letters.
+    // The labels of an ellipsis are not letters.
     let of_dots: String = (all - own.min(all)..all)
         .filter_map(|at| char::from_u32(0xE000 + at as u32))
         .collect();
@@ -195,8 +197,8 @@ fn labels(term: &str, all: usize, own: usize) -> Option<Vec<char>> {
     others.next().is_none().then_some(labels)
 }
 
-/// The sum of products of two operands over the labels that no other operand and not the result
-/// has.
+/// The product of two operands, summed over the common labels that neither another operand nor the
+/// result has.
 fn contracted(
     call: &Call,
     one: &EinsumTerm,
