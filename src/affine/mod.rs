@@ -1,5 +1,5 @@
 //! The affine map `y = scale * x + shift`, with constants that broadcast. Every fold moves such a
-//! map.
+//! map into constants.
 
 pub(crate) mod apply;
 pub(crate) mod item;

@@ -1,18 +1,19 @@
-//! The loss that a folded number may have when it is stored.
+//! The loss that is allowed when a folded number is stored.
 //!
-//! A fold rounds each number once, to its element type. Below the normal numbers, a type has fewer
-//! and fewer digits. There, one rounding can change a number by any fraction. The effect depends on
-//! the readers of the number.
+//! A fold rounds each number once, to its element type. Numbers below the normal range of the type
+//! have fewer digits, so one rounding can change such a number by any fraction. The effect depends
+//! on the readers of the number.
 //!
 //! - **A summand, or a value that is passed on**, is rounded to multiples of the smallest number of
 //!   the type. The sum or product that it replaces was rounded to the same multiples, so nothing is
 //!   lost that the model would have kept.
 //! - **A weight** `w` that is scaled to `v = s·w` and stored as `v + e` acts like the weight `w +
-//!   e/s` in the model. It is one of many weights whose products are summed. Its error may be one
-//!   rounding of the largest of them: `|e/s| ≤ u·max|w|`. So the few weights of a half-precision
-//!   network that happen to be subnormal do no harm, but a scale that makes many weights subnormal
-//!   does.
-//! - **A factor** that multiplies a value is the only one in its sum: `|e| ≤ u·|v|`.
+//!   e/s` in the model. It is one of many weights whose products are summed. Its error may be as
+//!   large as one rounding of the largest of these weights: `|e/s| ≤ u·max|w|`. So the few weights
+//!   of a half-precision network that happen to be subnormal do no harm, but a scale that makes
+//!   many weights subnormal does.
+//! - **A factor** that multiplies a single value may lose no more than one rounding of itself: `|e|
+//!   ≤ u·|v|`.
 //!
 //! Exact zeros, and subnormal numbers that the type can represent, lose nothing.
 
@@ -191,8 +192,8 @@ impl Rounding {
         float(data_type).is_ok_and(|data_type| self.store(data_type, numbers, &unreadable).is_ok())
     }
 
-    /// The number with the largest loss beyond the allowed one, and the fraction of it that is
-    /// lost.
+    /// Finds the number that loses the largest fraction of itself, among the numbers that lose more
+    /// than is allowed. Also returns this fraction.
     fn lost(
         &self,
         data_type: DataType,

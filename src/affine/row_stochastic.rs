@@ -1,7 +1,7 @@
 //! Row-stochastic values: elements that add up to 1 along an axis, such as the result of a Softmax.
 //!
-//! If `Σ pᵢ = 1`, then `Σ pᵢ·(xᵢ + t) = Σ pᵢ·xᵢ + t`. So a summand of all values passes the mean of
-//! attention.
+//! If `Σ pᵢ = 1`, then `Σ pᵢ·(xᵢ + t) = Σ pᵢ·xᵢ + t`. So a summand that all values share passes
+//! attention unchanged.
 
 use crate::analysis::node_view::At;
 use crate::onnx::operator::Category;
@@ -33,7 +33,7 @@ pub(crate) fn add_up_to_one(at: &At, slot: usize, along: usize) -> bool {
                 Err(_) => return false,
             },
             Some(_) if at.graph.category(node) == Some(Category::Movement) => {
-                // If all axes after it are unchanged, the axis is that of the input.
+                // If all later axes are unchanged, the axis is the corresponding axis of the input.
                 let Ok(before) = made.shape(0) else {
                     return false;
                 };

@@ -58,8 +58,8 @@ pub(crate) struct Step {
     pub folds: Vec<(Side, Affine)>,
     /// The affines that propagate, at outputs (forward) or at inputs (backward).
     ///
-    /// Backward there may be several alternatives, each of which is sufficient: `a·b` is scaled by
-    /// scaling `a` or by scaling `b`. Forward there is one.
+    /// A backward step may have several alternatives, each of which is sufficient. For example,
+    /// `a·b` is scaled by scaling `a` or by scaling `b`. A forward step has one.
     pub ways: Vec<Vec<(usize, Affine)>>,
     /// Forward only: affines that are needed on inputs that carry none. The producers of these
     /// inputs must supply them.

@@ -1,9 +1,10 @@
 //! The growth of a model by copies of shared weights.
 //!
 //! If a fold changes a weight that has other readers, the model then holds both the old weight and
-//! the new one. A new tensor takes the room of the tensors that it replaces, and only the excess
-//! counts as growth. If the old weight stays, the whole new tensor counts. If the old weight is
-//! removed, nothing counts. If two operators need different versions, the second version counts.
+//! the new one. A new tensor takes the room of the removed tensors that it replaces, and only the
+//! excess counts as growth. So the whole new tensor counts if the old weight stays, and nothing
+//! counts if the old weight is removed. If two operators need different versions of a removed
+//! weight, the second version counts.
 //!
 //! Only arrays with at least two axes longer than 1 count. Vectors, such as biases and scales, are
 //! small compared with the products that read them, however small the model is.
@@ -18,7 +19,7 @@ use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::extent;
 
-/// Computes by how many bytes each stored tensor makes the model larger.
+/// Computes the growth of the model by each stored tensor, in bytes.
 pub(crate) fn growth(
     stored: &[Stored],
     (edits, removals): (&[Edit], &[Removal]),
@@ -31,8 +32,8 @@ pub(crate) fn growth(
         .collect()
 }
 
-/// Refuses sites, those with the largest growth first, until the others add at most `allowed`
-/// bytes. `weights` is the size of all weights in bytes, for the messages.
+/// Refuses sites, in order of falling growth, until the other sites add at most `allowed` bytes.
+/// `weights` is the size of all weights in bytes, for the messages.
 pub(crate) fn beyond(stored: &[Stored], growth: &[u64], allowed: f64, weights: u64) -> Vec<Failed> {
     let mut total: u64 = growth.iter().sum();
     let mut by_site: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -159,7 +160,7 @@ impl<'l> Left<'l> {
         left
     }
 
-    /// Adds each node whose results are read by removed nodes alone. Such a node is removed too.
+    /// Adds to the removed nodes each node whose results only removed nodes read.
     fn drop_unread(&mut self) {
         let graph = &self.analysis.graph;
         for &node in graph.order().iter().rev() {
@@ -191,8 +192,8 @@ impl<'l> Left<'l> {
         }
     }
 
-    /// Computes by how many bytes a new tensor exceeds the removed tensors that it replaces. `None`
-    /// if the tensor does not count.
+    /// Computes the excess of a new tensor over the removed tensors that it replaces, in bytes.
+    /// `None` if the tensor does not count.
     fn takes(&mut self, tensor: &Stored) -> Option<u64> {
         let shape = tensor.recipe.shape();
         let replaced = self.analysis.graph.value(tensor.replaces.as_deref()?)?;
@@ -205,8 +206,8 @@ impl<'l> Left<'l> {
             .map(|&source| self.analysis.constants.stored_bytes(source))
             .sum();
         let mut bytes = tensor.data_type.byte_size(shape.iter().product())? as u64;
-        // A table of a sum may become larger than its operands. A result of constant folding counts
-        // at most with the size of its operands.
+        // Only a stored table that sums read may count with more bytes than before. A result of
+        // constant folding counts at most with the bytes of its operands.
         if sources != [replaced] || !self.is_table_of_sums(replaced) {
             bytes = bytes.min(before);
         }

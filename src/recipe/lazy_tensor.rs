@@ -39,8 +39,8 @@ impl Given {
     }
 }
 
-/// A recipe with its constants, which are in memory or in files. A caller computes the part that it
-/// needs, and gets the numbers of the whole.
+/// A recipe with its constants, which are in memory or in files. A caller computes only the part
+/// that it needs, and gets the numbers that this part has in the whole.
 #[derive(Debug)]
 pub(crate) struct Promise {
     recipe: Recipe,
@@ -94,8 +94,8 @@ impl Promise {
         self.recipe.shape()
     }
 
-    /// Whether another promise is an equal tensor. Equal formulas need no read. Different tensors
-    /// usually differ early, and need a short one.
+    /// Whether another promise gives an equal tensor. If the formulas are equal, no constant is
+    /// read. Different tensors usually differ early, so only a small part is read.
     pub(crate) fn is(&self, other: &Promise) -> bool {
         self.data_type == other.data_type
             && self.shape() == other.shape()

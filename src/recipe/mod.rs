@@ -46,8 +46,8 @@ pub(crate) use windows::Windows;
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::tensor::DataType;
 
-/// A smaller number results from a saturated Softmax or Sigmoid. Adding it to its partner is like
-/// adding 0 in every float type.
+/// A smaller number results from a saturated Softmax or Sigmoid. In every float type, adding it to
+/// the other terms of their sum is like adding 0.
 pub(crate) const DECIDED: f64 = 1.0 / (1_u128 << 64) as f64;
 
 /// A formula for a tensor, over constants of a model. Clones share their parts.
@@ -68,7 +68,7 @@ pub(crate) enum Op {
     /// A constant of the model, by the name of its value.
     Constant(Arc<str>),
     /// Numbers that are not a constant of the model, such as 1 and 0, or an epsilon. They are a
-    /// list of all elements, or one number that all elements are equal to.
+    /// list of all elements, or one number that all elements equal.
     Literal(Arc<[f64]>),
     /// `a` rounded to an element type, as if it had been stored.
     Round(DataType),

@@ -38,15 +38,15 @@ struct Applied {
     /// The axes before a run, the last one first: their extents, and the distances of their places
     /// in the operand.
     axes: Vec<(usize, usize)>,
-    /// The number of consecutive elements that are combined with one element of the operand, or
-    /// with as many consecutive ones.
+    /// The number of consecutive elements that are combined with one element of the operand, or one
+    /// by one with consecutive elements of it.
     run: usize,
     /// Whether a run is combined with one element.
     same: bool,
 }
 
 impl Scaled {
-    /// Reads a recipe of this form. `None` for any other recipe.
+    /// Reads a recipe that combines a constant with small tensors. `None` for any other recipe.
     pub(super) fn from_recipe(recipe: &Recipe, supply: &dyn Supply) -> Option<Self> {
         let mut steps = vec![];
         let mut rest = recipe;
@@ -82,7 +82,7 @@ impl Scaled {
         self.bounds_of(self.floats.seen()?)
     }
 
-    /// Like [`Scaled::bounds`], but reads the constant, and only the elements of a range.
+    /// Like [`Scaled::bounds`], but only for the elements in a range, which are read for this.
     ///
     /// # Errors
     /// The constant cannot be read.
@@ -157,7 +157,8 @@ impl Applied {
             .align(shape.len())
             .filter(|operand| operand.len() <= SMALL)?;
         let extents = operand.shape().to_vec();
-        // Finds the first axis from which the operand is one number, or has all places.
+        // Finds the first axis such that the operand, along this axis and all later ones, is one
+        // number or has all places.
         let first = (0..=shape.len())
             .find(|&axis| is_one_number(&extents[axis..]) || extents[axis..] == shape[axis..])?;
         let operand: Vec<f64> = evaluate_from(&operand, supply).ok()?.into_iter().collect();
@@ -192,8 +193,8 @@ impl Applied {
         }
     }
 
-    /// Applies the operation to the elements that start at index `at`. Returns whether no product
-    /// became 0 only because it is too small. With `is_bounded` this is known not to happen.
+    /// Applies the operation to the elements that start at index `at`. Returns `false` if a product
+    /// became 0 only because it is too small. With `is_bounded`, this cannot happen.
     fn apply(&self, numbers: &mut [f64], mut at: usize, is_bounded: bool) -> bool {
         let mut kept = true;
         let mut rest = numbers;

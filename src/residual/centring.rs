@@ -30,7 +30,7 @@ use crate::residual::layer_norm_to_rms::{has_range, without_mean};
 use crate::residual::streams::{Channels, ReadBy, Stream, StreamWriter, WrittenBy};
 
 /// The number of normalizers that must lose their mean for each mean that is subtracted at run
-/// time. A subtraction reads all values twice and writes them once; it takes as long as one to
+/// time. A subtraction reads all values twice and writes them once. So it takes as long as one to
 /// three normalizers save.
 const WORTH: usize = 4;
 
@@ -318,8 +318,8 @@ impl Writers<'_> {
         self.change(node, slot, recipe.sub(&mean)?)
     }
 
-    /// The change of a constant input. `None` if its type has no room, or if a large constant would
-    /// have to be copied.
+    /// The change of a constant input. `None` if the type may be too narrow for values without
+    /// their mean, or if a large constant would have to be copied.
     fn change(&self, node: NodeId, slot: usize, recipe: Recipe) -> Option<Change> {
         let value = self.analysis.graph.input(node, slot)?;
         let data_type = self.analysis.facts.data_type(value)?;

@@ -1,4 +1,5 @@
-//! Powers of two at quantized values. A code has no unit: a power is in the scale beside it.
+//! Powers of two at quantized values. A code has no unit, so the scale of the codes carries the
+//! power.
 
 use crate::affine::recognize::View;
 use crate::affine::rule::Side;
@@ -39,8 +40,8 @@ pub(super) fn dequantized_by(analysis: &Analysis, reader: Reader) -> Option<Vec<
 
 /// The quantized values whose squares are averaged along one axis, each with this axis.
 ///
-/// A quantizer that works operator by operator quantizes the parts of an RMS normalization too. Such
-/// parts are no normalizer that could fold, but a power of two passes them all.
+/// A quantizer that works operator by operator quantizes the parts of an RMS normalization too.
+/// Such parts do not form a normalizer that could fold, but a power of two passes all of them.
 pub(super) fn averaged_squares(view: &View) -> Vec<(ValueId, usize)> {
     let nodes = view.graph.order().iter();
     nodes
@@ -73,7 +74,8 @@ fn is_scaled(analysis: &Analysis, node: NodeId, op: &str) -> bool {
 }
 
 /// The nodes and sides that absorb a power instead of the quantized constants of a node. Empty if
-/// one of these constants cannot. `None` if the node has no quantized constant on that side.
+/// nothing can absorb it for one of these constants. `None` if the node has no quantized constant
+/// on that side.
 pub(super) fn carriers(at: &At, side: Side) -> Option<Vec<(NodeId, Side)>> {
     let constant = match side {
         Side::Constant(slot) => slot,
@@ -94,7 +96,7 @@ pub(super) fn carriers(at: &At, side: Side) -> Option<Vec<(NodeId, Side)>> {
     Some(all.unwrap_or_default())
 }
 
-/// The input of a Conv or a Gemm with the bias.
+/// The input that holds the bias of a Conv or a Gemm.
 const BIAS: usize = 2;
 
 fn is_layer(at: &At) -> bool {
@@ -102,7 +104,8 @@ fn is_layer(at: &At) -> bool {
     category.is_some_and(Category::is_product)
 }
 
-/// The operator on codes that alone computes an input, before movements that no other node reads.
+/// The operator on codes that computes an input, possibly followed by movements. `None` if its
+/// result or theirs have other readers.
 fn dequantizer(at: &At, slot: usize) -> Option<(NodeId, Side)> {
     let graph = at.graph;
     let mut value = graph.input(at.node, slot)?;

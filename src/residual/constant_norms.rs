@@ -4,8 +4,9 @@
 //! place of ε. Some networks without normalizers are trained in this way, in code that has normalizers. Over the reals,
 //! both formulas differ, so the pass is an option.
 //!
-//! Before: an operator, or its parts. After: an operator is written out with the constant `1/√ε`. In parts, a division
-//! by `√(var + ε)` becomes one by the constant `√ε`. Later passes fold the constant.
+//! An operator is written out with the constant `1/√ε`. If a normalizer is already written out in
+//! parts, its division by `√(var + ε)` becomes a division by the constant `√ε`. Later passes fold
+//! the constant.
 
 use crate::affine::materialize::{Change, Edit, NewTensor};
 use crate::affine::plan::{Constancy, ConstantNorm};
@@ -230,7 +231,7 @@ fn reciprocal_root(epsilon: f64, data_type: DataType) -> f64 {
 /// A value that is computed only from `var + ε`, such as its root.
 struct Divisor {
     value: ValueId,
-    /// The number that the value is if the sum is ε, rounded to the type of the value.
+    /// The number that the value equals if the sum is ε, rounded to the type of the value.
     number: f64,
     data_type: DataType,
 }

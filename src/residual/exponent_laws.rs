@@ -56,7 +56,7 @@ impl Law {
     /// The law of a node with these exponents on its inputs. `None` stands for constants and
     /// missing inputs.
     ///
-    /// Of several solutions, it returns the one whose result has the exponent `goal`.
+    /// If there are several solutions, returns the one whose result has the exponent `goal`.
     pub(crate) fn from_node(at: &At, carried: &[Option<i32>], goal: Option<i32>) -> Self {
         let plain = Self::plain(at);
         if plain.wanted.is_empty() || plain.made.is_empty() {
@@ -230,8 +230,8 @@ impl Node<'_, '_> {
         law
     }
 
-    /// The law of a node each element of whose result is an element of the first input, or one of
-    /// these limits. They are inputs or, in earlier operator sets, attributes.
+    /// The law of a node that replaces elements of the first input by limits. The limits are inputs
+    /// or, in earlier operator sets, attributes.
     fn limits(&self, numbers: &[(usize, &'static str)]) -> Law {
         let mut law = self.passed(1);
         for &(slot, name) in numbers {
@@ -250,7 +250,8 @@ impl Node<'_, '_> {
         law
     }
 
-    /// The law of `a·b` or `a/b`. A constant absorbs the difference to the goal.
+    /// The law of `a·b` or `a/b`. A constant operand absorbs the difference between the goal and
+    /// the exponent of the result.
     fn product_or_quotient(&self, sign: i32) -> Law {
         let mut law = self.makes(self.on(0) + sign * self.on(1));
         law.wanted = vec![self.on(0), self.on(1)];
@@ -262,8 +263,9 @@ impl Node<'_, '_> {
         law
     }
 
-    /// The law of a product of two values, to which a third may be added. Usually a weight absorbs
-    /// the exponent of the other factor; the law applies if the goal is that exponent.
+    /// The law of a product of two values, to which a third may be added. If one factor is a
+    /// weight, it usually absorbs the exponent of the other factor. So the law then applies only if
+    /// the goal is that exponent.
     fn layer(&self) -> Option<Law> {
         let made = self.on(0) + self.on(1);
         if [0, 1].into_iter().any(|slot| self.at.is_constant(slot)) && self.goal != Some(made) {

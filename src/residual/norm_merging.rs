@@ -1,10 +1,10 @@
 //! Norm after norm: removes a normalizer that only divides each token by a scalar, if later
 //! normalizers cancel this scalar.
 //!
-//! `N₁(x) = x/ρ`. After linear operators without a bias, ρ is a factor of each token. Any other
-//! normalizer N₂ along the channels removes it, `N₂(y/ρ) = N₂(y)`, except for its ε. Let v be the
-//! mean of squares before the change and u after it. Then the relative change of its result is at
-//! most `ε/2·|1/u − 1/v|`. This is not an exact fold, so it is an option.
+//! `N₁(x) = x/ρ`. Through linear operators without a bias, `1/ρ` stays a factor of each token. A
+//! later normalizer N₂ along the channels removes it, `N₂(y/ρ) = N₂(y)`, except for the ε of N₂.
+//! Let v be the mean of squares before the change and u after it. Then the relative change of the
+//! result of N₂ is at most `ε/2·|1/u − 1/v|`. So the fold is not exact, and is an option.
 
 use crate::affine::materialize::Edit;
 use crate::affine::plan::{Follower, MergedNorm};
@@ -24,7 +24,7 @@ pub(crate) const MERGING: &str = "merging";
 const BETWEEN: usize = 64;
 
 /// Plans which normalizers to remove. `is_skipped` decides by name whether a site stays. Of two
-/// normalizers in a row only one is removed at a time; the next repetition handles the other one.
+/// normalizers in a row, only one is removed at a time. The next repetition handles the other one.
 pub(crate) fn merged(
     view: &View,
     sites: &[Site],
@@ -74,7 +74,7 @@ pub(crate) fn merged(
     (merged, edits)
 }
 
-/// The sites that normalize a value by its mean square, by that value.
+/// Maps each value that a site normalizes by its mean square to this site.
 fn ends(cores: &[Option<Core>]) -> HashMap<ValueId, usize> {
     let mut ends = HashMap::default();
     for (site, core) in cores.iter().enumerate() {
@@ -123,7 +123,7 @@ fn without(view: &View, core: &Core) -> Option<Replacement> {
 struct Behind<'v, 'a> {
     view: &'v View<'a>,
     cores: &'v [Option<Core>],
-    /// The sites that normalize a value, by that value.
+    /// Maps each normalized value to its site.
     ends: &'v HashMap<ValueId, usize>,
     left: usize,
     followers: Vec<usize>,

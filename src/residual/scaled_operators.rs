@@ -119,7 +119,8 @@ impl Exponents<'_> {
         Ok(())
     }
 
-    /// The stream to which a result of a node belongs, or the product of codes that it scales.
+    /// The stream to which a result of a node belongs, or to which the product of codes belongs
+    /// that the node scales.
     fn goal(&self, node: NodeId) -> Option<usize> {
         let mut outputs = self.analysis.graph.outputs(node).iter().flatten();
         let own = outputs.find_map(|value| self.goals.get(value).copied());
@@ -255,7 +256,7 @@ impl Exponents<'_> {
             if !self.takes(at, Side::Constant(slot)) || self.is_table_of_others(value) {
                 return Ok(false);
             }
-            // An epsilon is a single element, so nothing compensates for its rounding.
+            // An epsilon is a single element, so no other element compensates for its rounding.
             if self.analysis.constants.len(value) == Some(1)
                 && let Some(&number) = at.numbers(slot)?.iter().next()
             {
@@ -265,8 +266,8 @@ impl Exponents<'_> {
         Ok(true)
     }
 
-    /// Whether an array with at least two axes has other readers. A Mul costs less than a copy of
-    /// it.
+    /// Whether an array with at least two axes has a reader that writes no stream. A Mul costs less
+    /// than a copy of the array.
     fn is_table_of_others(&self, value: ValueId) -> bool {
         let graph = &self.analysis.graph;
         let is_table = self.analysis.facts.rank(value).is_some_and(|rank| rank > 1);
@@ -316,7 +317,7 @@ impl Exponents<'_> {
         }
     }
 
-    /// Removes an exponent from an input whose node cannot have it there.
+    /// Removes an exponent from an input of a node that cannot accept it there.
     fn compensate(&mut self, at: &At, slot: usize, exponent: i32, stream: usize) {
         if self.takes(at, Side::Operand(slot)) {
             return self.fold(at, Side::Operand(slot), exponent, stream);

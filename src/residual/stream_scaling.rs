@@ -79,8 +79,8 @@ pub(crate) fn scaled(
     }
 }
 
-/// Scales all streams that can be scaled, and records in `kept` why the others cannot. Each attempt
-/// refuses at least one more.
+/// Scales all streams that can be scaled, and records in `kept` why the others cannot. Each failed
+/// attempt refuses at least one more stream.
 fn scaled_without(
     analysis: &Analysis,
     streams: &[Stream],

@@ -106,8 +106,8 @@ pub(crate) enum ReadBy {
     Other(NodeId, usize),
 }
 
-/// Whether a stream continues behind a QuantizeLinear and a DequantizeLinear. A power of two passes
-/// both, any other change of basis does not.
+/// Whether a stream continues after a QuantizeLinear and a DequantizeLinear. A power of two passes
+/// both, but any other change of basis does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AtCodes {
     /// It continues.
@@ -151,8 +151,8 @@ pub(crate) fn streams(
     found
 }
 
-/// The values that normalizations read, with the axis of their statistics. Normalizations in quantized
-/// parts are no sites, and count only if streams continue behind codes.
+/// The values that normalizations read, with the axis of their statistics. Normalizations in
+/// quantized parts are not sites, and count only if streams continue after codes.
 fn normalized(view: &View, cores: &[Option<Core>], at_codes: AtCodes) -> Vec<Channels> {
     let mut values: Vec<(ValueId, usize)> = cores
         .iter()

@@ -2,9 +2,9 @@
 //! the operands, in the same way for all channels. So a change of basis of the operands is an equal
 //! change of the result.
 //!
-//! The transfer [rule](crate::affine::rule::Rule) of a node finds the channels of its result: it is
-//! applied to a probe, a scale with a different number for each channel. Sums are handled here,
-//! because a rule sees an affine of each operand but not its axis.
+//! The transfer [rule](crate::affine::rule::Rule) of a node finds the channels of its result. It is
+//! applied to a probe, which is a scale with a different number for each channel. Sums are handled
+//! here, because a rule sees an affine of each operand but not its axis.
 
 use ndarray::{ArrayD, IxDyn};
 

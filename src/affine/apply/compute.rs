@@ -77,8 +77,8 @@ fn compute_batch(
             Err(reason) => drop(failed.insert(std::ptr::from_ref(new), Err(reason))),
         }
     }
-    // Computes small tensors first. Biases are among them; they read the weights, whose ranges are
-    // then known.
+    // Computes small tensors first. The biases among them read the weights, so the ranges of the
+    // weights are known afterwards.
     let now = by_all_cores(&small, &|(new, promise)| at_once(new, promise), &|done| {
         progress(done, batch.len())
     });
@@ -189,8 +189,8 @@ pub(super) fn alone(new: &NewTensor, analysis: &Analysis) -> Result<Computed, Re
     looked_through(new, promise, parts)
 }
 
-/// The extremes of a part of a large tensor, and the bytes of its elements if they take long to
-/// compute.
+/// The extremes of a part of a large tensor, and, if its elements take long to compute, their
+/// bytes.
 type Looked = Result<(Extremes, Vec<u8>), Reason>;
 
 fn look(promise: &Promise, part: usize) -> Looked {

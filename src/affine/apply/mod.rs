@@ -1,6 +1,6 @@
 //! Applies edits to the model. No decision is made here. Each new tensor is computed in float64 and
-//! rounded once. Of a large tensor, this module only checks that it fits its type; it is computed
-//! again when it is written.
+//! rounded once. A large tensor is only checked to fit its type here, and is computed again when it
+//! is written.
 
 mod compute;
 
@@ -98,7 +98,7 @@ struct Work<'w, 'm> {
     computed: AllComputed,
     /// The tensors that replace each constant, with their indices in `stored`.
     taken: HashMap<ValueId, Vec<(Imprint, usize)>>,
-    /// The names of new values of inputs: as proposed, and in the model.
+    /// Maps the proposed name of each new value that inputs compute to its name in the model.
     from_inputs: HashMap<String, String>,
 }
 
@@ -243,8 +243,9 @@ impl Work<'_, '_> {
         Ok(name)
     }
 
-    /// Inserts a Mul after the producer of a value. These readers read the product; if `is_output`,
-    /// the product takes the name of the value, so that the caller of the model reads it too.
+    /// Inserts a Mul after the producer of a value. `readers` then read the product. If
+    /// `is_output`, the product takes the name of the value, so that the caller of the model reads
+    /// it too.
     fn multiply(
         &mut self,
         value: ValueId,
@@ -394,8 +395,8 @@ impl Work<'_, '_> {
         Ok(())
     }
 
-    /// Inserts nodes that read inputs of the model before all others. These readers read the result
-    /// of the last new node.
+    /// Inserts, before all other nodes, nodes that read inputs of the model. `readers` then read
+    /// the result of the last new node.
     fn at_inputs(&mut self, readers: &[(NodeId, usize)], made: &Replacement) -> Result<(), Reason> {
         let mut names = self.store_constants(&made.constants)?;
         for node in &made.made {
@@ -415,8 +416,8 @@ impl Work<'_, '_> {
         Ok(())
     }
 
-    /// A copy of a new node with the names that its values have in the model. `names` maps each name
-    /// in the replacement to the name in the model.
+    /// Copies a new node, and gives its values the names that they have in the model. `names` maps
+    /// each name in the replacement to the name in the model.
     fn named(&mut self, node: &NodeProto, names: &mut HashMap<String, String>) -> NodeProto {
         let mut node = node.clone();
         for output in &node.output {

@@ -1,14 +1,15 @@
 //! Conv and ConvTranspose with any number of spatial axes, grouped and depthwise.
 //!
 //! `Conv(s·x + t) = Conv'(x) + Conv(t)`. Without padding, `Conv(t)` is one scalar for each output
-//! channel and is added to the bias. With padding, it depends on the place, because the border
-//! holds zeros instead of `t`. Then an Add after the Conv holds `Conv(t)` place by place, if all
-//! extents are known.
+//! channel and is added to the bias. With padding, it differs from place to place, because the
+//! border holds zeros instead of `t`. Then an Add after the Conv holds `Conv(t)` for each place, if
+//! all extents are known.
 //!
-//! If every result depends on one place only, a scale of the places commutes with the operator:
-//! `W·(x·diag(s)) = (W·x)·diag(s)`. This is so if a kernel of size 1 mixes tokens that lie along
-//! the channels. The summands need an Add for each place: `(W·x + b)·diag(s) + t` is `W·(x·diag(s))
-//! + (b·diag(s) + t)`, and `W·(x·diag(s) + t) + b` is `(W·x + (b/s + W·(t/s)))·diag(s)`.
+//! If every result depends on one place only, a scale that varies over places commutes with the
+//! operator: `W·(x·diag(s)) = (W·x)·diag(s)`. An example is a kernel of size 1 that mixes tokens,
+//! which lie along the channel axis. The summands then differ from place to place, so an Add holds
+//! them: `(W·x + b)·diag(s) + t` is `W·(x·diag(s)) + (b·diag(s) + t)`, and `W·(x·diag(s) + t) + b`
+//! is `(W·x + (b/s + W·(t/s)))·diag(s)`.
 
 use crate::affine::Affine;
 use crate::affine::linear::geometry::{Geometry, groups};
@@ -82,11 +83,11 @@ fn into_dequantized_channels(at: &At, affine: &Affine) -> Result<Step, Reason> {
     dequantized::forward(at, 1, along, affine)
 }
 
-/// The forward step of a scale of the places. An Add after the node holds the shift and the bias
-/// for each place.
+/// The forward step of a scale that varies over places. An Add after the node holds the shift and
+/// the bias for each place.
 ///
-/// # Errors
-/// `reason`, if the scale cannot pass without an additional Add, or that the Add is too large.
+/// `reason` if the scale cannot pass without an additional Add, or [`Reason::TooLarge`] if the Add
+/// is too large.
 fn forward_by_place(
     at: &At,
     affine: &Affine,
@@ -114,7 +115,8 @@ fn forward_by_place(
     adds_by_place(at, places, step)
 }
 
-/// The backward step of a scale of the places. An Add after the node holds the bias for each place.
+/// The backward step of a scale that varies over places. An Add after the node holds the bias for
+/// each place.
 fn backward_by_place(at: &At, affine: &Affine, places: usize) -> Result<Step, Reason> {
     let step = Step::pass_on(0, Affine::scale(affine.scale.clone()));
     if affine.has_no_shift() && at.graph.input(at.node, 2).is_none() {
@@ -146,8 +148,8 @@ fn passes_places(at: &At, affine: &Affine) -> Result<usize, Reason> {
         .product())
 }
 
-/// Marks a step as one that needs an Add after the node with one scalar for each channel and place,
-/// unless that is too large.
+/// Marks that a step needs an Add after the node, with one scalar for each channel and place.
+/// Refuses an Add that is too large.
 fn adds_by_place(at: &At, places: usize, step: Step) -> Result<Step, Reason> {
     match at.extents(1)?[0].saturating_mul(places) {
         size if size > LARGEST => Err(Reason::TooLarge(size)),
@@ -210,7 +212,7 @@ impl Linear for Conv {
     ) -> Result<Recipe, Reason> {
         match side {
             Side::Operand(_) => along_grouped(at, weight, scale),
-            // A scale of the places propagates to the input.
+            // A scale that varies over places propagates to the input.
             _ if is_by_places(scale) => Ok(weight.clone()),
             _ => along(weight, scale, 0),
         }
@@ -260,8 +262,8 @@ impl Linear for ConvTranspose {
         }
     }
 
-    /// The axes of the kernel, and the channels if there is one group. With several groups, each
-    /// result sums over some channels only.
+    /// Returns the axes of the kernel, and the axis of input channels if there is one group. With
+    /// several groups, each result sums over some channels only.
     fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason> {
         let channels = (at.attr("group", 1)? == 1).then_some(0);
         Ok(channels

@@ -7,7 +7,7 @@ use crate::affine::rule::{At, Rule, Step};
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
-/// A step forward: the scale of an operand is needed on the weight, along an axis of the weight.
+/// The forward step, which moves the scale of an operand to the axis `along` of the weight.
 ///
 /// # Errors
 /// [`Reason::Granularity`] if the scales of the weight cannot absorb it, and [`Reason::Quantized`]
@@ -27,8 +27,8 @@ pub(super) fn forward(
     }
 }
 
-/// A step backward: the scale of the result is needed on the weight, along an axis of the weight,
-/// and the whole affine on the bias.
+/// The backward step, which moves the scale of the result to the axis `along` of the weight, and
+/// the whole affine to the bias.
 ///
 /// # Errors
 /// [`Reason::Quantized`] for a shift without a bias.
@@ -71,7 +71,8 @@ fn factors_along(scale: &Numbers, rank: usize, axis: usize) -> Result<Affine, Re
     numbers_along(scale, rank, axis).map(Affine::scale)
 }
 
-/// Places numbers that vary along one axis along another axis of an array of this rank.
+/// Reshapes numbers that vary along one axis, so that they lie along `axis` of an array of rank
+/// `rank`.
 fn numbers_along(numbers: &Numbers, rank: usize, axis: usize) -> Result<Numbers, Reason> {
     let mut shape = vec![1; rank];
     *shape.get_mut(axis).ok_or(Reason::UnknownShape)? = numbers.len();

@@ -1,11 +1,11 @@
 //! Einsum of a value and a weight, which is the dense layer of JAX and Keras, and Einsum of other
 //! operands.
 //!
-//! `y[o] = Σ x[i]·W[w]`, with an index for each letter. A scale along letters of the weight can be
-//! multiplied into the weight, from the input or from the result. A scale along letters that are
-//! not summed is the same on the input and on the result. A shift `t` adds `Σ t[i]·W[w]`, whatever
-//! letters it varies along. Each product has one factor of every operand, so a scalar scale of any
-//! operand is the same scale of the result.
+//! `y[o] = Σ x[i]·W[w]`, where each letter of an operand is an index. A scale along letters of the
+//! weight can be multiplied into the weight, from the input or from the result. A scale along
+//! letters that are not summed is the same on the input and on the result. A shift `t` adds `Σ
+//! t[i]·W[w]`, whatever letters it varies along. Each summand contains every operand exactly once,
+//! so a scalar scale of any operand is the same scale of the result.
 
 use crate::affine::Affine;
 use crate::affine::linear::{Linear, Slots};
@@ -96,7 +96,7 @@ fn on_operand(at: &At, slot: usize, affine: &Affine) -> Option<Affine> {
         .or_else(|| Letters::beside(at, other_of_two(slot)?)?.pulled(at, affine))
 }
 
-/// Of the first two operands, the one that is not `slot`.
+/// Returns the other one of the first two operands. `None` if `slot` is a later operand.
 fn other_of_two(slot: usize) -> Option<usize> {
     1_usize.checked_sub(slot)
 }
@@ -191,8 +191,8 @@ impl Letters {
         })
     }
 
-    /// Converts an affine of the operand to one of the result, if the result has all its letters.
-    /// Each product has one factor of the operand.
+    /// Converts an affine of the operand to one of the result, if the result has every letter along
+    /// which the affine varies.
     fn passed(&self, at: &At, affine: &Affine) -> Option<Affine> {
         moved(affine, &self.operand, &self.result)
             .filter(|_| affine.has_no_shift() || self.mixes(at))
@@ -214,9 +214,9 @@ impl Letters {
         along.is_some_and(|axis| add_up_to_one(at, self.slot, axis))
     }
 
-    /// Computes the result for a constant in place of the operand, as a matrix product. Rows are
-    /// the letters that only the operand has, columns those that only the weight has. Common
-    /// letters of both and the result are batch axes.
+    /// Computes the result for a constant in place of the operand, as a matrix product. The rows
+    /// are the letters of only the operand, and the columns the letters of only the weight. Letters
+    /// of the operand, the weight and the result are batch axes.
     fn product_of(&self, constant: &Recipe, weight: &Recipe) -> Option<Recipe> {
         let (kept, summed): (Vec<char>, Vec<char>) = self
             .weight
@@ -256,8 +256,8 @@ impl Letters {
         .ok()
     }
 
-    /// Combines the scales of both operands, or takes the affine of the only operand that has one,
-    /// as an affine of the result.
+    /// Composes the scales of both operands into an affine of the result. If only one operand has
+    /// an affine, converts this affine, and it may have a shift.
     fn product(at: &At, inputs: &[Option<Affine>], rank: usize) -> Option<Affine> {
         let is_only = inputs.iter().flatten().count() == 1;
         let mut product = Affine::identity(rank);

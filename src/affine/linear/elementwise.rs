@@ -116,7 +116,7 @@ fn on_one(at: &At, slot: usize, affine: &Affine) -> Option<Alternative> {
     Some(vec![(slot, shrunk(at, slot, affine).ok()?)])
 }
 
-/// Builds the step of all alternatives that fit.
+/// Builds the step with all alternatives that fit.
 ///
 /// # Errors
 /// No alternative fits.
@@ -209,9 +209,9 @@ fn aligned_constant(at: &At, affine: &Affine, slot: usize) -> Result<Numbers, Re
         .ok_or(Reason::UnknownShape)
 }
 
-/// Whether a constant factor widens a value and can absorb the whole scale. A tokenizer of numbers
-/// does so: it expands each number to channels. The operators after it sum over the new axis, so
-/// they could not absorb the scale.
+/// Whether a constant factor widens a value and can absorb the whole scale. An example is a
+/// tokenizer of numbers, which expands each number to channels. The operators after it sum over the
+/// new axis, so they could not absorb the scale.
 fn widens(at: &At, affine: &Affine, slot: usize) -> bool {
     let shapes = at.shape(1 - slot).ok().zip(at.output_shape(0).ok());
     let extents = at.weight(slot).and_then(|_| at.extents(slot)).ok();

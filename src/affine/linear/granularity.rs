@@ -6,8 +6,8 @@ use crate::refusal::Reason;
 /// The size of a group that holds all elements along an axis.
 pub(super) const WHOLE: usize = usize::MAX;
 
-/// The factor of each group of elements that share a scale. `groups` has the number of consecutive
-/// elements of a group along each axis, which is at least 1.
+/// Returns one factor for each group of elements that share a scale. `groups` holds, for each axis,
+/// the number of consecutive elements in a group, which is at least 1.
 ///
 /// # Errors
 /// [`Reason::Granularity`] if the factors differ within a group.

@@ -61,8 +61,8 @@ pub(crate) struct Slots {
 
 /// A linear operator, described by formulas for its constants.
 pub(crate) trait Linear: Rule {
-    /// Whether the result is linear in the input, and no rule reads the constants while an affine
-    /// passes.
+    /// Whether the result is linear in the input, and the rule reads no constant when it passes an
+    /// affine.
     fn is_layer(&self) -> bool {
         true
     }
@@ -91,8 +91,8 @@ pub(crate) trait Linear: Rule {
     /// The axes are unknown.
     fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason>;
 
-    /// `L(t)`: the summand that a shift on the operand adds to the result, or to the biases. It
-    /// broadcasts over their shape.
+    /// Computes `L(t)`, the summand that a shift on the operand adds to the result or to the bias.
+    /// It broadcasts over the shape of either.
     ///
     /// # Errors
     /// The summand cannot be computed.
@@ -118,8 +118,8 @@ pub(crate) trait Linear: Rule {
     /// The bias of the node cannot be read.
     fn read_bias(&self, at: &At, bias: Recipe) -> Result<Recipe, Reason>;
 
-    /// Converts a bias to the shape of its slot. `None` if the slot cannot hold it, so that an Add
-    /// must.
+    /// Converts a bias to the shape of its slot. `None` if the slot cannot hold the bias, so that
+    /// an Add must hold it.
     fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe>;
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn check(at: &At, side: Side, affine: &Affine) -> Result<(), Reason> 
     Ok(())
 }
 
-/// Checks that a constant can absorb an affine of its own.
+/// Checks that a constant can absorb an affine that is needed on the constant itself.
 fn check_constant(at: &At, slot: usize, affine: &Affine) -> Result<(), Reason> {
     at.weight(slot)?;
     check_readable(at, slot)?;

@@ -1,6 +1,6 @@
 //! DequantizeLinear, and MatMulNBits and GatherBlockQuantized of com.microsoft: codes with scales.
 //!
-//! The result is linear in the scales, `(code − zero)·scale`, so they absorb a factor, and no code
+//! The result `(code − zero)·scale` is linear in the scales, so they absorb a factor, and no code
 //! changes. The factor may differ only between elements that have different scales.
 
 use crate::affine::Affine;
@@ -26,7 +26,7 @@ trait ScaledCodes: Rule {
     /// The input with the scales.
     const SCALES: usize;
 
-    /// The scales times factors of the result.
+    /// Multiplies the scales by factors of the result.
     ///
     /// # Errors
     /// The factors differ between elements that share a scale.
@@ -74,8 +74,9 @@ impl Rule for DequantizeLinear {
         Err(Reason::Quantized)
     }
 
-    /// A factor that rounds may change the code that a QuantizeLinear behind computes. It does so
-    /// for a weight too, whose elements are rounded anyway, but not for computed codes.
+    /// If the codes are computed, only powers of two fold: any other factor rounds the scales, so a
+    /// QuantizeLinear after the node could compute another code. If the codes are constant, any
+    /// factor folds, because the elements of a quantized weight are rounded anyway.
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         let is_exact = at.is_constant(0) || affine.is_only_exponents();
         if !affine.has_no_shift() || !is_exact {
@@ -126,7 +127,7 @@ impl ScaledCodes for DequantizeLinear {
     }
 }
 
-/// The input of MatMulNBits with a bias, and the one with the block of each place along K.
+/// The inputs of MatMulNBits that hold the bias, and the block of each place along K.
 const BIAS: usize = 5;
 const BLOCK_OF_PLACE: usize = 4;
 
@@ -160,7 +161,7 @@ impl Rule for MatMulNBits {
 struct WeightBlocks {
     /// The number of channels of the result.
     outputs: usize,
-    /// The number of blocks of each of them.
+    /// The number of blocks along K of each channel.
     blocks: usize,
     /// The number of places along K in a block.
     size: usize,
@@ -186,7 +187,7 @@ impl WeightBlocks {
         })
     }
 
-    /// The factor of each block along K.
+    /// Returns the factor of each block along K.
     fn factors_of_operand(&self, at: &At, scale: &Numbers) -> Result<Numbers, Reason> {
         let last = scale.ndim().checked_sub(1).ok_or(Reason::WrongAxis)?;
         only_along(&Affine::scale(scale.clone()), &[last])?;
@@ -310,7 +311,7 @@ fn scales_in(at: &At, scales: usize, bias: Option<usize>) -> Result<Slots, Reaso
     })
 }
 
-/// The scales times factors of this shape, which broadcast over them.
+/// Multiplies scales by factors, which are reshaped to `shape` and broadcast over the scales.
 fn multiplied(scales: &Recipe, factors: &Numbers, shape: &[usize]) -> Result<Recipe, Reason> {
     let factors = factors.recipe().reshape(shape);
     let scaled = factors.and_then(|factors| scales.mul(&factors));

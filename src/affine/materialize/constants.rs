@@ -42,8 +42,8 @@ pub(super) struct FoldedConstants {
 }
 
 impl FoldedConstants {
-    /// Applies one fold to the constants, which hold the earlier folds already. A fold of rows
-    /// reads the rows of the layer `beside`, or else of the operator itself.
+    /// Applies one fold to the constants, to which the earlier folds are already applied. A fold of
+    /// rows reads the rows of the layer `beside` if there is one, or else of the operator itself.
     pub(super) fn take(
         &mut self,
         at: &At,
@@ -101,8 +101,8 @@ impl FoldedConstants {
         Ok(())
     }
 
-    /// Adds rows of the operator, or of the layer `beside`, to other rows, times a factor for each
-    /// row: see [`crate::affine::propagate::modulation`].
+    /// Adds rows of the operator, or of the layer `beside`, to other rows, with a factor for each
+    /// row. See [`crate::affine::propagate::modulation`].
     fn take_rows(
         &mut self,
         contracted: &[usize],

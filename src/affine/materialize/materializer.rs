@@ -149,8 +149,8 @@ impl<'d> Materializer<'d> {
             changes.extend(self.changed_summand(node, folded)?);
             return Ok(changes);
         }
-        // The slot cannot hold the bias, so the Add after the node holds it, including what the
-        // slot held before.
+        // The slot cannot hold the bias, so the Add after the node holds it, including the former
+        // constant of the slot.
         changes.extend(slots.bias.map(|slot| Change::NoInput(node, slot)));
         changes.extend(self.bias_behind(at, bias, folded.added.now.as_ref())?);
         Ok(changes)
@@ -196,8 +196,8 @@ impl<'d> Materializer<'d> {
             if let Ok(change) = self.added(at.node, &whole) {
                 return Ok(vec![change]);
             }
-            // The Add belongs to an activation, whose bias is equal at every place. This bias is
-            // not, so it needs an Add of its own.
+            // The Add belongs to an activation, whose bias is equal at every place. This bias
+            // differs from place to place, so it needs an Add of its own.
             changes.push(self.added(at.node, added)?);
         }
         let tensor = self.bias(at, plain(bias, 1)?);
@@ -286,7 +286,7 @@ impl<'d> Materializer<'d> {
     }
 
     /// Whether the result of a node is an operand of a product, possibly after movements and
-    /// selections. An example are weights that are picked from a table.
+    /// selections. An example is weights that are picked from a table.
     fn is_factor(&self, node: NodeId) -> bool {
         let mut value = self.graph.only_output(node);
         for _ in 0..MOVES {
@@ -402,7 +402,7 @@ impl<'d> Materializer<'d> {
         })
     }
 
-    /// Gives a BatchNormalization another affine, with the statistics that it has: `γ = s·√(σ²+ε)`,
+    /// Gives a BatchNormalization another affine, and keeps its statistics: `γ = s·√(σ²+ε)` and
     /// `β = t + s·μ`.
     ///
     /// If the new factor is far larger than the old one, the new input is far smaller, and
@@ -463,10 +463,10 @@ fn flat(numbers: &Numbers) -> Result<Numbers, Reason> {
     numbers.reshape(&[numbers.len()]).ok_or(Reason::WrongAxis)
 }
 
-/// Gives the operand of a Mul or an Add the shape that engines run fastest. If it varies along the
-/// last axis only, it gets at least `rank` axes and as few as possible. Otherwise it keeps all axes
-/// of the value, because tract takes ten times as long to multiply an image by `[C, 1, 1]` as by
-/// `[1, C, 1, 1]`.
+/// Gives the operand of a Mul or an Add the shape that engines run fastest. An operand that varies
+/// along the last axis only gets as few axes as possible, but at least `rank`. Any other operand
+/// keeps all axes of the value, because tract takes ten times as long to multiply an image by `[C,
+/// 1, 1]` as by `[1, C, 1, 1]`.
 fn plain(recipe: &Recipe, rank: usize) -> Result<Recipe, Reason> {
     let is_along_the_last = recipe
         .shape()
@@ -481,8 +481,8 @@ fn plain(recipe: &Recipe, rank: usize) -> Result<Recipe, Reason> {
     }
 }
 
-/// Removes leading axes of extent 1 until `rank` axes are left. Broadcasting adds them again, and
-/// engines recognize a bias by its single axis.
+/// Removes leading axes of extent 1 until `rank` axes are left. Broadcasting adds these axes again,
+/// and engines recognize a bias by its single axis.
 fn trimmed(recipe: &Recipe, rank: usize) -> Result<Recipe, Reason> {
     let leading = recipe
         .shape()

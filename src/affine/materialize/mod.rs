@@ -123,7 +123,7 @@ pub(crate) struct Edit {
 }
 
 impl Edit {
-    /// An edit without a site: nodes that replace others, of which this is the first.
+    /// Builds an edit without a site, which replaces nodes. `first` is the first of these nodes.
     pub(crate) fn replacing(graph: &Graph, first: NodeId, replacement: Replacement) -> Self {
         Edit {
             sites: vec![],
@@ -134,7 +134,7 @@ impl Edit {
 }
 
 /// Replaces each node for which `form` returns new nodes. Nodes with several outputs or a constant
-/// output are left alone.
+/// output stay unchanged.
 pub(crate) fn written_anew<'m>(
     analysis: &'m Analysis,
     form: impl Fn(NodeId, ValueId) -> Option<Maker<'m>>,

@@ -55,8 +55,8 @@ impl Planner<'_> {
             return Err(refusal);
         }
         self.check_adds(item, &propagation)?;
-        // If the affine has no scale, or its scale can fold alone, an Add for each place saves no
-        // operator.
+        // If the affine has no scale, or its scale can fold alone, an Add with a scalar for each
+        // place saves no operator.
         let there = &self.items[item];
         let leaves_one = there.part.affine.has_no_scale() || there.size() > 1;
         let mut folds = propagation.folds.iter();
@@ -104,8 +104,8 @@ impl Planner<'_> {
     /// Checks that the Adds that hold the shift cost less than the affine itself.
     fn check_adds(&self, item: usize, propagation: &Propagation) -> Result<(), Refusal> {
         let there = &self.items[item];
-        // Folding a parameter saves no operator, but an Add for it costs one. If an Add becomes
-        // another Add, it saves none either.
+        // Folding a parameter saves no operator, but an Add for it costs one. Turning an Add into
+        // another Add saves none either.
         let is_parameter = there.part.nodes.is_empty();
         let is_add = there.size() == 1 && there.part.affine.has_no_scale();
         let is_one = is_add || is_parameter;
@@ -122,8 +122,8 @@ impl Planner<'_> {
         let Some(fold) = made.first() else {
             return Ok(());
         };
-        // Its normalizer stays and adds the shift at no cost. So a new Add pays only if the fold
-        // removes the normalizer or its mean.
+        // The normalizer of a parameter stays, and adds the shift at no cost. So a new Add pays
+        // only if the fold removes the normalizer or its mean.
         let removes_one = self.has_twin(&there.part) || self.is_centring && !self.widens(fold);
         if is_parameter && !removes_one {
             return Err(self.no_gain(fold, OWN_ADD));
@@ -140,7 +140,7 @@ impl Planner<'_> {
         fold.side == Side::Result && self.overlay.graph.only_output(fold.node) == Some(input)
     }
 
-    /// The refusal of a propagation that copies weights although it may not. A propagation into
+    /// Returns the refusal of a propagation that copies weights but must not. A propagation into
     /// another factor of a product may copy nothing. Any other propagation may copy, unless the
     /// copies of its site were found to be too large.
     pub(crate) fn copies(&self, item: usize, propagation: &Propagation) -> Option<Refusal> {
@@ -185,7 +185,7 @@ impl Planner<'_> {
     }
 
     /// Whether a part can be written with an affine. Parameters of a node need inputs of the right
-    /// size; operators of the part need a known element type.
+    /// size. Operators of the part need a known element type.
     pub(crate) fn holds(&self, part: &Part, affine: &Affine) -> bool {
         match part.nodes.is_empty() {
             true => {
@@ -246,7 +246,7 @@ impl Planner<'_> {
         folds
     }
 
-    /// Whether a fold is on an Add of a constant, or on an operator before one.
+    /// Whether a fold is on an Add of a constant, or on an operator directly before such an Add.
     fn has_add(&self, fold: &Fold) -> bool {
         let is_add = matches!(self.overlay.graph.domain_op(fold.node), ("", "Add" | "Sub"));
         is_add || self.overlay.bias_add(fold.node).is_some()
@@ -374,7 +374,7 @@ impl Planner<'_> {
     }
 
     /// The number of elements of a shared weight that these folds copy. A weight is not copied if
-    /// all its readers need the same affine, as a table from which all readers pick rows.
+    /// all its readers need the same affine, such as a table from which all readers pick rows.
     fn copied_elements(&self, weight: ValueId, folds: &[&Fold]) -> usize {
         let (first, readers) = (folds[0], self.overlay.graph.readers(weight).len());
         let mut others = folds.iter();

@@ -21,8 +21,8 @@ use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::refusal::{Reason, Refusal};
 
-/// The bound on the sweeps over the open items. A sweep only follows one that folded an item, so
-/// the bound is rarely reached.
+/// The bound on the sweeps over the open items. Another sweep runs only if the last one folded an
+/// item, so the bound is rarely reached.
 const SWEEPS: usize = 64;
 
 /// The bound on failed attempts to fold a scale backward along a residual stream. Each attempt
@@ -35,10 +35,10 @@ const SHIFTS: usize = 64;
 
 /// Plans the folds of a model's sites.
 ///
-/// Sites in `refused` do not change. Sites in `uncopied` fold only if that copies no weight. Both
-/// maps give the reason. With `is_centring`, the shift of a LayerNormalization may fold even if
-/// that costs an Add: a LayerNormalization without a shift need not subtract the mean once its
-/// stream is centred.
+/// Sites in `refused` do not change. Sites in `uncopied` fold only if no weight is copied. Both
+/// maps hold the reason for each site. With `is_centring`, the shift of a LayerNormalization may
+/// fold even if that costs an Add: a LayerNormalization without a shift need not subtract the mean
+/// once its stream is centred.
 pub(crate) fn plan<'a>(
     analysis: &'a Analysis<'a>,
     sites: &[Site],
@@ -77,11 +77,11 @@ struct Planner<'a> {
     replacements: Vec<(Replacement, usize)>,
     /// The sites for which no weight may be copied, each with the reason.
     uncopied: &'a Map<usize, Refusal>,
-    /// The number of attempts to fold a scale backward along a stream that may still fail.
+    /// The number of failed attempts to fold a scale backward along a stream that are left.
     returns: Cell<usize>,
     /// The number of attempts to fold a shift backward along a stream that are left.
     shifts: usize,
-    /// Whether streams are centred once nothing folds.
+    /// Whether streams will be centred after folding.
     is_centring: bool,
 }
 
@@ -115,8 +115,7 @@ impl<'a> Planner<'a> {
         planner
     }
 
-    /// Adds the replacement of a site, unless the site is refused, and an item for each of its
-    /// parts.
+    /// Adds an item for each part of a site. Unless the site is refused, also adds its replacement.
     fn add_site(&mut self, index: usize, site: &Site, refusal: Option<Refusal>) {
         let (graph, facts) = (self.overlay.graph, self.overlay.facts);
         let replacement = site.replacement.as_ref().filter(|_| refusal.is_none());
@@ -127,8 +126,8 @@ impl<'a> Planner<'a> {
         let before = site.pre.iter().map(|part| (part, Role::Before));
         let behind = site.post.iter().map(|part| (part, Role::Behind));
         for (part, role) in before.chain(behind) {
-            // After new operators, the affine may differ from the one that the nodes of the part
-            // compute.
+            // If new operators compute the input of the part, its affine may differ from the one
+            // that its nodes compute.
             let input = graph.value_name(part.input);
             let is_rewritten = replacement.is_some_and(|replacement| replacement.makes(input));
             self.add(Item {
@@ -154,13 +153,13 @@ impl<'a> Planner<'a> {
         self.items.push(item);
     }
 
-    /// Folds items until none folds any more, because one fold may remove the obstacle of another
-    /// item.
+    /// Folds items until no further item folds. One fold may remove the obstacle of another item.
     ///
     /// If possible, an affine folds into linear operators. Otherwise it may merge into another
     /// affine that stays, since two affines in a row are one. Affines that are operators merge
     /// first, because folded parameters of a normalizer save no operator. If neither is possible,
-    /// only its shift or only its scale may fold, or it may fold into another factor of a product.
+    /// only the shift or only the scale may fold, or the affine may fold into another factor of a
+    /// product.
     fn fold_all(&mut self) {
         for _ in 0..SWEEPS {
             let apart_or_together = self.sweep(Self::fold_apart)
@@ -199,7 +198,7 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Like [`Planner::sweep`], for those open items that `may_fold`.
+    /// Like [`Planner::sweep`], but only for open items for which `may_fold` is true.
     fn sweep_those(
         &mut self,
         fold: fn(&mut Self, usize) -> bool,
@@ -270,7 +269,7 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// The propagation of an affine that neither direction accepts by default. It tries backward
+    /// Finds a propagation of an affine that neither direction accepts by default. Tries backward
     /// into all readers, backward along a residual stream, and into the layer of a modulation.
     fn last_resort(&self, item: usize, merge: bool) -> Option<(Direction, Propagation)> {
         let affine = &self.items[item].part.affine;
@@ -300,7 +299,7 @@ impl<'a> Planner<'a> {
         there.basis = basis;
         let (gone, site) = (there.part.clone(), there.site);
         there.is_rewritten = false;
-        // The other half may have folded before.
+        // The other half of the affine may have folded before.
         if let State::Partly { into: before, .. } | State::Scaled { into: before, .. } =
             &mut there.state
         {

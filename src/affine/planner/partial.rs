@@ -17,8 +17,8 @@ use crate::refusal::{Reason, Refusal};
 const LARGEST_SHIFT: f64 = 16.0;
 
 impl Planner<'_> {
-    /// Folds only the shift of an item whose scale stays, as before a residual stream. The shift
-    /// folds forward, backward as `s·x + t = s·(x + t/s)`, or into a modulation.
+    /// Folds only the shift of an item whose scale stays, for example at a residual stream. The
+    /// shift folds forward, backward as `s·x + t = s·(x + t/s)`, or into a modulation.
     pub(super) fn fold_shift(&mut self, item: usize) -> bool {
         let there = &self.items[item];
         let affine = &there.part.affine;
@@ -44,8 +44,8 @@ impl Planner<'_> {
     /// Whether a part without its shift has fewer operators or parameters.
     ///
     /// A BatchNormalization stays one operator if it loses its shift. It still counts as smaller if
-    /// its scale can fold then. This is so before a product over tokens, which absorbs the shift of
-    /// a channel and passes the scale.
+    /// its scale can then fold, as before a product over tokens, which absorbs the shift of a
+    /// channel and passes the scale.
     fn is_smaller_without_shift(&self, item: usize) -> bool {
         let there = &self.items[item];
         let Part { affine, resets, .. } = &there.part;
@@ -88,22 +88,21 @@ impl Planner<'_> {
         let affine = &part.affine;
         let before = Affine::shift(&affine.shift / &affine.scale);
         let found = backward::backward(&self.overlay, &self.items(false), item, &before).ok()?;
-        // If the affine shrinks values, the shift `t/s` before it is larger, and is added to a
-        // larger value.
+        // If `s < 1`, the shift `t/s` is larger than `t`, and is added to a larger value.
         let has_room = self.data_type(part) != Some(DataType::Float16) || !affine.shrinks();
         let makes_add = !found.makes.is_empty() || found.folds.iter().any(|fold| self.adds(fold));
         (has_room && !makes_add).then_some(found)
     }
 
-    /// Folds a shift backward along a residual stream if nothing else of the item is refused. The
-    /// other normalizers of the stream absorb it into their own shifts, so that one shift is saved.
-    /// Then the scale propagates.
+    /// Folds the shift of a refused item backward along a residual stream, if its scale can then
+    /// fold forward. The other normalizers of the stream absorb the shift into their own shifts, so
+    /// that one shift is saved. The scale folds in a later sweep.
     pub(super) fn fold_stream_shift(&mut self, item: usize) -> bool {
         self.fold_shift_back(item, None)
     }
 
-    /// Like [`Planner::fold_stream_shift`]. With `added`, the item is not refused, but its shift
-    /// would need an Add for each place if it folded forward; `added` says so.
+    /// Like [`Planner::fold_stream_shift`]. `added` is the reason if the item was not refused, but
+    /// its shift would need an Add with a scalar for each place if it folded forward.
     pub(super) fn fold_shift_back(&mut self, item: usize, added: Option<&Refusal>) -> bool {
         let there = &self.items[item];
         let affine = &there.part.affine;
@@ -113,12 +112,13 @@ impl Planner<'_> {
             return false;
         }
         let before = &affine.shift / &affine.scale;
-        // Rounding the stream rounds its summand too.
+        // The shift is added to the stream, and rounded with it.
         let is_small = before.iter().all(|shift| shift.abs() <= LARGEST_SHIFT);
         let Some(left) = self.shifts.checked_sub(1).filter(|_| is_small) else {
             return false;
         };
-        // If the scale stays, the reason is why it could not fold together with the shift.
+        // If the scale stays, the plan gives this reason why it could not fold together with the
+        // shift.
         let tried = there.tried.as_ref().map(|tried| &tried.forward);
         let Some(refusal) = tried.or(added).cloned() else {
             return false;
@@ -142,8 +142,8 @@ impl Planner<'_> {
         )
     }
 
-    /// The backward propagation of a shift along a stream, if it costs nothing: all normalizers
-    /// that absorb it have shifts already.
+    /// The backward propagation of a shift along a stream. `None` if it costs anything, for example
+    /// if a normalizer that absorbs the shift has no shift yet.
     fn stream_shift(&self, item: usize, before: &Affine) -> Option<Propagation> {
         let found = backward::returning(&self.overlay, &self.items(true), item, before).ok()?;
         let found = self.saves(item, found, false).ok()?;
@@ -163,9 +163,9 @@ impl Planner<'_> {
         true
     }
 
-    /// Folds only the scale of an item whose shift stays, as before zero padding of unknown
-    /// extents. The scale folds forward as `s·x + t = s·(x + t/s)`, or backward, which leaves the
-    /// shift unchanged.
+    /// Folds only the scale of an item whose shift stays, for example before zero padding of
+    /// unknown extents. If the scale folds forward, `s·x + t = s·(x + t/s)`, so the shift becomes
+    /// `t/s`. If it folds backward, the shift stays unchanged.
     pub(super) fn fold_scale(&mut self, item: usize) -> bool {
         let there = &self.items[item];
         let affine = &there.part.affine;
@@ -206,8 +206,8 @@ impl Planner<'_> {
         let found = stream_basis::beside(&self.overlay, &self.items(false), item, &scale);
         let found = self.without_copies(item, found.ok()?)?;
         let left = Affine::shift(&affine.shift / &affine.scale);
-        // If the affine shrinks values, the shift `t/s` that stays is larger and is added to a
-        // larger value.
+        // If `s < 1`, the shift `t/s` that stays is larger than `t`, and is added to a larger
+        // value.
         let has_room = self.data_type(part) != Some(DataType::Float16) || !affine.shrinks();
         let is_held = !part.nodes.is_empty() || self.holds(part, &left);
         let fits = has_room && is_held && left.is_finite() && self.is_writable(part, &left);
@@ -229,8 +229,8 @@ impl Planner<'_> {
         is_free.then_some(propagation)
     }
 
-    /// Folds an item for which neither direction is possible: the factor that multiplies its value
-    /// absorbs the scale, and the summand absorbs the shift.
+    /// Folds an item that can fold in neither direction. The factor that multiplies its value
+    /// absorbs the scale, and the summand after the product absorbs the shift.
     pub(super) fn fold_factor(&mut self, item: usize) -> bool {
         let Some(propagation) = self.scale_in_factor(item) else {
             return false;

@@ -12,13 +12,13 @@ use crate::ir::Graph;
 use crate::recipe::Numbers;
 use crate::refusal::Refusal;
 
-/// The least spread of numbers, relative to the largest one, at which numbers that differ surely
-/// still differ in half precision.
+/// The least spread of numbers, relative to the largest one, at which different numbers surely stay
+/// different in half precision.
 const LEAST_SPREAD: f64 = 1e-2;
 
 impl Planner<'_> {
-    /// Marks parts that stay but can be written with fewer nodes. Several products by scalars
-    /// become one product. An affine of channels becomes a Mul and an Add.
+    /// Marks parts that stay but can be written with fewer nodes. Several multiplications by
+    /// scalars become one, and an affine of channels becomes a Mul and an Add.
     pub(super) fn join_rows(&mut self, sites: &[Site]) {
         for item in 0..self.items.len() {
             if self.is_longer_than_needed(item, &sites[self.items[item].site]) {
@@ -85,8 +85,8 @@ impl Planner<'_> {
         }
     }
 
-    /// The outcome of an item. If only the size of weight copies prevents a fold, that is the
-    /// reason.
+    /// The outcome of an item. If the fold is prevented only by the size of weight copies, the
+    /// outcome gives that reason.
     fn outcome(&self, item: Item) -> Option<Outcome> {
         let too_large = self.uncopied.get(&item.site);
         let outcome = item.outcome()?;
@@ -105,7 +105,7 @@ fn is_row(graph: &Graph, part: &Part, family: Family) -> bool {
     let affine = &part.affine;
     let is_scalar = affine.scale.len() == 1 && !affine.has_no_scale();
     match family {
-        // Engines may recognize forms in which scalars are not only multiplied.
+        // Engines may recognize forms that do more than multiply by scalars, so these stay.
         Family::Scale if is_scalar => {
             let mut ops = part.nodes.iter().map(|&node| graph.op(node));
             affine.has_no_shift() && ops.all(|op| matches!(op, Some("Mul" | "Div" | "Neg")))
@@ -123,7 +123,7 @@ fn is_row(graph: &Graph, part: &Part, family: Family) -> bool {
     }
 }
 
-/// Whether numbers that differ still differ in half precision.
+/// Whether different numbers stay different in half precision.
 fn stay_distinct(numbers: &Numbers) -> bool {
     let (mut low, mut high, mut largest) = (f64::INFINITY, f64::NEG_INFINITY, 0.0_f64);
     for &number in numbers.iter() {
@@ -134,7 +134,7 @@ fn stay_distinct(numbers: &Numbers) -> bool {
     numbers.len() == 1 || high - low > LEAST_SPREAD * largest || largest == 0.0
 }
 
-/// The plan of a site whose parts have no outcomes yet.
+/// Builds the plan of a site, without outcomes of its parts.
 fn site_plan(graph: &Graph, site: &Site, refused: Option<&Refusal>) -> SitePlan {
     let names = site.nodes.iter().map(|&node| graph.name(node).to_owned());
     SitePlan {

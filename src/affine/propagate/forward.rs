@@ -27,12 +27,12 @@ use crate::refusal::{Reason, Refusal};
 /// be merged first.
 const PASSED: usize = 16;
 
-/// Propagates an affine forward from the output of an item's part. This is the affine of the part,
+/// Propagates an affine forward from the output of an item's part. The affine is that of the part,
 /// or only its scale or shift.
 ///
 /// Positions are constants that are added on the path and differ from place to place. By default
-/// they become part of the shift; with `keeps_positions` they stay unchanged. The second result is
-/// whether the propagation met positions, so that the other treatment is an alternative.
+/// they become part of the shift. With `keeps_positions` they stay unchanged. The second result
+/// says whether the propagation met positions, so that the other treatment is an alternative.
 ///
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot absorb or pass the affine.
@@ -58,8 +58,8 @@ pub(crate) fn forward(
 /// Propagates inverse affines forward to the readers that compensate for a backward propagation.
 ///
 /// # Errors
-/// A refusal at the first reader, in execution order, that cannot absorb or pass it, or at a value
-/// that the propagation reaches twice.
+/// A refusal at the first reader, in execution order, that cannot absorb or pass the inverse, or at
+/// a value that the propagation reaches twice.
 pub(crate) fn compensate(
     overlay: &GraphOverlay,
     items: &Items,
@@ -128,7 +128,7 @@ struct ForwardPropagation<'d, 'a> {
     /// Whether the propagation met constants that are added for each place.
     met_positions: bool,
     carried: HashMap<ValueId, Carried>,
-    /// For a value, the value before it that determines its scale, whatever the scale is.
+    /// Maps a value to the earlier value that determines its scale, whatever the scale is.
     from: HashMap<ValueId, ValueId>,
     queue: BTreeMap<usize, Next>,
     /// Inputs that need the affine of their value, and so do not compensate for it.
@@ -289,7 +289,8 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
             let name = graph.value_name(value);
             return Err(Refusal::new(Reason::ResidualStream, name));
         }
-        // An earlier propagation may have ended at a reader that this one keeps.
+        // The recorded refusal may come from a reader that this propagation keeps, so it does not
+        // apply to a value with such a reader.
         if has_scale
             && let Some(refusal) = self.overlay.dead_end(value, self.route())
             && !self.has_kept_reader(value)
@@ -341,10 +342,10 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
     }
 
     /// Records that no scale propagates from this value, nor from a value whose every path leads
-    /// here. Later propagations stop earlier.
+    /// here. So later propagations stop at these values.
     fn end(&self, value: ValueId, refusal: Refusal) -> Refusal {
-        // Nothing is recorded where the propagation begins, because the next one visits the readers
-        // of that value at once.
+        // Nothing is recorded for the first value of a propagation, because the next propagation
+        // visits the readers of that value at once.
         let mut next = Some(value).filter(|value| self.from.contains_key(value));
         if next.is_none() {
             return refusal;

@@ -26,7 +26,7 @@ pub(super) const MOVES: [&str; 8] = [
     "Unsqueeze",
 ];
 
-/// The origin of a value.
+/// The layer that computes a value, and the path from the layer to the value.
 pub(super) struct LayerPart {
     /// The layer that computes the value, possibly together with other values.
     pub(super) layer: NodeId,

@@ -1,8 +1,8 @@
 //! A shift before a modulation, as in adaptive normalization (adaLN of DiT, FiLM).
 //!
 //! In `(x + t)·(a + γ) + β`, γ and β are rows of one layer `W·c + b` of a condition, or of two
-//! layers of the same condition. The shift adds `t·(a + γ)` to β. The layer of β can compute that
-//! too, if t times the rows of γ are added to its rows:
+//! layers of the same condition. The shift adds `t·(a + γ)` to β. The layer of β can compute this
+//! sum, if t times the rows of γ are added to the rows of β:
 //!
 //! ```text
 //! W_β ← W_β + diag(t)·W_γ        b_β ← b_β + t·(a + b_γ)

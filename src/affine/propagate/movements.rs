@@ -13,8 +13,8 @@ use crate::ir::ValueId;
 /// The largest number of movements in a row.
 const LONGEST: usize = 16;
 
-/// The first value after movements that has axes for all axes along which an affine varies, and the
-/// affine on that value.
+/// Finds the first value after movements that has an axis of its own for each axis along which an
+/// affine varies. Returns the value and the affine on it.
 ///
 /// The values between the movements must have no other reader.
 pub(crate) fn across(

@@ -6,17 +6,17 @@
 //!
 //! - **A Cast to a narrower type** rounds `x` instead of `s·x + t`. This loses nothing if all of
 //!   `x` came from the narrower type. Without a shift, or if `x` is the result of a normalization
-//!   or another bounded function, it loses no more than before. In other cases a shift may carry
-//!   the digits, as in `1000.01 − 1000`, and float16 holds no number over 65504. Backward past a
-//!   Cast from a narrower type, the result is rounded to that type. This is allowed if the next
-//!   Cast rounds it to that type anyway.
+//!   or another bounded function, it loses no more than before. In other cases the shift may leave
+//!   digits that `x` would lose, as in `1000.01 − 1000`, or `x` may exceed 65504, the largest
+//!   number of float16. Backward past a Cast from a narrower type, the result is rounded to that
+//!   type. This is allowed if the next Cast rounds it to that type anyway.
 //! - **Weights of half precision** that absorb an affine are rounded. If the Cast before or after
 //!   them rounds as before, this second rounding is a pure loss. So only powers of two pass: they
 //!   do not round a weight, as long as the type can hold the product.
 //! - **A float16 value that is computed** on the path may become larger: forward by a scale below
-//!   1, backward by a scale above 1. An example are the scores of queries that are scaled only
-//!   after the product. A mean is no larger than its operands, but an operand may be larger than
-//!   the mean.
+//!   1, backward by a scale above 1. An example is the scores of queries that are scaled only after
+//!   the product. Forward propagation past a mean is safe, because a mean is no larger than its
+//!   largest operand. Backward, an operand may be larger than the mean.
 //!
 //! The range of the other types is larger than the values of any network.
 
@@ -74,8 +74,8 @@ pub(crate) fn forward(
         return refused(to);
     }
     let Some(value) = cast(overlay, node) else {
-        // After a bounded core, a normalizer may divide by its statistics only after its factors
-        // are applied.
+        // After a bounded core, arithmetic may still belong to the normalizer, because some
+        // normalizers divide by their statistics only after they apply their factors.
         let normalizes =
             crossing.is_bounded && overlay.graph.category(node) == Some(Category::Arithmetic);
         let grows = to == Some(DataType::Float16)

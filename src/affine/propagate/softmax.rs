@@ -25,8 +25,8 @@ const DEPTH: usize = 24;
 /// many products, and each of them visits all operands.
 const OPERANDS: usize = 256;
 
-/// Whether the model ignores the scalars that a shift of an operand adds to the channels of a
-/// product with a constant.
+/// Whether a shift of the operand of a product with a constant leaves the outputs of the model
+/// unchanged. The shift adds one scalar to each channel of the product.
 pub(crate) fn ignores(overlay: &GraphOverlay, node: NodeId, side: Side, shift: &Numbers) -> bool {
     let by_channel = shift
         .shape()
@@ -148,9 +148,9 @@ impl KeySearch<'_, '_> {
         })
     }
 
-    /// Whether all readers ignore a shift of an operand of a product of two values. The shift adds
-    /// to the result a summand that is constant along the axis that this operand contributes,
-    /// unless the shift varies along it.
+    /// Whether all readers ignore a shift of an operand of a product of two values. The operand
+    /// contributes one axis to the result. Unless the shift varies along that axis, it adds to the
+    /// result a summand that is constant along it.
     fn product(&mut self, at: &At, slot: usize, shift: &Numbers, depth: usize) -> bool {
         let (Ok(output), Ok(rank)) = (at.output(0), at.output_rank(0)) else {
             return false;
@@ -166,7 +166,7 @@ impl KeySearch<'_, '_> {
         shift.shape()[kept] == 1 && brought.is_some_and(|axis| self.scores(output, axis, depth - 1))
     }
 
-    /// Whether all readers ignore a summand that is constant along an axis.
+    /// Whether all readers of a value ignore a summand that is constant along an axis.
     fn scores(&mut self, value: ValueId, along: usize, depth: usize) -> bool {
         let overlay = self.overlay;
         let Some(readers) = depth.checked_sub(1).and_then(|_| readers(overlay, value)) else {

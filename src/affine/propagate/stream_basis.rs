@@ -1,6 +1,6 @@
 //! Another basis for a residual stream.
 //!
-//! If an affine meets a sum whose other operand carries none, it may propagate further, provided
+//! If the other operand of a sum carries no affine, an affine may propagate past the sum, provided
 //! that the producers of the other operand compensate for the scale: `(s·x + t) + y = s·(x + y/s) +
 //! t`. In this way a normalizer with fixed statistics is removed from its stream: all later writers
 //! of the stream are divided by its scale, and all readers absorb it. Positions that are added to

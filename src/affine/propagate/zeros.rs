@@ -1,6 +1,5 @@
 //! Zeros that are created for each batch, such as the zeros that a relative shift puts before its
-//! scores. A scale does not change them. So a scale that is needed on them changes nothing,
-//! whatever else reads them.
+//! scores. No scale changes them. So they can carry any scale, whatever else reads them.
 
 use crate::affine::propagate::overlay::GraphOverlay;
 use crate::analysis::uniform::repeats_zero;

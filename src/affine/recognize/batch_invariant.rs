@@ -115,7 +115,7 @@ impl<'v> Alike<'v> {
         if !is_stored {
             numbers = self.compute(value, depth, made);
         }
-        // The constants of the graph may know a value that cannot be computed here.
+        // The analysis may have the elements of a constant that cannot be computed here.
         if numbers.is_none() && is_constant {
             numbers = constants.numbers(value).ok();
         }
@@ -192,8 +192,8 @@ impl BatchItem<'_, '_> {
         self.alike.read_within(value, self.depth, self.made)
     }
 
-    /// The second factor of a product. `None` if an extent of its matrix is unknown: then the
-    /// product may sum over the items, which one item does not determine.
+    /// The second factor of a product. `None` if an extent of its matrix is unknown. The product
+    /// may then sum over all items of a batch, so one item does not determine it.
     fn factor(&self) -> Option<Numbers> {
         let shape = self.at.shape(1).ok()?;
         let mut matrix = shape.iter().rev().take(2);

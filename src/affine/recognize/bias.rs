@@ -1,5 +1,5 @@
-//! Bias: a constant for each channel that some exporters add after an operator which has an input
-//! for it.
+//! Bias: a constant for each channel. Some exporters add it after an operator, although the
+//! operator has an input for it.
 
 use crate::affine::Affine;
 use crate::affine::recognize::{Family, Kind, Normalizer, Part, Site, View};

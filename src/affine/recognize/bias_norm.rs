@@ -52,7 +52,7 @@ fn statistics(view: &View, x: ValueId, scales: ValueId) -> Option<Vec<NodeId>> {
     }
     let value = chain.map_or(scales, |chain| chain.input);
     let mut nodes = vec![];
-    // This may be one power, or the reciprocal of a root.
+    // The inverse root may be one power, or the reciprocal of a root.
     let root = view.made_by(value, &["Pow", "Reciprocal", "Div"])?;
     nodes.push(root);
     let mut mean = graph.input(root, usize::from(graph.is(root, "Div")))?;

@@ -11,7 +11,8 @@ use crate::hash::HashMap;
 use crate::ir::NodeId;
 use crate::onnx::operator::Category;
 
-/// The largest magnitude of the values. A clip at 6, for example, is an activation.
+/// The largest magnitude of the values. A function with larger values, such as a clip at 6, is an
+/// activation.
 const LARGEST: f64 = 2.0;
 
 /// Any bounded function between two affines.

@@ -1,6 +1,6 @@
 //! The range of the values of a function of one variable `z`.
 //!
-//! It is read operator by operator, as an interval and as the growth of the values with `z`. A
+//! The function is read operator by operator. Each value has an interval, and a growth with `z`. A
 //! quotient of two functions that grow alike, such as `z/√(z²+1)`, is bounded although their
 //! intervals are not.
 

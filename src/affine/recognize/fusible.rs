@@ -11,7 +11,7 @@ use crate::affine::recognize::{Part, Reset, Site, View};
 use crate::ir::{NodeId, ValueId};
 use crate::shape::facts::extent;
 
-/// The site around a core over the last axis.
+/// Builds the site of a core over the last axis.
 pub(super) fn site(view: &View, kind: &'static str, core: &Core) -> Site {
     let mut site = decomposed_norm::site(view, kind, core);
     // Parameters may have the type of the weights while statistics are computed in float32.
@@ -30,7 +30,8 @@ pub(super) fn site(view: &View, kind: &'static str, core: &Core) -> Site {
     site
 }
 
-/// The affine after a core, starting at `output`. `None` if core and affine do not have that form.
+/// The affine after a core, starting at `output`. `None` if core and affine do not have the form
+/// that onnxruntime fuses.
 fn part(view: &View, core: &Core, output: ValueId, chain: &Chain) -> Option<Part> {
     let graph = view.graph;
     let wanted: &[(&str, f64)] = if core.centred {
@@ -74,12 +75,12 @@ fn part(view: &View, core: &Core, output: ValueId, chain: &Chain) -> Option<Part
     })
 }
 
-/// Whether onnxruntime expects such a node in the form of a core.
+/// Whether the form that onnxruntime fuses has such a node in its core.
 fn is_fusible(view: &View, core: &Core, node: NodeId) -> bool {
     match view.graph.domain_op(node) {
         // The form of RMSNorm may end in a Mul by the reciprocal.
         ("", "Mul") => !core.centred && core.nodes.last() == Some(&node),
-        // LN has a quotient instead.
+        // LN has a Div in place of the Reciprocal.
         ("", "Reciprocal") => !core.centred,
         ("", op) => matches!(op, "Add" | "Div" | "Pow" | "ReduceMean" | "Sqrt" | "Sub"),
         _ => false,

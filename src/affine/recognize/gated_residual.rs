@@ -10,7 +10,7 @@ use crate::ir::{NodeId, ValueId};
 use crate::recipe::Recipe;
 use crate::shape::extents::extent;
 
-/// A value and its product with a gate, added or subtracted.
+/// A value plus or minus its product with a gate.
 pub(super) struct GatedResidual;
 
 impl Normalizer for GatedResidual {
@@ -58,7 +58,8 @@ struct Gated {
     gate: ValueId,
 }
 
-/// Reads `product` as a product of `value` and a smaller gate. `None` if it has several readers.
+/// Reads `product` as a product of `value` and a smaller gate. `None` if the product has several
+/// readers.
 fn gated(view: &View, product: ValueId, value: ValueId) -> Option<Gated> {
     let graph = view.graph;
     let mul = view.maker(product).filter(|&mul| graph.is(mul, "Mul"))?;

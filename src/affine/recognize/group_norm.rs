@@ -139,7 +139,7 @@ impl Groups {
                 return None;
             }
         }
-        // Exporters keep the axis of one group for all channels before the places.
+        // With a single group of all channels, no axis is cut. Exporters put the channels on axis 1.
         Some(cut.unwrap_or(1))
     }
 }

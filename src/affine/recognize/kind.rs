@@ -44,7 +44,7 @@ pub struct Kind {
     #[serde(skip)]
     pub is_bounded: bool,
     /// Whether computed constants identify the kind. If they were stored, the site would be another
-    /// kind; a BN, for example, would be any affine.
+    /// kind. For example, a BN would be any per-channel affine.
     #[serde(skip)]
     pub is_told_by_constants: bool,
 }

@@ -109,7 +109,7 @@ pub(crate) trait Normalizer: Sync {
     fn recognize(&self, view: &View, node: NodeId) -> Option<Site>;
 
     /// The names of classes, modules and functions of this kind, in lower case. A word of a node's
-    /// scope must begin with one of them; the name of a function must contain one.
+    /// scope must begin with one of them. The name of a function must contain one.
     fn names(&self) -> &'static [&'static str] {
         &[]
     }
@@ -178,7 +178,7 @@ fn varies(view: &View, node: NodeId) -> bool {
     outputs.any(|&output| !view.constants.is_constant(output))
 }
 
-/// Appends a number to the name of each further site of a module.
+/// Appends a number to the name of each site of a module except the first.
 fn unique_names(sites: &mut [Site]) {
     let mut seen = HashMap::<String, usize>::default();
     for site in sites {

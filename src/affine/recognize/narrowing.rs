@@ -80,7 +80,7 @@ impl Narrowing {
         let mut narrow = vec![Some(1.into()); whole.len().checked_sub(shape.len())?];
         narrow.extend(shape.iter().cloned());
         for &other in others {
-            // A constant may be folded too.
+            // A constant may fold too, so its width does not count.
             if analysis.constants.is_constant(other) {
                 continue;
             }

@@ -5,13 +5,13 @@ use crate::affine::recognize::{Family, Site, View};
 use crate::ir::NodeId;
 use crate::ir::axes::axis;
 
-/// The normalization of each site by statistics, in the order of the sites.
+/// The core of each site that normalizes by statistics of its input, in the order of the sites.
 pub(crate) fn cores(view: &View, sites: &[Site]) -> Vec<Option<Core>> {
     sites.iter().map(|site| core(view, site)).collect()
 }
 
-/// The normalization of a site by statistics of its input. `None` if it has none, or if the axes
-/// are unknown.
+/// The core of a site that normalizes by statistics of its input. `None` if the site has no such
+/// core, or if the axes are unknown.
 pub(crate) fn core(view: &View, site: &Site) -> Option<Core> {
     if site.kind.family != Family::Online {
         return None;
@@ -26,7 +26,7 @@ pub(crate) fn core(view: &View, site: &Site) -> Option<Core> {
     found.filter(|core| core.is_in_place && core.input_is_squared(view))
 }
 
-/// The normalization of an operator that normalizes along the last axes.
+/// The core of an operator that normalizes along the last axes.
 fn operator(view: &View, node: NodeId) -> Option<Core> {
     let (graph, at) = (view.graph, view.at(node));
     let centred = match graph.domain_op(node) {

@@ -1,5 +1,5 @@
 //! Normalizers as one node of a custom domain, by the convention in `docs/opaque.md`. A kind
-//! declares such an operator here, and its formula is written out.
+//! declares such an operator as an [`Opaque`], with a function that writes its formula.
 
 use std::collections::HashSet;
 

@@ -1,7 +1,8 @@
 //! PN and PN*: `γx/√(φ+ε) + β` with a quadratic mean φ from training.
 //!
-//! PN first divides groups of channels by their root mean square. That half stays, with as few
-//! operators as possible. PN* is PowerNorm without it, and only its name distinguishes it from UN.
+//! PN first divides groups of channels by their root mean square. This division stays, with as few
+//! operators as possible. PN* is PN without the division, and only its name distinguishes it from
+//! UN.
 
 use crate::affine::recognize::affine_chain::offline;
 use crate::affine::recognize::decomposed_norm::{Core, REACH, core, is_in_place, widening};

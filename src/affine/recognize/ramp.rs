@@ -11,7 +11,7 @@ use crate::onnx::operator::{Category, input_at};
 use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 
-/// The largest integer of which a slope may be the inverse, and the largest height of a ramp.
+/// The largest `n` of a slope `1/n`, and the largest height of a ramp.
 const WHOLE: u32 = 64;
 
 /// The ramp of a gate, with the affine after it.
@@ -92,7 +92,7 @@ fn is_layer(view: &View, value: ValueId) -> bool {
             .all(|&weight| view.constants.is_constant(weight) && graph.readers(weight).len() == 1)
 }
 
-/// The slope of a HardSigmoid, as `1/n` if it is that, rounded once.
+/// The slope of a HardSigmoid. If it is `1/n` rounded to float32, the recipe is the exact `1/n`.
 fn inclination(alpha: f64) -> Recipe {
     let whole = (1..=WHOLE)
         .map(f64::from)

@@ -15,7 +15,8 @@ const LARGEST: usize = 160;
 
 /// The nodes that compute one value from another.
 pub(super) struct Region {
-    /// The value from which they compute, the only one that varies from item to item.
+    /// The value that the nodes read. Among all values that they read from outside, only this value
+    /// varies from item to item.
     pub input: ValueId,
     /// The nodes, in execution order.
     pub nodes: Vec<NodeId>,
@@ -23,7 +24,8 @@ pub(super) struct Region {
 
 impl Region {
     /// Whether all statistics are means over the same axes, and all constants are scalars, as in
-    /// LayerNorm and RMSNorm. A blend of statistics has more.
+    /// LayerNorm and RMSNorm. A blend of statistics has means over other axes, or constants of
+    /// channels.
     pub(super) fn blends_nothing(&self, view: &View) -> bool {
         let mut over = None;
         self.nodes.iter().all(|&node| match view.graph.op(node) {

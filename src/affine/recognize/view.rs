@@ -103,7 +103,7 @@ impl<'a> View<'a> {
     /// Whether a node only moves elements, repeats them, or changes their float type.
     pub(crate) fn widens(&self, node: NodeId) -> bool {
         match self.graph.op(node) {
-            // Only between float types, where a Cast rounds.
+            // A Cast between float types only rounds.
             Some("Cast") => {
                 self.may_be_float(self.graph.input(node, 0))
                     && self.may_be_float(self.graph.only_output(node))

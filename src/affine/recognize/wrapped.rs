@@ -19,7 +19,7 @@ use crate::refusal::Reason;
 const DEPTH: usize = 4;
 
 /// Moves the affine of a site with fixed statistics to the value before the movements around it, if
-/// they undo each other and are not `taken`. Then it marks them as taken.
+/// they undo each other and are not `taken`. Then marks these movements as taken.
 pub(super) fn widen(view: &View, site: &mut Site, taken: &mut NodeSet) {
     let Some(part) = site
         .post
@@ -53,7 +53,7 @@ fn wider(view: &View, part: &Part, taken: &NodeSet) -> Option<Part> {
     sides.sort_by_key(|(before, behind)| before + behind);
     sides.into_iter().find_map(|(b, h)| {
         let (before, behind) = (&before[..b], &behind[..h]);
-        // Only an Identity does not belong to the normalizer.
+        // Movements that are all Identities do not belong to the normalizer.
         let mut nodes = before.iter().chain(behind);
         let moves = nodes.any(|&node| !view.graph.is(node, "Identity"));
         moves.then(|| between(view, part, before, behind))?

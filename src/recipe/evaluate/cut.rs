@@ -61,8 +61,8 @@ impl Cutting {
         }
     }
 
-    /// The part of an input along an axis of the result, whose last axes are aligned with those of
-    /// the input. The input itself if it is constant along that axis.
+    /// Cuts an input along an axis of the result, if the last axes of both are aligned. Returns the
+    /// input itself if it is constant along that axis.
     fn aligned(
         &mut self,
         input: &Recipe,

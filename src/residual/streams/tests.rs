@@ -7,7 +7,7 @@ use crate::common::blocks::VIT;
 use crate::common::text::model;
 use crate::onnx::Model;
 
-/// The streams of a model, with the names of values and nodes; a site has the name of its first
+/// The streams of a model, with the names of values and nodes. A site has the name of its first
 /// node.
 fn listed(model: &Model) -> Vec<(Stream, Vec<String>, Vec<String>)> {
     let known = Analysis::new(model).unwrap();

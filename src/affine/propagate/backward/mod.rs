@@ -51,7 +51,7 @@ impl Mode {
     };
 }
 
-/// Which readers of a part of a value may need an affine of only that part, if all other readers
+/// The readers of a part of a value that may need an affine of only that part, if all other readers
 /// take other parts. For any other reader, all readers of the value must need the same affine of
 /// the whole value.
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -59,7 +59,7 @@ enum PartialReaders {
     /// No reader.
     #[default]
     Together,
-    /// Only a reader of a value whose other readers do not lead to the origin of the affine.
+    /// Only a reader of a value whose other readers are not upstream of the start of the search.
     Alone,
     /// Every reader.
     Apart,
@@ -97,8 +97,8 @@ impl Start<'_, '_> {
         let modes = if self.affine.is_number() { 3 } else { 1 };
         let mut searched_origin = false;
         for &partial_readers in &all[..modes] {
-            // If no reader was compared with the origin of the affine, `Apart` gives the result of
-            // `Alone`.
+            // If `Alone` never looked up the nodes upstream of the start, `Apart` gives the same
+            // result.
             if partial_readers == PartialReaders::Apart && !searched_origin {
                 continue;
             }
@@ -128,7 +128,7 @@ impl Start<'_, '_> {
     }
 }
 
-/// Propagates an affine backward from the input of an item's part. This is the affine of the part,
+/// Propagates an affine backward from the input of an item's part. The affine is that of the part,
 /// or only its scale or shift.
 ///
 /// # Errors
@@ -166,8 +166,8 @@ pub(crate) fn backward(
     better.map_or(found, Ok)
 }
 
-/// Like [`backward`], but every reader of any value may need the affine, as with a value and the
-/// mean of it.
+/// Like [`backward`], but always allows values with several readers that all need the same affine.
+/// An example is a value that is read together with its mean.
 pub(crate) fn by_all(
     overlay: &GraphOverlay,
     items: &Items,
@@ -244,8 +244,8 @@ pub(crate) fn returning(
     propagation.in_one_basis(overlay)
 }
 
-/// The first computed value on which an affine is needed both before and after this place in the
-/// list.
+/// Finds the first computed value that is in `propagation.wanted` both before and after index
+/// `place`.
 fn wanted_twice(
     overlay: &GraphOverlay,
     propagation: &Propagation,
@@ -258,7 +258,7 @@ fn wanted_twice(
         .copied()
 }
 
-/// The affine of a compensated value, at the first input that needs it.
+/// Returns the affine of a compensated value, and the first input that needs it.
 fn first_demand(compensation: &Compensation) -> Option<(NodeId, usize, Affine)> {
     let &(node, slot) = compensation.wanted.first()?;
     Some((node, slot, compensation.inverse.inverse()?))

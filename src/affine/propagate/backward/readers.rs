@@ -23,7 +23,7 @@ const READERS: usize = 64;
 /// The largest number of producers that are collected upstream of a part's input.
 const PRODUCERS: usize = 256;
 
-/// The other readers of a value on which an affine is needed.
+/// Whether a value on which an affine is needed has other readers.
 #[derive(Debug, PartialEq)]
 pub(super) enum Others {
     None,
@@ -146,8 +146,8 @@ impl BackwardPropagation<'_, '_> {
     }
 
     /// Whether a node may need an affine of its part of a value while other readers take other
-    /// parts. The other readers may lead to the same origin, as with class tokens and the tokens of
-    /// a rotary embedding.
+    /// parts. With `Alone`, no other reader may be upstream of the start. This fails, for example,
+    /// if a rotary embedding reads class tokens apart from the other tokens.
     fn is_apart(&self, value: ValueId, node: NodeId) -> bool {
         match self.mode.partial_readers {
             PartialReaders::Together => false,
@@ -187,7 +187,7 @@ impl BackwardPropagation<'_, '_> {
         Some((graph.place(node), node))
     }
 
-    /// The other readers of a value on which an affine is needed.
+    /// Finds the other readers of a value on which an affine is needed.
     ///
     /// # Errors
     /// A refusal at the first reader that the affine would affect.
@@ -255,7 +255,8 @@ pub(super) fn agreed(graph: &Graph, requests: &[Waiting]) -> Option<Affine> {
 /// affine of one part.
 fn united(graph: &Graph, requests: &[Waiting]) -> Option<Affine> {
     let (first, others) = requests.split_first()?;
-    // More requests than results: two of them are for one result, and so not for different parts.
+    // If there are more requests than results, two requests are for one result, and so not for
+    // different parts.
     if requests.len() > graph.outputs(first.by.0).len() {
         return None;
     }

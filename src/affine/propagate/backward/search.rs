@@ -20,7 +20,8 @@ use crate::refusal::{Reason, Refusal};
 /// The largest number of nodes between the part and a node that absorbs its affine.
 const DEPTH: usize = 512;
 
-/// A node and the affines that it needs on its inputs. Each of the alternatives is sufficient.
+/// A node, and the alternatives for the affines that it needs on its inputs. Each alternative is
+/// sufficient.
 type Onward = (NodeId, Vec<Vec<(usize, Affine)>>);
 
 impl BackwardPropagation<'_, '_> {
@@ -50,8 +51,8 @@ impl BackwardPropagation<'_, '_> {
         self.all_waiting(propagation)
     }
 
-    /// Propagates from the waiting values, those that are last in execution order first. When a
-    /// value is processed, every reader that may need an affine of it is known.
+    /// Propagates from the waiting values, in reverse execution order. When a value is processed,
+    /// every reader that may need an affine of it is known.
     fn all_waiting(&mut self, propagation: &mut Propagation) -> Result<(), Refusal> {
         let graph = self.overlay.graph;
         while let Some(last) = self.last_waiting() {
@@ -102,8 +103,8 @@ impl BackwardPropagation<'_, '_> {
         Err(self.refusal_of_all(node, demand, last))
     }
 
-    /// The refusal if every alternative of a node failed. It is the known refusal of every scale
-    /// there, or else that of the last alternative.
+    /// Returns the refusal if every alternative of a node failed. This is the refusal that every
+    /// scale meets there, if it is known, or else that of the last alternative.
     fn refusal_of_all(&self, node: NodeId, demand: &Demand, last: Option<Refusal>) -> Refusal {
         let ahead = transparent_input(self.overlay, node)
             .and_then(|input| self.overlay.dead_end(input, Route::Backward));

@@ -65,7 +65,7 @@ pub(super) struct Met {
     pub(super) affected_reader: bool,
     /// Whether a reader takes only parts of a value that the affine does not change.
     pub(super) reader_of_other_parts: bool,
-    /// Whether other readers were compared with the origin of the affine.
+    /// Whether the search looked up which nodes are upstream of its start.
     pub(super) searched_origin: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Steps at nodes that read a part of a value. The affine is that of the part or that of the whole
-//! value.
+//! Steps at nodes that read a part of a value. The affine that such a node needs covers only the
+//! part, or the whole value.
 
 use crate::affine::Affine;
 use crate::affine::linear::elementwise::shrunk;
@@ -12,8 +12,8 @@ use crate::onnx::operator::Category;
 use crate::refusal::Reason;
 
 impl BackwardPropagation<'_, '_> {
-    /// The step for an affine that is needed on the result of a node: that of its rule, or one with
-    /// an affine of the whole operand.
+    /// Finds the step for an affine that is needed on the result of a node. It is the step of the
+    /// node's rule, or a step that needs an affine of the whole operand.
     pub(super) fn step(
         &self,
         node: NodeId,
@@ -74,8 +74,8 @@ impl BackwardPropagation<'_, '_> {
         let rank = at.rank(slot).ok()?;
         graph.only_output(node)?;
         let candidates = on_operand(affine, rank);
-        // Each summand of a product has one factor of every operand, however the operands
-        // broadcast.
+        // Each summand of a product contains every operand exactly once, so a scalar passes however
+        // the operands broadcast.
         if affine.is_number() && graph.category(node) == Some(Category::MatrixProduct) {
             let first = candidates.into_iter().next();
             return first.map(|wanted| Step::pass_on(slot, wanted));

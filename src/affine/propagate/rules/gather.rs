@@ -50,8 +50,8 @@ impl Rule for Gather {
             numbers.reshape(&shape).ok_or(Reason::UnknownShape)
         });
         match (at.places(0, axis), places(at, axis)) {
-            // A table with indices that are only known at run time: the affine is the same for
-            // every row.
+            // The indices into the table are known only at run time, so the affine must be the same
+            // for every row.
             (_, Err(_)) if !varies && at.is_constant(0) => Ok(Step::pass_on(0, flat?)),
             (_, Err(reason)) => Err(reason),
             (Err(reason), _) => Err(reason),

@@ -122,8 +122,8 @@ impl Padding {
         })
     }
 
-    /// The padding of an image as a convolution has it: before each spatial axis, then after each.
-    /// `None` if the Pad does more than to surround an image by this constant.
+    /// The padding of an image in the order of the `pads` of a convolution: before each spatial
+    /// axis, then after each. `None` if the Pad does more than surround an image by `border`.
     pub(crate) fn of_image(&self, border: f64) -> Option<Vec<i64>> {
         let rank = self.before.len();
         let is_around = self.is_constant

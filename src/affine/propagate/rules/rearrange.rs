@@ -1,5 +1,5 @@
 //! Operators that move or sum elements. They pass an affine that is constant over all places from
-//! which an element comes.
+//! which an element may come.
 //!
 //! DepthToSpace and SpaceToDepth move elements between all axes. In the depth, each place of a
 //! block has channels of its own, so an affine of channels is repeated for each place.

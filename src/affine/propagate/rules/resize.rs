@@ -58,7 +58,8 @@ fn stays(at: &At, axis: usize, rank: usize) -> Result<bool, Reason> {
     }
     let has_sizes = at.graph.input(at.node, 3).is_some();
     if has_sizes && at.extents(3)? == [resized.len()] {
-        // Other policies use one factor for all axes, so that equal extents prove nothing.
+        // Other policies use one factor for all axes, so equal extents do not prove that an axis is
+        // unchanged.
         let fits = at.attr_text("keep_aspect_ratio_policy", "stretch")? == "stretch";
         return Ok(fits && same(&at.shape(0)?[axis], &at.output_shape(0)?[axis]));
     }

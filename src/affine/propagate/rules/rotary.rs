@@ -1,7 +1,7 @@
 //! RotaryEmbedding: rotates pairs of channels of each token, by angles from tables.
 //!
-//! For all pairs and angles, the operator is linear along the last axis. So a scale that is constant
-//! along that axis passes.
+//! The operator is linear along the last axis, for all pairs and angles. So a scale that is
+//! constant along that axis passes.
 
 use crate::affine::Affine;
 use crate::affine::rule::{At, Rule};
@@ -28,7 +28,7 @@ impl Rule for Rotary {
             "scale",
         ])?;
         let last = affine.rank().checked_sub(1).ok_or(Reason::UnknownShape)?;
-        // The rotation would change the shift by another angle for each token.
+        // The rotation would turn the shift by a different angle for each token.
         if !affine.has_no_shift() {
             return Err(at.not_linear());
         }

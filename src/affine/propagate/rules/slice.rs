@@ -118,8 +118,8 @@ impl Cut {
         }
         let length = whole as i64;
         if self.step < 0 && self.start < -length {
-            // The specification includes the first place here; the reference implementation does
-            // not.
+            // The specification includes the first place here, but the reference implementation
+            // does not.
             return Err(Reason::Attribute("starts".into()));
         }
         if self.step > 0 {

@@ -1,8 +1,8 @@
-//! Whether each window of a pooling contains a place of the image, and along which axes the windows
-//! have one place. A window that contains only padding has no maximum and no mean.
+//! Checks whether each window of a pooling contains a place of the image, and along which axes the
+//! windows have only one place. A window that contains only padding has no maximum and no mean.
 //!
-//! Extents may be unknown, so the conditions hold for every extent: the first window ends inside of
-//! the image, and the last one begins inside.
+//! Extents may be unknown, so the conditions must suffice for every extent: the first window ends
+//! inside of the image, and the last window begins inside of it.
 
 use crate::affine::linear::geometry::at_least;
 use crate::affine::rule::At;
@@ -19,7 +19,7 @@ pub(crate) fn meet_the_image(at: &At) -> Result<bool, Reason> {
     let dilations = at_least(at, "dilations", vec![1; axes], 1)?;
     let pads = at_least(at, "pads", vec![0; 2 * axes], 0)?;
     // If the number of windows is rounded up, the last ones reach beyond the end. Engines disagree
-    // on those that begin beyond it.
+    // on windows that begin beyond the end.
     let rounds_up = at.flag("ceil_mode", false)?;
     // A small image may lie wholly in a gap of a dilated window.
     let has_gaps = dilations.iter().any(|&dilation| dilation != 1);

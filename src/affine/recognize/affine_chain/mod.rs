@@ -1,8 +1,8 @@
 //! Chains of element-wise operators that together compute one affine of channels.
 //!
-//! All of these are of the form `s·x + t`: `x / √(σ²+ε) · γ + β` with operators and operands in any
-//! order, BatchNormalization with fixed statistics, and sums of such branches over one value, such
-//! as `BN(x) + α·x`.
+//! Each chain computes `s·x + t`. Examples are `x / √(σ²+ε) · γ + β` with operators and operands in
+//! any order, BatchNormalization with fixed statistics, and sums of such branches over one value,
+//! such as `BN(x) + α·x`.
 
 mod name_words;
 mod search;
@@ -30,7 +30,7 @@ pub(crate) struct Chain {
     pub nodes: Vec<NodeId>,
     /// The affine of the nodes.
     pub affine: Affine,
-    /// Whether it is a sum of several branches over `input`.
+    /// Whether the affine is a sum of several branches over `input`.
     pub has_branches: bool,
     /// The axis along which its factors lie. It is known even if all factors are equal, as before
     /// training.
@@ -93,7 +93,7 @@ impl Chain {
         }
     }
 
-    /// The site of the chain, of a kind with fixed statistics.
+    /// Builds the site of the chain. `kind` is a kind with fixed statistics.
     pub(crate) fn site(&self, view: &View, kind: Kind) -> Site {
         let graph = view.graph;
         let axis = self.axis().or(self.factor_axis).unwrap_or(0);

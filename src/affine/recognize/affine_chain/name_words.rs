@@ -5,7 +5,7 @@ use crate::hash::HashSet;
 use crate::ir::scope::scope;
 use crate::ir::{Graph, NodeId, ValueId};
 
-/// The largest number of values that are searched for the names from which one constant is
+/// The largest number of values that are searched for the initializers from which one constant is
 /// computed.
 const ORIGINS: usize = 64;
 

@@ -62,14 +62,15 @@ struct Search<'s> {
     constants: &'s Constants<'s>,
     /// The longest forms, by the values in which they end.
     ends: Vec<Option<Box<Form>>>,
-    /// The values whose forms the form of a value extends. They have no other readers, so the nodes
-    /// of all forms are a forest. The nodes of one form are found by following this backward.
+    /// For each value, the values whose forms its form extends. They have no other readers, so the
+    /// nodes of all forms are a forest. The nodes of a form are found by following these links
+    /// backward.
     from: Vec<[Option<ValueId>; 2]>,
     widening: Narrowing,
 }
 
 impl Search<'_> {
-    /// The form that ends in a node. It replaces the forms that it extends.
+    /// Builds the form that ends in a node. It replaces the forms that it extends.
     fn extend(&mut self, node: NodeId) -> Option<(ValueId, Form)> {
         let output = self
             .graph
@@ -112,8 +113,8 @@ impl Search<'_> {
         })
     }
 
-    /// The affine of one node on its varying input. `None` if it varies along several axes or makes
-    /// the value wider.
+    /// The affine of one node on its varying input. `None` if the affine varies along several axes,
+    /// or if it widens the value and a reader needs the wider value.
     fn step(&mut self, node: NodeId, value: ValueId, output: ValueId) -> Option<Affine> {
         // The result of a BatchNormalization has the shape of its input, even if its shape is not
         // known.
@@ -138,8 +139,8 @@ impl Search<'_> {
         self.ends[value.index()].as_deref()
     }
 
-    /// Whether a factor makes a value wider, only along its own axis, although its readers do not
-    /// need it.
+    /// Whether a factor widens a value although no reader needs the wider value. The factor may
+    /// widen the value only along its own axis.
     fn widens_needlessly(
         &mut self,
         factor: &Affine,
@@ -225,7 +226,7 @@ impl Search<'_> {
         })
     }
 
-    /// A value as an affine of the base of two branches.
+    /// Expresses a value as an affine of the base of two branches.
     fn branch(&self, value: ValueId, base: ValueId, rank: usize) -> Affine {
         match self.end(value) {
             Some(form) if value != base => form.affine.clone(),
@@ -233,8 +234,8 @@ impl Search<'_> {
         }
     }
 
-    /// Whether a value is a result of a dynamic quantization, such as its scale. Engines look for
-    /// the scale at its place.
+    /// Whether a value is a result of a dynamic quantization, such as its scale. Engines expect the
+    /// scale in its place, so nothing may be folded into it.
     fn is_quantized(&self, value: ValueId) -> bool {
         let producer = self.graph.producer(value);
         producer.is_some_and(|(node, _)| self.graph.is(node, "DynamicQuantizeLinear"))

@@ -81,7 +81,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         nodes
     }
 
-    /// The value before these nodes.
+    /// The value before the movements that lead to `value`.
     fn origin(&self, value: ValueId) -> ValueId {
         let first = self.movements(value).pop();
         first
@@ -89,7 +89,7 @@ impl<'t, 'a> Trail<'t, 'a> {
             .unwrap_or(value)
     }
 
-    /// The value before these nodes, which are recorded.
+    /// Like [`Trail::origin`], but also records the movements.
     fn widened(&mut self, value: ValueId) -> ValueId {
         self.nodes.extend(self.movements(value));
         self.origin(value)
@@ -166,8 +166,8 @@ impl<'t, 'a> Trail<'t, 'a> {
         Some((root, ROOT))
     }
 
-    /// Reads `√v`, or `v` to this power. Returns `v` and `false`. For a ReduceL2 it returns the
-    /// result of the ReduceL2 and `true`.
+    /// Reads `√v`, or `v` to the power `power`. Returns `v` and `false`. For a ReduceL2 it returns
+    /// the result of the ReduceL2 and `true`.
     pub(super) fn root(&mut self, value: ValueId, power: f64) -> Option<(ValueId, bool)> {
         let value = self.widened(value);
         let bare = self.without_epsilon(value);
@@ -274,7 +274,8 @@ impl<'t, 'a> Trail<'t, 'a> {
         self.is_in_place &= one.zip(other).is_some_and(|(one, other)| one == other);
         if let Some((node, _)) = bounded {
             self.nodes.push(node);
-            // The bound matters only after rounding, so it cannot be proven.
+            // The difference is negative only after rounding, so a proof over exact numbers cannot
+            // model the bound.
             self.epsilon = None;
         }
         self.nodes.extend(nodes);

@@ -1,6 +1,5 @@
-//! Online normalizers that are written out: `(x − mean) / √(mean of squares + ε)`. The squares may
-//! be those of `x`, from whose mean the square of the mean is subtracted, as Flax computes the
-//! variance.
+//! Online normalizers that are written out: `(x − mean) / √(mean of squares + ε)`. The variance may
+//! also be `mean(x²) − mean(x)²`, as Flax computes it.
 //!
 //! The search starts at the last division and follows its operands backward, through all nodes that
 //! move or widen the statistics.
@@ -45,7 +44,7 @@ pub(crate) struct Core {
     /// The epsilon that is added to the mean square below the root. `None` if it is unknown, or if
     /// another operator keeps the divisor away from 0.
     pub epsilon: Option<f64>,
-    /// The node that adds ε below the root, where one does.
+    /// The node that adds ε below the root, if there is one.
     pub epsilon_added: Option<NodeId>,
     /// Whether each place is divided by its own statistics, see [`is_in_place`].
     pub is_in_place: bool,
@@ -60,7 +59,7 @@ impl Core {
     }
 }
 
-/// The core that ends in a node, which is a Div or a Mul by a reciprocal.
+/// Finds the core that ends in a node, which is a Div or a Mul by a reciprocal.
 pub(crate) fn core(view: &View, node: NodeId) -> Option<Core> {
     scaled_core(view, node).filter(|core| core.factor.is_none())
 }
@@ -123,9 +122,9 @@ pub(crate) fn widening(view: &View, nodes: &[NodeId]) -> Vec<NodeId> {
     widening.collect()
 }
 
-/// Whether the statistics of a value along some axes are combined with the places to which they
-/// belong. `met` is the statistic where it is combined. Movements on the path must keep the order
-/// of the numbers, and broadcasts must widen only along these axes.
+/// Whether each place of a value is combined with its own statistics along some axes. `met` is the
+/// statistic where it is combined with the value. Movements on the path must keep the order of the
+/// numbers, and broadcasts must widen only along these axes.
 pub(crate) fn is_in_place(
     view: &View,
     met: ValueId,
@@ -158,7 +157,7 @@ struct NormalizedPlaces<'p> {
 }
 
 impl NormalizedPlaces<'_> {
-    /// Whether statistics have one scalar along their axes, or all places of the value.
+    /// Whether statistics have extent 1 along their axes, or the extents of the value.
     fn fit(&self, statistics: ValueId) -> bool {
         self.view.facts.shape(statistics).is_some_and(|shape| {
             shape.len() == self.whole.len()
@@ -187,7 +186,7 @@ impl NormalizedPlaces<'_> {
     }
 }
 
-/// The site around a core. If there is a chain after it, that is its affine.
+/// Builds the site of a core. A chain after the core is the affine of the site.
 pub(crate) fn site(view: &View, kind: &'static str, core: &Core) -> Site {
     let inside = core.inside.and_then(|node| view.chain(node));
     let chain = inside.or_else(|| view.chain_from(core.output));
@@ -197,7 +196,8 @@ pub(crate) fn site(view: &View, kind: &'static str, core: &Core) -> Site {
     around(view, kind, &core.nodes, core.output, axis, chain)
 }
 
-/// The site around the nodes of a normalized value, in execution order. `chain` is its affine.
+/// Builds the site of the nodes that compute a normalized value, in execution order. `chain` is the
+/// affine of the site.
 pub(crate) fn around(
     view: &View,
     kind: &'static str,
@@ -237,8 +237,8 @@ pub(crate) struct Reshaped {
     pub nodes: [NodeId; 2],
 }
 
-/// The two Reshapes around a normalization from `input` to `output` that undo each other. No other
-/// node may move elements in between.
+/// Finds the two Reshapes around a normalization from `input` to `output`, which undo each other.
+/// No other node may move elements in between.
 pub(crate) fn reshaped(view: &View, input: ValueId, output: ValueId) -> Option<Reshaped> {
     let graph = view.graph;
     let apart = view.maker(input)?;
@@ -256,8 +256,9 @@ pub(crate) fn reshaped(view: &View, input: ValueId, output: ValueId) -> Option<R
     })
 }
 
-/// The chain that scales a quotient. It is after the result, or else after the numerator, since a
-/// scale passes a division. If neither scales, a chain that only shifts the result.
+/// Finds the chain that scales a quotient. It is the chain after the result, or else the chain
+/// after the numerator, since a scale passes a division. If neither scales, returns a chain that
+/// only shifts the result.
 pub(crate) fn scaling<'v>(
     view: &'v View,
     numerator: ValueId,

@@ -109,7 +109,8 @@ fn in_place(
     Some((output, moves))
 }
 
-/// The matrices, if each is for an equal number of consecutive channels.
+/// Returns one matrix for each head. `None` unless each matrix applies to an equal number of
+/// consecutive channels.
 fn by_head(mixing: Mixing, channels: &[AxisFactor], atoms: &AxisFactors) -> Option<Numbers> {
     let which = mixing.which.along(channels, atoms)?;
     let (heads, count) = (mixing.matrices.shape()[0], which.len());

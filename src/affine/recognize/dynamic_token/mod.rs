@@ -24,8 +24,8 @@ use crate::refusal::{Reason, Refusal};
 use interpret::{Meaning, interpret};
 use rewrite::{Place, rewrite};
 
-/// The kind depends on constants. If rounding makes nearly equal token weights equal, they are a
-/// mean, and the site is another normalizer.
+/// The kind depends on constants. If rounding makes nearly equal token weights equal, they compute
+/// a mean, and the site is another normalizer.
 const KIND: Kind = Kind {
     is_told_by_constants: true,
     ..Kind::new("DTN", Family::Online)
@@ -119,8 +119,8 @@ struct SiteRewrite<'r> {
 }
 
 impl SiteRewrite<'_> {
-    /// The site with fewer operators, and the affine after them. γ may have been before the
-    /// division, and the operators may leave a factor to the affine.
+    /// Rewrites the site with fewer operators. Returns them and the affine after them. γ may have
+    /// been before the division, and the operators may leave a factor to the affine.
     fn replacement(&self) -> Option<(Replacement, Option<Part>)> {
         let graph = self.view.graph;
         let unscaled = self.unscaled();
@@ -200,7 +200,7 @@ impl SiteRewrite<'_> {
         present.len() <= made.len() && without_reshapes(present) == without_reshapes(made)
     }
 
-    /// The affine after the new operators, which leave this factor to it.
+    /// The affine after the new operators. It includes `factor`, which they leave out.
     fn with_factor(&self, core: ValueId, factor: &Numbers) -> Option<Part> {
         let factor = Affine::scale(factor.reshape(&[1, 1, self.meaning.channels])?);
         let output = self.meaning.output;

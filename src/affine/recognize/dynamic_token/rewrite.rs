@@ -9,7 +9,7 @@
 //! ```
 //!
 //! for `q = Px` and `r = P(x ⊙ x)`. All other weights are constants along the channels, and the
-//! factor in front joins γ. No subtraction is added to those of the definition.
+//! factor in front joins γ. The rewritten form has no more subtractions than the definition.
 
 use std::ops::Range;
 
@@ -147,9 +147,9 @@ impl Job<'_> {
         (intra.0 == 1.0 && intra.1 > 0.0 && inter == (0.0, 0.0)).then_some(Blend::Intra)
     }
 
-    /// Whether all tokens have exactly equal weights in a head. If no float is equal to the weight,
-    /// only a Softmax yields it. `None` if the weights differ but would be equal once they are
-    /// stored: the next run would read them as a mean.
+    /// Whether all tokens have exactly equal weights in a head. If no float is exactly the weight,
+    /// the weights count as equal only if a Softmax computes them. `None` if the weights differ but
+    /// would be equal once they are stored, because the next run would read them as a mean.
     fn is_uniform(&self, head: usize) -> Option<bool> {
         let mixing = &self.meaning.mixing;
         let tokens = mixing.shape()[2];

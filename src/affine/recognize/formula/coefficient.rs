@@ -7,7 +7,7 @@ use ndarray::Axis;
 use crate::analysis::axis_factors::{AxisFactor, AxisFactors};
 use crate::recipe::Numbers;
 
-/// A coefficient with more numbers is not computed. There are fewer channels.
+/// A coefficient with more numbers is not computed. Networks have fewer channels.
 pub(super) const LARGEST: usize = 1 << 15;
 
 /// One number for each place along some axis factors. It is constant along all others.

@@ -328,7 +328,8 @@ mod tests {
         let expected = square.plus(&mean.times(&mean).unwrap().negated()).unwrap();
         assert_eq!(variance.spread(), expected.spread());
         assert_eq!(variance.terms.len(), 2);
-        // The variance does not change if its values are shifted; the mean of their squares does.
+        // The variance does not change if all values are shifted, but the mean of their squares
+        // does.
         assert!(variance.derivative().unwrap().terms.is_empty());
         assert_eq!(
             square.derivative(),

@@ -1,10 +1,10 @@
 //! Subtracted mean: `x − mean(x)`. It remains of a LayerNorm whose σ is a constant, and is linear
 //! in `x`.
 //!
-//! Before: `L(x − mean(x))` or `L(x) − mean(L(x))`, with the mean over the channels, and L a
-//! convolution or a product with a constant matrix. After: L with another weight. Its mean along the
-//! channels of the subtracted mean is removed; in the second form, also that of the bias. This is
-//! exact even if L pads, because the mean of zeros is 0.
+//! Before: `L(x − mean(x))` or `L(x) − mean(L(x))`, where the mean is over the channels, and L is a
+//! convolution or a product with a constant matrix. After: L with another weight. The mean of this
+//! weight over the channels of the subtracted mean is removed. In the second form, the mean of the
+//! bias is removed too. This is exact even if L pads, because the mean of zeros is 0.
 
 use crate::affine::recognize::linear_branches::operator::operator;
 use crate::affine::recognize::linear_branches::read::{Branch, Windowed};

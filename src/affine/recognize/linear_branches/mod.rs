@@ -1,12 +1,12 @@
 //! Branches: operators that are linear in one value and whose results are added.
 //!
-//! Before: `L₁(x) + L₂(x) + s·x + t + x`, each `Lᵢ` a convolution, a mean over windows or a product
-//! with a constant matrix. After: one operator. Its weight is the sum of all weights, each extended
-//! by zeros to the taps of the others. Its bias is the sum of all biases.
+//! Before: `L₁(x) + L₂(x) + s·x + t + x`, where each `Lᵢ` is a convolution, a mean over windows or
+//! a product with a constant matrix. After: one operator. Its weight is the sum of all weights,
+//! each extended by zeros to the taps of the others. Its bias is the sum of all biases.
 //!
 //! This is exact if all branches have results of equal extents and equal strides, because then the
-//! zeros around the input are the same for all. It is done if the one operator takes no more
-//! products than the branches, counting each saved addition of an element as one product.
+//! zeros around the input are the same for all. The branches are merged if the one operator takes
+//! no more products than they do. Each saved addition of an element counts as one product.
 
 mod mean;
 mod operator;

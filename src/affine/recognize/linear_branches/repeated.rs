@@ -1,9 +1,9 @@
 //! Repeated part: some channels that a linear operator reads are equal at all places. An example is
 //! the features of a whole point cloud, which are concatenated to the features of each point.
 //!
-//! Before: `L(concat(a, expand(b)))`, with L a convolution or a product with a constant matrix that
-//! reads one place at a time. After: `L₁(a) + L₂(b)`, each with its own columns of the weight. The
-//! product with `b` is computed once, and the sum broadcasts it. This is done if the products with
+//! Before: `L(concat(a, expand(b)))`, where L is a convolution or a matrix product that reads one
+//! place at a time. After: `L₁(a) + L₂(b)`, each with its own columns of the weight. The product
+//! with `b` is computed once, and the sum broadcasts it. The part is split off if the products with
 //! repeated channels cost more than the sum, or if no Concat is left.
 
 use tract_onnx::tract_hir::internal::TDim;
@@ -71,7 +71,7 @@ struct Beside {
 }
 
 impl Beside {
-    /// Whether `value` has all places of the whole along an axis.
+    /// Whether the operand, before any repetition, has all places of the whole along an axis.
     fn has_all(&self, view: &View, axis: usize, whole: &Option<TDim>) -> bool {
         let shape = view.facts.shape(self.value);
         !self.is_repeated || shape.is_some_and(|shape| same(&shape[axis], whole))

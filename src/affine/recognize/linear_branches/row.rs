@@ -1,10 +1,10 @@
 //! Factors: two linear operators in a row, with nothing in between.
 //!
-//! Before: `L₂(L₁(x) + b₁) + b₂`, each `Lᵢ` a convolution or a product with a constant matrix.
-//! After: one operator, whose weight is the product of both along the channels in between, tap by
-//! tap. This is exact if along each axis one of them reads only one place, and if no zeros of
-//! padding in `L₂` take the place of `b₁`. It is done if the one operator takes fewer products than
-//! the two.
+//! Before: `L₂(L₁(x) + b₁) + b₂`, where each `Lᵢ` is a convolution or a product with a constant
+//! matrix. After: one operator, whose weight is the product of both along the channels in between,
+//! tap by tap. This is exact if, along each axis, one of the two operators reads only one place,
+//! and if no zeros of padding in `L₂` take the place of `b₁`. The operators are merged if the one
+//! operator takes fewer products than the two.
 
 use crate::affine::recognize::linear_branches::operator::operator;
 use crate::affine::recognize::linear_branches::read::{Branch, Windowed};
@@ -64,7 +64,7 @@ fn shift_in_between(view: &View, second: &Windowed) -> Option<Site> {
     })
 }
 
-/// Adds the Add of a bias after a product to the row.
+/// Appends to the row the Add that holds the bias of a product.
 pub(super) fn with_bias(view: &View, row: Windowed) -> Windowed {
     let output = view
         .graph
@@ -169,7 +169,7 @@ impl Branch {
         )
     }
 
-    /// The bias if a constant is added to each input channel.
+    /// The bias that results if a constant is added to each input channel.
     fn shifted_by(&self, shift: &Recipe) -> Option<Recipe> {
         let ([between, outer], group) = (self.window.channels, self.window.group);
         let taps = self.weight.len() / (outer * (between / group)).max(1);

@@ -61,8 +61,8 @@ impl Sum {
     }
 }
 
-/// The producer of a value, if it is a sum with one reader. The last node of an affine counts as
-/// part of that affine.
+/// The producer of a value, if it is a sum with one reader. A node that ends a longer affine chain
+/// counts as part of that chain.
 fn summand(view: &View, value: ValueId) -> Option<NodeId> {
     let node = view.maker(value)?;
     let is_own = view.only_reader(value).is_some()

@@ -71,8 +71,8 @@ impl<'v> Summand<'v> {
         }
     }
 
-    /// The rank of the term as the one to which others are added. A single operator with a large
-    /// weight is best.
+    /// A key that ranks the term as the one to which the others are added. A single operator with a
+    /// large weight has the largest key.
     pub(super) fn rank(&self, view: &View, base: ValueId) -> (bool, bool, usize) {
         let Some(operator) = self.operator(view, base) else {
             return (false, false, 0);

@@ -15,7 +15,7 @@ use crate::refusal::{Reason, Refusal};
 
 /// An operator that computes the sum of several operators.
 pub(super) struct Union<'m> {
-    /// The operator on which it is modelled.
+    /// The operator that the merged operator replaces and whose name it keeps.
     like: &'m Windowed,
     /// The indices of the terms that it computes.
     parts: HashSet<usize>,
@@ -23,10 +23,11 @@ pub(super) struct Union<'m> {
 }
 
 impl<'m> Union<'m> {
-    /// Merges a group of terms on one value into its first operator that can absorb others.
+    /// Merges a group of terms on one value into the first operator of the group that can absorb
+    /// other terms.
     ///
     /// # Errors
-    /// The first reason, if no operator can absorb others.
+    /// The first refusal, if no operator can absorb other terms.
     pub(super) fn new(
         view: &View,
         parts: &'m [Summand],

@@ -1,9 +1,9 @@
 //! Windows of linear operators, and the union of two windows.
 //!
 //! Each place `o` of the result is a sum over taps `t` of the input at `o·stride + t·dilation −
-//! before`, which is 0 outside of the input. Windows merge if they have equal strides, and results
-//! of equal extents for any input. The union has a tap wherever one of them has one. A matrix
-//! product is a window without spatial axes.
+//! before`, which is 0 outside of the input. Windows merge if they have equal strides, and if their
+//! results have equal extents for any input. The union has a tap wherever one of them has one. A
+//! matrix product is a window without spatial axes.
 
 use crate::recipe::Recipe;
 
@@ -41,7 +41,8 @@ impl Taps {
         self.before + self.after - self.reach()
     }
 
-    /// The window with the taps of both. `None` if the extents of their results differ.
+    /// The window with the taps of both. `None` if the strides or the extents of the results
+    /// differ.
     fn joined(self, other: Self) -> Option<Self> {
         if self.stride != other.stride || self.more() != other.more() {
             return None;
@@ -149,7 +150,8 @@ impl Window {
         self.shape().into_iter().fold(1, usize::saturating_mul)
     }
 
-    /// The window with the taps of both. `None` if the extents of their results differ.
+    /// The window with the taps of both. `None` if the channels, the strides or the extents of the
+    /// results differ.
     pub(super) fn joined(&self, other: &Self) -> Option<Self> {
         if self.channels != other.channels || self.axes.len() != other.axes.len() {
             return None;

@@ -53,7 +53,7 @@ fn text(at: &At, name: &str, absent: &'static str) -> Option<String> {
     at.attr_text(name, absent).ok().map(str::to_owned)
 }
 
-/// Whether all elements of a list attribute are equal to this one, or the list is absent.
+/// Whether all elements of a list attribute equal `number`, or the list is absent.
 fn are_all(at: &At, name: &str, number: i64) -> bool {
     let list = at.attr_ints(name).ok().flatten();
     list.is_none_or(|list| list.iter().all(|&i| i == number))

@@ -17,7 +17,7 @@ pub(crate) struct Mixing {
     pub matrices: Numbers,
     /// The index of the matrix for each place.
     pub which: Coefficient,
-    /// The axis factors over which the product sums, and which its result has again.
+    /// The axis factors over which the product sums. The result has the same axis factors.
     pub along: Vec<AxisFactor>,
 }
 
@@ -211,8 +211,8 @@ impl Reading<'_> {
 
     /// The axis factors of the value along which a stack of matrices with these extents lies.
     ///
-    /// If the matrices are equal for all items, only those of one item are known. If an axis holds
-    /// items and heads, the matrices then lie along the heads.
+    /// If the matrices are equal for all items, only those of one item are known. So if an axis
+    /// holds both items and heads, the matrices lie along the heads.
     fn stacked_atoms(&self, value: &Value, extents: &[usize], axes: &[usize]) -> Vec<AxisFactor> {
         let stacked = extents.iter().zip(axes).filter(|&(&extent, _)| extent > 1);
         stacked

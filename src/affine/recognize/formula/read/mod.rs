@@ -1,5 +1,4 @@
-//! Reads a region as formulas: for each of its values, a formula of the input of the region, place
-//! by place.
+//! Reads each value of a region as a formula of the region's input, place by place.
 //!
 //! No node is matched by its name or by its position in a pattern. An operator that is not
 //! understood ends the attempt.
@@ -47,7 +46,7 @@ pub(crate) struct Quotient {
     pub refusal: Option<Refusal>,
 }
 
-/// A value: a formula or a power of its root, and the place of its elements.
+/// A value: a formula, its root or its inverse root, and the axis factors of each axis.
 #[derive(Clone)]
 struct Value {
     formula: Formula,
@@ -374,7 +373,7 @@ impl<'r> Reading<'r> {
         Some(Value::new(formula, axes))
     }
 
-    /// The mean over axis factors. `x` does not vary along those that are free.
+    /// The mean over axis factors. `x` does not vary along free axis factors.
     fn averaged(&self, formula: &Formula, over: &[AxisFactor]) -> Option<Formula> {
         let (free, own): (Vec<AxisFactor>, Vec<AxisFactor>) =
             over.iter().partition(|&&atom| self.atoms.is_free(atom));
