@@ -88,8 +88,8 @@ impl Default for FoldOptions {
     }
 }
 
-/// Reads the options in a file. If the target is missing, a version of unfold wrote them whose only
-/// default was the portable form.
+/// Reads the options in a file. A missing target means the portable form, which was the only
+/// default of an earlier version of unfold.
 pub(crate) fn noted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FoldOptions, D::Error> {
     let mut options = serde_json::Map::deserialize(deserializer)?;
     options

@@ -31,7 +31,7 @@ impl Prepared {
     /// Prepares a model for the sizes of `options`.
     ///
     /// # Errors
-    /// If it cannot be inlined, or if its inputs are impossible at these sizes.
+    /// If the model cannot be inlined, or if its inputs are impossible at these sizes.
     pub(super) fn new(
         model: &Model,
         lowering: Lowering,
@@ -65,7 +65,7 @@ impl Prepared {
         }
     }
 
-    /// Removes activations that have no effect; `tensors` are new.
+    /// Removes activations that have no effect. `tensors` are the new tensors.
     pub(super) fn read_past_activations(&mut self, tensors: &[Stored]) {
         let recipes = tensors.iter().chain(&self.formulas);
         let unknown: HashSet<&str> = recipes.map(|tensor| tensor.name.as_str()).collect();

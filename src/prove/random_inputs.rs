@@ -14,7 +14,7 @@ use crate::prove::prepared::Prepared;
 use crate::prove::random::{Hash, Unknown};
 use crate::run::Input;
 
-/// The maximum number of Boolean elements of inputs of which all combinations are tried.
+/// The maximum number of Boolean elements of inputs for which all combinations are tried.
 const FEW_TRUTHS: usize = 3;
 
 /// The seeds of a point.
@@ -50,7 +50,7 @@ pub(super) fn boolean_inputs(prepared: &Prepared) -> Vec<(&str, usize)> {
     found
 }
 
-/// Whether initializers among the inputs are constants. In later versions they are defaults.
+/// Whether initializers among the inputs are constants. Since IR version 4 they are defaults.
 fn has_constant_defaults(prepared: &Prepared) -> bool {
     prepared.model.proto.ir_version() < 4
 }

@@ -1,11 +1,13 @@
-//! Records the values that two models compute at one point, for comparisons of more than the outputs.
+//! Records the values that two models compute at one point, for comparisons of more than the
+//! outputs.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 
 use super::random::Digest;
 
-/// The digests of the values of both models at one point, by the names of the values. Equal values have equal digests.
+/// The digests of the values of both models at one point, by the names of the values. Equal values
+/// have equal digests.
 #[derive(Debug, Default)]
 pub(crate) struct ValueDigests(pub [HashMap<String, Digest>; 2]);
 

@@ -1,4 +1,4 @@
-//! Square roots in the field, and the values of which a graph computes roots.
+//! Square roots in the field, and the values of which a graph takes roots.
 //!
 //! A root is multiplicative, so that a scale moves through it. A multiplicative root of −1 is 1 or
 //! −1, while the real numbers have none: `√(−x)` and `√x` agree only under the first convention,
@@ -42,7 +42,7 @@ impl RootOfMinusOne {
     }
 }
 
-/// The convention of one evaluation, and the values of which its graph computes roots.
+/// The convention of one evaluation, and the values of which its graph takes roots.
 pub(super) struct RootContext {
     convention: RootOfMinusOne,
     radicands: RefCell<Vec<Digest>>,

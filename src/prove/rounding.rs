@@ -22,8 +22,8 @@ use crate::onnx::tensor::{self, DataType};
 use crate::recipe::{DECIDED, Op, Promise};
 use crate::refusal::Refusal;
 
-/// The contents to compare of a tensor; `None` for exact types, and for elements that do not fit
-/// their type and shape.
+/// The type and the data of a tensor that are compared. `None` for exact types, and for elements
+/// that do not fit their type and shape.
 ///
 /// # Errors
 /// If external data do not exist, so that nothing can be decided.
@@ -103,7 +103,7 @@ pub(super) fn check(
 /// The names of the tensors of floats outside of bodies that `other` has and `original` lacks.
 ///
 /// # Errors
-/// [`Proof::Undecided`] where elements cannot be read.
+/// [`Proof::Undecided`] if elements cannot be read.
 pub(crate) fn foreign(original: &Model, other: &Model) -> Result<Vec<String>, Proof> {
     let before = tensors(original);
     let named: HashMap<&str, &TensorProto> = before

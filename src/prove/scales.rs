@@ -1,4 +1,4 @@
-//! Positive factors that operators pass on: `f(k·x) = k·f(x)`.
+//! Positive factors that pass through operators: `f(k·x) = k·f(x)`.
 //!
 //! An element of the field has no sign. So a factor counts as positive if it is built from positive
 //! numbers in recipes. These are scalars, alone or in products and quotients of two, and products
@@ -18,8 +18,8 @@ use crate::affine::plan::Stored;
 use crate::prove::field_value::{Elements, FieldValue, slice};
 use crate::recipe::{Op, Read, Recipe, evaluate};
 
-/// The maximum number of scalars of which factors are built, and the number of scalars of which all
-/// pairs are used.
+/// The maximum number of scalars from which factors are built, and the number of scalars of which
+/// all pairs are used.
 const MOST: usize = 4096;
 const PAIRED: usize = 64;
 
@@ -29,7 +29,7 @@ const PARTS: usize = 16;
 /// The maximum number of factors, including those of channels.
 const CHANNELS: usize = 1 << 16;
 
-/// The number of inputs that a positive factor multiplies together to pass an operator; `None` for
+/// The number of first inputs that a positive factor must multiply to pass an operator. `None` for
 /// other operators.
 fn passed(op: (&str, &str), inputs: usize) -> Option<usize> {
     match op {
@@ -45,8 +45,8 @@ fn passed(op: (&str, &str), inputs: usize) -> Option<usize> {
     }
 }
 
-/// The place of the result that the factor multiplies. The codes of a quantization do not depend on
-/// it, and its scale does.
+/// The index of the result that the factor multiplies. Of a quantization, this is the scale,
+/// because the codes do not depend on the factor.
 pub(super) fn multiplied_result(op: (&str, &str)) -> usize {
     usize::from(op == ("", "DynamicQuantizeLinear"))
 }
@@ -136,7 +136,7 @@ impl Scales {
     }
 
     /// The positive factor from these inputs to inputs of the same operator in the original, or to
-    /// earlier ones; `None` if it is 1 or does not exist.
+    /// earlier inputs. `None` if it is 1 or does not exist.
     pub(super) fn factor(
         &self,
         op: (&str, &str),
@@ -248,8 +248,8 @@ fn extend(all: &mut HashSet<u32>, rows: &[Vec<Option<u32>>]) {
     }
 }
 
-/// The images of the elements of a step; an element that is not positive gives `None`. `None` if
-/// they cannot be computed.
+/// The images of the elements of a step, with `None` for an element that is not positive. `None` if
+/// the images cannot be computed.
 fn images(
     step: &Recipe,
     read: Read,

@@ -12,8 +12,8 @@ use crate::run::{Dims, Input, free, is_formula};
 /// The sizes of a batch that are tried; the first one is the default.
 const BATCHES: [usize; 6] = [2, 3, 1, 4, 8, 16];
 
-/// The sizes of other symbols that are tried after those. Several strided layers require multiples
-/// of their strides, and the layers before an encoder of speech require hundreds of samples.
+/// The sizes of other symbols that are tried next. Several strided layers require multiples of
+/// their strides, and the layers before an encoder of speech require hundreds of samples.
 const OTHERS: [usize; 5] = [16, 64, 512, 2048, 8192];
 
 /// The maximum number of extents of constants that are tried as sizes after `OTHERS`.
@@ -63,7 +63,7 @@ pub(super) struct SizeSearch<'m> {
 }
 
 impl<'m> SizeSearch<'m> {
-    /// The open extents of `original` apart from those with a given size.
+    /// The open extents of `original`, except those with a given size.
     pub(super) fn new(original: &'m Model, fused: &'m Model, given: &Dims) -> Self {
         let light = numbers(original.graph());
         let mut symbols: Vec<(String, ExtentKind)> = vec![];
@@ -99,8 +99,8 @@ impl<'m> SizeSearch<'m> {
         }
     }
 
-    /// The sizes to try until the original fits. The first ones make no two extents equal by
-    /// accident, and the others are those that networks usually require.
+    /// The sizes to try until the original fits. The first sizes make no two extents equal by
+    /// accident. The others are sizes that networks usually require.
     pub(super) fn first(&self) -> Vec<Dims> {
         let apart = self.unused(&Dims::default(), true, false);
         let by_meaning = self.unused(&Dims::default(), false, false);
@@ -114,8 +114,8 @@ impl<'m> SizeSearch<'m> {
         sizes
     }
 
-    /// The sizes to try after the first ones at which the original fits: others for all symbols,
-    /// with a batch of 1 if possible, or only another batch.
+    /// The sizes to try after `first`, at which the original fits: new sizes for all symbols, with
+    /// a batch of 1 if possible, or only a new size of the batch.
     pub(super) fn second(&self, first: &Dims) -> Vec<Dims> {
         if self.symbols.is_empty() {
             return vec![];
@@ -197,8 +197,8 @@ impl<'m> SizeSearch<'m> {
             .collect()
     }
 
-    /// Whether the inputs have at most about twice as many elements at these sizes as at the
-    /// default ones.
+    /// Whether the inputs have at most twice as many elements at these sizes as at the default
+    /// sizes, or few elements.
     fn fits(&self, dims: &Dims) -> bool {
         let usual = self.elements_at(&self.given).unwrap_or_default();
         let count = self.elements_at(dims);

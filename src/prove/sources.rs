@@ -85,8 +85,8 @@ pub(super) fn read(
     given(original, analysis, name)?.all(name)
 }
 
-/// Whether a step is more than arithmetic. Such a step is computed in numbers, whose images represent
-/// it in the field.
+/// Whether a step is more than arithmetic. Such a step is computed in numbers, whose images
+/// represent it in the field.
 pub(super) fn is_number(step: &Recipe) -> bool {
     matches!(
         step.op(),
@@ -107,7 +107,7 @@ pub(super) struct Sources<'s> {
 }
 
 impl<'s> Sources<'s> {
-    /// Only the stored constants of the original.
+    /// The sources with only the stored constants of the original.
     pub(super) fn new(original: &'s Model, key: u64, convention: RootOfMinusOne) -> Self {
         let (computed, numbers) = (HashMap::new(), HashMap::new());
         Self {

@@ -1,10 +1,10 @@
 //! Checks that the nodes of a graph are operators as ONNX defines them, because no engine accepts
 //! an invalid graph.
 //!
-//! For every node in ONNX's own domain, checks that its operator set has the operator with these
-//! attributes of these types. The numbers of inputs and outputs and their element types must be
-//! allowed, axes must be in range, and attributes must not contradict each other. Unknown types and
-//! extents are accepted.
+//! For every node in ONNX's own domain, checks that its operator set has the operator, with the
+//! attributes of the node and their types. The numbers of inputs and outputs and their element
+//! types must be allowed, axes must be in range, and attributes must not contradict each other.
+//! Unknown types and extents are accepted.
 
 use std::collections::{HashMap, HashSet};
 
@@ -30,8 +30,8 @@ pub(super) struct Fault {
 
 /// The nodes of a model by operator and first output, including those of bodies.
 ///
-/// The check skips nodes to which an opaque operator is inlined, since they may belong to a later
-/// operator set.
+/// The check skips nodes into which an opaque operator was expanded, since they may belong to a
+/// later operator set.
 pub(super) fn own_nodes(model: &Model) -> HashSet<(String, String)> {
     let (mut own, mut open) = (HashSet::new(), vec![model.graph()]);
     while let Some(graph) = open.pop() {
@@ -182,8 +182,8 @@ fn wrong_count(node: &NodeProto, schema: &OperatorSchema) -> Option<String> {
     })
 }
 
-/// An input whose element type the operator does not accept, or differs from that of an input with
-/// the same type variable.
+/// Finds an input whose element type the operator does not accept, or differs from that of an input
+/// with the same type variable.
 fn wrong_type(
     id: NodeId,
     node: &NodeProto,
@@ -204,7 +204,7 @@ fn wrong_type(
             Sort::OneOf(types) => Some(types),
             Sort::Variable(variable) => schema.variables[variable],
         };
-        // If it may be a sequence, nothing is known about its elements.
+        // If the input may be a sequence, nothing is known about its elements.
         let Some(allowed) = allowed else { continue };
         if !allowed.contains(data_type) {
             return Some(format!(
@@ -263,7 +263,7 @@ const ALONG_SEVERAL: &[&str] = &[
     "Unsqueeze",
 ];
 
-/// An axis that the first input does not have.
+/// Finds an axis that the first input does not have.
 fn wrong_axis(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<String> {
     let (op, rank) = (node.op_type(), rank(id, 0, analysis)?);
     if op == "Transpose" {
@@ -325,8 +325,8 @@ fn named_axes(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<Vec<i
     }
 }
 
-/// A contradiction between two attributes: explicit padding and `auto_pad`, or `num_outputs` and
-/// the lengths of a Split's parts.
+/// Finds a contradiction between two attributes: explicit padding and `auto_pad`, or `num_outputs`
+/// and the lengths of a Split's parts.
 fn said_twice(node: &NodeProto) -> Option<String> {
     let rule = named(node, "auto_pad").filter(|rule| rule.s() != b"NOTSET");
     let has_lengths = node.input.get(1).is_some_and(|name| !name.is_empty());

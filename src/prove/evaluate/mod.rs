@@ -74,7 +74,7 @@ pub(super) struct Point<'p> {
     pub only_at_sizes: &'p OnlyAtSizes,
     /// Whether recipes have more than arithmetic.
     pub has_formulas: bool,
-    /// The positive factors that operators pass on, if these are used.
+    /// The positive factors that pass through operators, if they are used.
     pub scales: Option<&'p Scales>,
     /// Whether the digests of inputs and stored tensors are recorded too.
     pub records_sources: bool,

@@ -6,8 +6,8 @@ use crate::prove::field_value::{FieldValue, slice};
 
 /// The place of an index along an axis.
 ///
-/// An index that depends on inputs may be any integer, and represents one in range: its place is
-/// the index modulo the extent. A settled index keeps its meaning.
+/// An index that depends on inputs may be any integer, but represents one in range. So its place is
+/// the index modulo the extent. A settled index must be in range.
 ///
 /// # Errors
 /// [`NotEvaluated::Misfit`] for a settled index out of range.
@@ -27,7 +27,7 @@ pub(super) fn gather(call: &Call) -> OpResult {
     gathered(call, call.value(0)?, along)
 }
 
-/// The places of a table along an axis that the second input names.
+/// Takes the places of a table along an axis that the second input lists.
 pub(super) fn gathered(call: &Call, table: &FieldValue, along: usize) -> OpResult {
     let shape = table.shape().ok_or(NotEvaluated::Uncovered)?;
     let (mut shape, indices) = (shape.to_vec(), call.indices(1)?);

@@ -68,8 +68,8 @@ enum Multiples<'p> {
 /// to a positive factor.
 ///
 /// # Errors
-/// [`NotEvaluated::Uncovered`] if the operator does not compute each lane independently, or if its result
-/// is unknown.
+/// [`NotEvaluated::Uncovered`] if the operator does not compute each lane independently, or if its
+/// result is unknown.
 pub(crate) fn of_lanes(
     call: &Call,
     function: Digest,

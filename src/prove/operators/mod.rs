@@ -1,7 +1,7 @@
 //! The interpretation of operators on field elements and on integers.
 //!
 //! One table lists the interpreted operators with their attributes. All other operators are
-//! uninterpreted functions (`unknown.rs`).
+//! uninterpreted functions (`uninterpreted.rs`).
 
 mod allowance;
 mod arithmetic;
@@ -46,11 +46,12 @@ use crate::prove::field_value::{Elements, FieldValue, Integers, slice};
 pub(super) enum NotEvaluated {
     /// The operator, or this form of it, is not interpreted.
     Uncovered,
-    /// It divides by 0 at this point.
+    /// The operator divides by 0 at this point.
     Zero,
-    /// The extents of its inputs contradict each other or the operator.
+    /// The extents of the inputs contradict each other or the operator.
     Misfit,
-    /// It would compute more elements or products than a model of this size is known to need.
+    /// The operator would compute more elements or products than a model of this size is known to
+    /// need.
     Beyond,
 }
 
@@ -63,9 +64,9 @@ pub(super) struct Call<'c> {
     pub node: &'c NodeProto,
     /// The version of ONNX's operator set.
     pub opset: i64,
-    /// Its inputs; `None` for an input that is left out.
+    /// The inputs. `None` for an input that is left out.
     pub inputs: Vec<Option<FieldValue>>,
-    /// The number of its results up to the last one with a reader.
+    /// The number of results up to the last one with a reader.
     pub wanted: usize,
     /// The limits of computation.
     pub allowance: &'c Allowance,
@@ -111,7 +112,7 @@ impl Call<'_> {
         }
     }
 
-    /// Integers of any value. Unknown ones are represented by their images.
+    /// The integers of an input. Unknown integers are represented by their images.
     fn indices(&self, slot: usize) -> Result<Integers, NotEvaluated> {
         match self.value(slot)? {
             FieldValue::Int(integers) => Ok(integers.clone()),
@@ -126,7 +127,7 @@ impl Call<'_> {
         self.settled.get(slot) == Some(&true)
     }
 
-    /// Extents, axes or places. Floats are refused.
+    /// The known integers of an input: extents, axes or places. Floats are refused.
     fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, NotEvaluated> {
         match self.optional(slot) {
             Some(FieldValue::Field(_) | FieldValue::Masked(_)) => Err(NotEvaluated::Misfit),
@@ -445,7 +446,7 @@ pub(super) fn interpret(call: &Call) -> OpResult {
     } else {
         return Err(NotEvaluated::Uncovered);
     };
-    // The interpreter does not compute the other results.
+    // The interpreter may not compute all results that are read.
     if made.len() < call.wanted {
         Err(NotEvaluated::Uncovered)
     } else {

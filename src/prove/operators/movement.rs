@@ -12,8 +12,8 @@ use crate::recipe::broadcast;
 /// The elements in another shape.
 ///
 /// # Errors
-/// [`NotEvaluated::Misfit`] if the shape has another number of elements, and [`NotEvaluated::Uncovered`] if the
-/// value's shape is unknown.
+/// [`NotEvaluated::Misfit`] if the shape has another number of elements, and
+/// [`NotEvaluated::Uncovered`] if the value's shape is unknown.
 pub(crate) fn reshaped(value: &FieldValue, shape: &[usize]) -> Result<FieldValue, NotEvaluated> {
     let fits = value
         .shape()
@@ -51,7 +51,7 @@ pub(crate) fn reshaped(value: &FieldValue, shape: &[usize]) -> Result<FieldValue
     Ok(shaped)
 }
 
-/// The elements at these places along an axis, in this order; `fill` for `None`.
+/// The elements at these places along an axis, in this order. A place that is `None` gets `fill`.
 pub(crate) fn pick<T: Copy>(
     array: &ArcArray<T, IxDyn>,
     axis: usize,
@@ -352,8 +352,8 @@ fn joined(values: &[&FieldValue], along: usize) -> Result<FieldValue, NotEvaluat
     let joined = match (fields, integers) {
         (Some(fields), _) => concatenated(&fields, along).map(FieldValue::field),
         (_, Some(integers)) => concatenated(&integers, along).map(FieldValue::int),
-        // Known integers that are concatenated with unknown ones become unknown. This is refused
-        // for negative ones, since a negative index refers to another place than its image.
+        // Known integers that are concatenated with unknown integers become unknown. Negative
+        // integers are refused, since a negative index selects another place than its image.
         _ => {
             if !values.iter().all(|value| has_integer_images(value)) {
                 return Err(NotEvaluated::Uncovered);
@@ -393,7 +393,8 @@ pub(super) fn expand(call: &Call) -> OpResult {
 /// Repeats a value along axes of extent 1.
 ///
 /// # Errors
-/// [`NotEvaluated::Uncovered`] if this does not result in the shape, or if the value's shape is unknown.
+/// [`NotEvaluated::Uncovered`] if this does not result in the shape, or if the value's shape is
+/// unknown.
 pub(crate) fn expanded(value: &FieldValue, shape: &[usize]) -> Result<FieldValue, NotEvaluated> {
     Ok(either!(
         value,

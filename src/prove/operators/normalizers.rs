@@ -33,7 +33,7 @@ fn with(moment: Elements, epsilon: u32) -> Elements {
         .into_shared()
 }
 
-/// `(x − mean)/√(variance + ε)` over these axes, with the mean and the inverse of the root.
+/// Returns `(x − mean)/√(variance + ε)` over these axes, the mean, and the inverse of the root.
 fn standardized(
     x: &Elements,
     axes: &[usize],
@@ -47,7 +47,7 @@ fn standardized(
     Ok([both(&centred, &part, field::mul)?, middle, part])
 }
 
-/// `x/√(mean(x²) + ε)`, with the inverse of the root.
+/// Returns `x/√(mean(x²) + ε)`, and the inverse of the root.
 fn rooted(
     x: &Elements,
     axes: &[usize],
@@ -70,7 +70,7 @@ fn affine(
     })?))
 }
 
-/// The axes from the one that the node names to the last one.
+/// The axes from the axis that the node names to the last axis.
 fn behind(call: &Call, rank: usize) -> Result<Vec<usize>, NotEvaluated> {
     Ok((call.axis(-1, rank)?..rank).collect())
 }
@@ -177,7 +177,7 @@ fn by_group(
         .map_err(|_| NotEvaluated::Uncovered)
 }
 
-/// GroupNormalization. Before version 21 the scale and the shift belong to groups.
+/// GroupNormalization. Before operator set 21, the scale and the shift belong to groups.
 pub(super) fn group(call: &Call) -> OpResult {
     let x = call.field(0)?;
     call.allowance.room(x.shape())?;

@@ -15,7 +15,7 @@ pub(super) const FUSED: &[&str] = &["alpha", "transA", "transB", "transBatchA", 
 /// Matrix products over the last two axes. The axes before them broadcast.
 ///
 /// # Errors
-/// If they are not matrices, do not fit each other, or exceed the limits.
+/// If the operands are not matrices, do not fit each other, or exceed the limits.
 pub(crate) fn product(
     left: &Elements,
     right: &Elements,

@@ -42,8 +42,8 @@ fn images(call: &Call, slot: usize) -> Result<Elements, NotEvaluated> {
 }
 
 /// Subtracts zeros from codes, and multiplies the differences by scales. `along` is the axis along
-/// which there are several scales, and the number of codes that share one, or 0 if there is no
-/// block.
+/// which there are several scales, and the number of codes that share a scale. This number is 0 if
+/// there are no blocks.
 fn scaled(
     call: &Call,
     codes: &Elements,
@@ -93,7 +93,7 @@ fn spread(
     Ok(row_major(repeated))
 }
 
-/// The product with a weight of 4 or 8 bits, `[N, K]` in blocks along K.
+/// The product with a weight `[N, K]` of 4 or 8 bits, in blocks along K.
 pub(super) fn product(call: &Call) -> OpResult {
     let [outputs, inputs, size] = [
         call.count("N", 0)?,
@@ -161,7 +161,7 @@ fn unpacked(bytes: &Integers, bits: usize) -> Vec<i64> {
     }
 }
 
-/// Rows of a table of 4 or 8 bits.
+/// Gathers places of a table of 4 or 8 bits.
 pub(super) fn gather(call: &Call) -> OpResult {
     let data = call.integers(0)?;
     let rank = data.ndim();
@@ -188,7 +188,7 @@ pub(super) fn gather(call: &Call) -> OpResult {
     gathered(call, &FieldValue::field(table), along)
 }
 
-/// Whether the bytes of a table hold two numbers each. The number of blocks tells.
+/// Whether the bytes of a table hold two numbers each. The number of blocks decides this.
 fn is_packed(
     data: &Integers,
     quantized: usize,
@@ -210,7 +210,7 @@ fn is_packed(
     }
 }
 
-/// The images of codes, of which each byte holds two along the last axis if they are packed.
+/// The images of codes. If codes are packed, each byte holds two of them along the last axis.
 fn codes_along_last(codes: &Integers, is_packed: bool) -> Result<Elements, NotEvaluated> {
     let mut shape = codes.shape().to_vec();
     let numbers = match is_packed {
@@ -225,7 +225,7 @@ fn codes_along_last(codes: &Integers, is_packed: bool) -> Result<Elements, NotEv
     images.map(row_major).map_err(|_| NotEvaluated::Misfit)
 }
 
-/// The first elements along the last axis, which then has the extent of this shape.
+/// The first elements along the last axis, up to the extent in this shape.
 fn first_along_last(elements: &Elements, shape: &[usize]) -> Result<Elements, NotEvaluated> {
     let wide = elements.shape();
     let fits = wide.len() == shape.len() && wide.iter().zip(shape).all(|(all, taken)| taken <= all);

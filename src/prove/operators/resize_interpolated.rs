@@ -1,9 +1,9 @@
 //! Resize and Upsample with interpolation: an uninterpreted linear map along each axis.
 //!
-//! In every mode, each place is a weighted sum of places whose weights sum to 1. The weights are a
-//! function of the attributes, the factors or sizes, and the extents. Random weights represent
-//! them, so that a fact about all such weights holds for every mode. Cropping, which writes
-//! constants, is excluded.
+//! In every mode, each place of the result is a weighted sum of places of the input, and the
+//! weights sum to 1. The weights are a function of the attributes, the factors or sizes, and the
+//! extents. Random weights represent them, so that a fact about all such weights holds for every
+//! mode. Cropping, which writes constants, is excluded.
 
 use ndarray::ArrayD;
 
@@ -46,8 +46,9 @@ pub(crate) fn interpolated(call: &Call, function: Digest, shape: Option<&[usize]
     Ok(vec![FieldValue::Field(elements)])
 }
 
-/// The factor of an axis, which with the extents determines its weights. It is 0 if sizes are
-/// given, because their quotient is the factor. `None` if the weights also depend on other axes.
+/// The factor of an axis. Together with the extents, it determines the weights. It is 0 if sizes
+/// are given, because their quotient is the factor. `None` if the weights also depend on other
+/// axes.
 fn factor(call: &Call, axis: usize, rank: usize) -> Result<Option<u32>, NotEvaluated> {
     let resized = match call.attr_ints("axes")? {
         Some(list) => axes(&list, rank)?,

@@ -68,8 +68,9 @@ pub(crate) fn element_wise(call: &Call, function: Digest, is_integer: bool) -> O
 pub(crate) const MOST_LANES: usize = 64;
 
 /// The results of ArgMax and ArgMin: the residue of each element modulo the number of elements of
-/// the input is an index along the axis. So a sum with the number of the first row of a lane is a
-/// row of this lane. Each result represents as many random elements as there are lanes.
+/// the input is an index along the axis. So the sum of such an index and the index of the first row
+/// of a lane is a row of this lane. Each result represents as many random elements as there are
+/// lanes.
 pub(crate) fn in_range(call: &Call, made: Vec<FieldValue>) -> OpResult {
     let shape = call.shape(0)?;
     let extent = shape[call.axis(0, shape.len())?];
@@ -90,7 +91,7 @@ pub(crate) fn in_range(call: &Call, made: Vec<FieldValue>) -> OpResult {
     Ok(limited)
 }
 
-/// BiasGelu and FastGelu: a function of the sum with the bias, or of the input without one.
+/// BiasGelu and FastGelu: a function of the sum with the bias, or of the input if there is no bias.
 pub(crate) fn biased(call: &Call, function: Digest) -> OpResult {
     let mut sum = call.field(0)?.clone();
     if let Some(bias) = call.optional_field(1)? {
@@ -145,8 +146,8 @@ pub(crate) fn softsign(call: &Call, abs: Digest) -> OpResult {
     )])
 }
 
-/// The largest integer difference between the bounds of a Clip, or inverse of a slope, that is
-/// interpreted.
+/// The largest integer that is interpreted as a difference between the bounds of a Clip, or as the
+/// inverse of a slope.
 const WHOLE: u32 = 64;
 
 /// A Clip between two bounds with an integer difference, HardSigmoid and HardSwish, all expressed
@@ -223,8 +224,8 @@ fn slope(number: f32) -> Result<u32, NotEvaluated> {
 }
 
 /// Softmax and LogSoftmax: functions of the differences of a lane to its first element. The results
-/// of a Softmax sum to 1. Hidden places of a lane have the result 0, and the others do not depend on
-/// them.
+/// of a Softmax sum to 1. Hidden places of a lane have the result 0, and the others do not depend
+/// on them.
 pub(crate) fn softmax(call: &Call, function: Digest) -> OpResult {
     let elements = elements(call, 0)?;
     let shape = elements.shape();

@@ -94,7 +94,7 @@ impl<'l> KernelLayout<'l> {
         }
         let auto_pad = call.text("auto_pad", "NOTSET")?;
         let rounds_up = call.flag("ceil_mode", false)?;
-        // Engines disagree here.
+        // Engines disagree on these combinations.
         if rounds_up && auto_pad == "VALID"
             || is_transposed && auto_pad.starts_with("SAME") && more.iter().any(|&more| more != 0)
         {
@@ -125,8 +125,8 @@ impl<'l> KernelLayout<'l> {
         (size - 1) * self.strides[axis] + self.more[axis] + self.reach(axis)
     }
 
-    /// The number of zeros before and after the places of an axis, or of places that a transposed
-    /// convolution crops.
+    /// The number of zeros before and after the places of an axis, or the number of places that a
+    /// transposed convolution crops there.
     fn padding(&self, axis: usize) -> Result<(i64, i64), NotEvaluated> {
         let (size, stride) = (self.input[axis] as i64, self.strides[axis]);
         let (asked, auto_pad) = (self.asked[axis], self.auto_pad);
@@ -292,8 +292,9 @@ pub(super) fn pooled(call: &Call, input: &[usize]) -> Result<(Windows, Vec<i64>)
     windows(call, &kernel.collect::<Result<Vec<_>, _>>()?, input)
 }
 
-/// If a MaxPool's image has a border that consists only of −∞, whose element is `lowest`, the
-/// MaxPool that pads by this border instead, and the image without it. A maximum ignores both.
+/// Turns a border of −∞ around the image of a MaxPool into padding of the operator. Returns the
+/// MaxPool and the image without the border. `None` if there is no such border. `lowest` represents
+/// −∞. A maximum ignores both the border and the padding.
 pub(crate) fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, FieldValue)> {
     (call.node.op() == ("", "MaxPool") && call.wanted == 1).then_some(())?;
     let FieldValue::Field(elements) = call.optional(0)? else {
@@ -329,7 +330,8 @@ pub(crate) fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, Fie
     is_around.then(|| (node, FieldValue::Field(row_major(inside.to_owned()))))
 }
 
-/// The inverse of the number of places in each window: those inside, or those in the border too.
+/// The inverse of the number of places in each window. Padding counts only with
+/// `count_include_pad`.
 fn parts(call: &Call, windows: &Windows, after: &[i64]) -> Result<Vec<u32>, NotEvaluated> {
     let counted = match call.flag("count_include_pad", false)? {
         false => windows.clone(),
