@@ -216,7 +216,8 @@ impl<'m> Constants<'m> {
 
     /// Like [`Constants::read`], but the caller may read the elements later, or in parts.
     ///
-    /// # Errors The errors of [`Constants::read`], except those of reading stored elements.
+    /// # Errors
+    /// The errors of [`Constants::read`], except those of reading stored elements.
     pub(crate) fn given(&self, value: ValueId) -> Result<Given, Refusal> {
         match self.held(value)? {
             Held::Stored(floats) => Ok(Given::Stored(Arc::new(floats))),

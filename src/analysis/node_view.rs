@@ -330,8 +330,9 @@ impl At<'_> {
 
     /// The axis along which a Softmax normalizes.
     ///
-    /// # Errors [`Reason::Attribute`] if the axis does not exist, or if the Softmax normalizes
-    /// along several axes.
+    /// # Errors
+    /// [`Reason::Attribute`] if the axis does not exist, or if the Softmax normalizes along several
+    /// axes.
     pub(crate) fn softmax_axis(&self, rank: usize) -> Result<usize, Reason> {
         let (absent, alone) = softmax_axis(self.opset());
         let along = axis(self.attr("axis", absent)?, rank)?;

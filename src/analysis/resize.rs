@@ -9,7 +9,8 @@ use crate::refusal::Reason;
 /// coordinate of every axis, and only two rounding modes then select the same place. Every other
 /// transformation maps the coordinates of an unscaled axis to themselves.
 ///
-/// # Errors If an attribute has a wrong type.
+/// # Errors
+/// If an attribute has a wrong type.
 pub(crate) fn keeps_unscaled_axes(at: &At) -> Result<bool, Reason> {
     let coordinates = at.attr_text("coordinate_transformation_mode", "half_pixel")?;
     let mode = at.attr_text("mode", "nearest")?;

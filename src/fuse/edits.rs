@@ -36,6 +36,7 @@ impl Settings<'_> {
     /// Applies edits and removals in an editor, within the limit for growth. Returns the new
     /// tensors and their growth in bytes.
     ///
+    /// # Errors
     /// If some edits cannot be applied, or exceed the limit. They are returned.
     pub(super) fn apply(
         &self,
@@ -59,6 +60,7 @@ impl Settings<'_> {
 
     /// Returns the model that results from edits without sites.
     ///
+    /// # Errors
     /// If some edits cannot be applied, or exceed the limit. They are returned.
     pub(super) fn edited(
         &self,
@@ -86,6 +88,7 @@ impl Context<'_, '_> {
     /// Applies edits without sites, and records them in the log. Returns the changed model; `None`
     /// if there are no edits.
     ///
+    /// # Errors
     /// If an edit cannot be applied.
     pub(super) fn rewritten(
         &self,

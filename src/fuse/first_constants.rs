@@ -24,6 +24,7 @@ impl<'m> FirstConstants<'m> {
 
     /// Reads the elements of a constant as float64.
     ///
+    /// # Errors
     /// If the model has no constant with this name, or its elements cannot be read.
     pub(super) fn read(&self, name: &str) -> Result<ArrayD<f64>, Refusal> {
         let unknown = || Refusal::new(Reason::NotConstant, name);

@@ -71,6 +71,7 @@ pub(crate) struct Planned {
 
 /// Plans without changing anything: runs [`fuse`] and drops the result.
 ///
+/// # Errors
 /// If the graph of the model is invalid, an entry of `skip` is neither a name nor a valid glob, the
 /// scale of streams is out of range, a dimension to fix does not exist, or a resolver fails.
 pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
@@ -89,7 +90,8 @@ pub(crate) fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
 /// Folds everything that is exact to fold, and records the origin in the metadata of the result, as
 /// a [`Provenance`].
 ///
-/// # Errors The errors of [`plan`]. A refused fold is not an error. Its reason is in the plan.
+/// # Errors
+/// The errors of [`plan`]. A refused fold is not an error. Its reason is in the plan.
 ///
 /// ```
 /// use unfold::onnx::Model;
@@ -140,6 +142,7 @@ fn fuse_with(model: &Model, options: &FuseOptions, only: Option<&'static str>) -
 /// normalizers. The function of the result differs from that of the model by these normalizers
 /// only, so a proof about a folded result begins with it.
 ///
+/// # Errors
 /// The errors of [`fuse`].
 pub fn with_constant_norms(model: &Model, options: &FuseOptions) -> Result<Fused> {
     let others = ["deduplicate-initializers", "identity-elimination"].map(str::to_owned);

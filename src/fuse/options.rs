@@ -141,6 +141,7 @@ impl FuseOptions<'_> {
 
     /// The pipeline with these options for a model.
     ///
+    /// # Errors
     /// If there are too many patterns to skip, the scale of streams is out of range, or the pass to
     /// stop after does not exist.
     pub(super) fn pipeline<'r>(

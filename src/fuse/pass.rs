@@ -67,6 +67,7 @@ pub(crate) trait Pass: Sync {
 
     /// Transforms the model of a context, and records the change in the log.
     ///
+    /// # Errors
     /// If the graph is invalid, or an edit without a site cannot be applied.
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect>;
 }
@@ -217,6 +218,7 @@ impl<'c, 'm> Context<'c, 'm> {
 
     /// The analysis of the model.
     ///
+    /// # Errors
     /// If the graph is invalid, or its inputs or outputs differ from those of the first model.
     pub(super) fn analysis(&self) -> Result<&Analysis<'c>> {
         if let Some(analysis) = self.analysis.get() {

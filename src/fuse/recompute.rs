@@ -31,6 +31,7 @@ impl Fused {
     /// # Ok::<(), unfold::error::Error>(())
     /// ```
     ///
+    /// # Errors
     /// If the graph of the model is invalid, or lacks a constant of a formula because it is a
     /// different model.
     pub fn recompute(&self, original: &Model) -> Result<Vec<TensorProto>> {

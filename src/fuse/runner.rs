@@ -28,6 +28,7 @@ impl PipelineRun<'_> {
     /// Runs the pipeline. Returns the result, if anything besides inlining changed the model, and
     /// the plan. The first pass fills `inlined`, unless it is already filled.
     ///
+    /// # Errors
     /// If the graph is invalid, or a pass has a defect.
     pub(super) fn run(
         &self,

@@ -55,6 +55,7 @@ impl Pipeline {
 
     /// Runs the selected passes on a model. [`fuse`](crate::fuse()) runs all passes.
     ///
+    /// # Errors
     /// The errors of [`plan`](crate::plan()).
     pub fn run(&self, model: &Model, options: &FuseOptions) -> Result<Fused> {
         let mut fused = fuse_with(model, options, self.only)?;

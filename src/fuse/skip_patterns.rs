@@ -26,6 +26,7 @@ impl SkipSet {
     /// Builds the set. An invalid pattern is not an error here, because it may be a name.
     /// [`FuseOptions`](super::FuseOptions) checks it later.
     ///
+    /// # Errors
     /// If there are too many patterns for one automaton.
     pub(super) fn new(skip: &[String]) -> Result<Self> {
         let mut set = GlobSetBuilder::new();

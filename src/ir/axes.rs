@@ -4,7 +4,8 @@ use crate::refusal::Reason;
 
 /// Converts an axis in `-rank..rank` to its index from the front.
 ///
-/// # Errors [`Reason::Attribute`] if the axis is out of range.
+/// # Errors
+/// [`Reason::Attribute`] if the axis is out of range.
 pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, Reason> {
     let counted = if axis < 0 { axis + rank as i64 } else { axis };
     usize::try_from(counted)
@@ -24,7 +25,8 @@ pub(crate) fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, Reason> {
 /// The permutation of a Transpose with this `perm`: new axis `i` is old axis `perm[i]`. Without
 /// `perm`, the axes are reversed.
 ///
-/// # Errors [`Reason::Attribute`] if `perm` does not contain every axis exactly once.
+/// # Errors
+/// [`Reason::Attribute`] if `perm` does not contain every axis exactly once.
 pub(crate) fn permutation(perm: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, Reason> {
     let perm = match perm {
         Some(perm) => axes(perm, rank)?,

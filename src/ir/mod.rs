@@ -81,8 +81,8 @@ pub(crate) struct Graph<'m> {
 impl<'m> Graph<'m> {
     /// Indexes the main graph.
     ///
-    /// # Errors If the graph is invalid: a value has two producers or none, or the nodes form a
-    /// cycle.
+    /// # Errors
+    /// If the graph is invalid: a value has two producers or none, or the nodes form a cycle.
     pub(crate) fn new(model: &'m Model) -> Result<Self> {
         let proto = model.graph();
         let nodes = proto.node.len();

@@ -24,6 +24,7 @@ impl EpsilonError {
     /// Runs two models on the same random inputs. `after` lacks the `merged` normalizers of
     /// `before`.
     ///
+    /// # Errors
     /// If tract cannot run one of the models, or if a value that a normalizer reads does not exist
     /// under its name.
     pub fn measure(

@@ -33,6 +33,7 @@ impl StreamMagnitude {
     /// Runs a model in float32, whatever its type is, and measures its streams; `None` if it has
     /// none.
     ///
+    /// # Errors
     /// If tract cannot run the model, or if a stream is not finite even in float32.
     pub fn measure(model: &Model, inputs: &[Tensor], dims: &Dims) -> Result<Option<Self>> {
         let fail = |reason: String| Error::StreamMagnitude {

@@ -28,6 +28,7 @@ pub struct VarianceMargin {
 impl VarianceMargin {
     /// Runs a model, and measures the variances of the values that some of its normalizers read.
     ///
+    /// # Errors
     /// If tract cannot run the model, or the model lacks a value that a normalizer reads.
     pub fn measure(
         model: &Model,

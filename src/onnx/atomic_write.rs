@@ -3,7 +3,7 @@
 //! Each save writes into its own folder `.unfold-…` next to the model. A list in this folder names
 //! the data files that may become unused. The list is locked while the process lives. When the save
 //! ends, all data files of the list to which no model refers are removed. If the process was
-//! killed, the next process that saves next to it removes them.
+//! killed, the next process that saves into the folder of the model removes them.
 //!
 //! A model refers to its data file by name, so a save reserves this name before it writes: it
 //! stores the name in a file in its own folder. Other saves then choose another name.
@@ -91,6 +91,7 @@ pub(crate) struct FileDraft {
 impl FileDraft {
     /// Creates the folder of a draft, with an empty list.
     ///
+    /// # Errors
     /// If the path is a cycle of links or not a regular file, or if the folder of the file is not
     /// writable.
     pub(super) fn new(path: &Path) -> io::Result<Self> {

@@ -48,6 +48,7 @@ pub trait Resolver: Debug + Send + Sync {
     /// Reads `length` bytes of a location, starting at `offset`. unfold requests only bytes within
     /// the length of the location. A result with another length counts as a failed read.
     ///
+    /// # Errors
     /// If the bytes cannot be read.
     fn read(&self, location: &str, offset: u64, length: usize) -> io::Result<Bytes>;
 
@@ -65,6 +66,7 @@ pub(crate) trait Make: Debug + Send + Sync {
 
     /// Computes the bytes of `range` into `into`, which has the same length.
     ///
+    /// # Errors
     /// If the data from which the bytes are computed cannot be read.
     fn make(&self, range: Range<usize>, into: &mut [u8]) -> Found<()>;
 
@@ -96,6 +98,7 @@ impl Data {
 
     /// Reads all bytes. Bytes in memory are not copied.
     ///
+    /// # Errors
     /// If the bytes cannot be read.
     pub(crate) fn all(&self) -> Found<Bytes> {
         self.read(0..self.len())
@@ -103,6 +106,7 @@ impl Data {
 
     /// Reads a range of the bytes, which must not exceed their length.
     ///
+    /// # Errors
     /// If the bytes cannot be read.
     pub(crate) fn read(&self, range: Range<usize>) -> Found<Bytes> {
         if let Some(bytes) = self.lent(&range) {
@@ -144,6 +148,7 @@ impl Data {
 
     /// Reads bytes starting at `at`, as many as `into` holds.
     ///
+    /// # Errors
     /// If the bytes cannot be read.
     pub(crate) fn read_into(&self, at: usize, into: &mut [u8]) -> Found<()> {
         match self {
@@ -156,6 +161,7 @@ impl Data {
 
     /// Whether both have the same bytes. At most one part of each is in memory at a time.
     ///
+    /// # Errors
     /// If the bytes cannot be read.
     pub(crate) fn same(&self, others: &Data) -> Found<bool> {
         if self.len() != others.len() {

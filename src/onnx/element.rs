@@ -198,8 +198,9 @@ pub(crate) fn count(tensor: &TensorProto) -> Result<usize> {
 
 /// The number of bytes of a tensor's elements, computed from its shape and element type.
 ///
-/// # Errors The errors of [`data_type`] and [`shape`], or if the type has no fixed width, or the
-/// number of bytes overflows.
+/// # Errors
+/// The errors of [`data_type`] and [`shape`], or if the type has no fixed width, or the number of
+/// bytes overflows.
 pub(crate) fn byte_size(tensor: &TensorProto) -> Result<usize> {
     let (data_type, count) = (data_type(tensor)?, count(tensor)?);
     data_type.byte_size(count).ok_or_else(|| {

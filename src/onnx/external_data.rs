@@ -128,6 +128,7 @@ impl Externals {
 
     /// The data that a tensor refers to.
     ///
+    /// # Errors
     /// If the data does not exist.
     pub(crate) fn data(&self, tensor: &TensorProto) -> Result<Data> {
         if is_held(tensor) {

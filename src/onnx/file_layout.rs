@@ -55,8 +55,9 @@ pub(super) struct Layout {
 impl Layout {
     /// Computes the layout of a model for a place of its elements.
     ///
-    /// # Errors If the data of a tensor does not exist, or if a reference cannot be rewritten
-    /// because it has an unknown entry.
+    /// # Errors
+    /// If the data of a tensor does not exist, or if a reference cannot be rewritten because it has
+    /// an unknown entry.
     pub(super) fn new(model: &Model, storage: Storage) -> Result<Self> {
         let mut message = model.proto.clone();
         let (mut longest, mut count) = (0, 0);
@@ -125,6 +126,7 @@ impl Layout {
 
     /// Writes the digest over the zeros that the message has for it.
     ///
+    /// # Errors
     /// If the digest cannot be computed, or the file cannot be written.
     pub(super) fn write_digest(&self, file: &File) -> io::Result<()> {
         let Some(pending) = &self.pending else {

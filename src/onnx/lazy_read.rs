@@ -178,6 +178,7 @@ impl Skimmed {
 
     /// Lets a decoded tensor refer to its elements in the file if they were not read.
     ///
+    /// # Errors
     /// If the elements must be in the message, but cannot be read.
     pub(super) fn settle(
         &self,

@@ -104,8 +104,9 @@ impl Model {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// # Errors [`Error::ExternalData`] of the first tensor whose data does not exist, is
-    /// truncated, or is in a place to which a model may not refer.
+    /// # Errors
+    /// [`Error::ExternalData`] of the first tensor whose data does not exist, is truncated, or is
+    /// in a place to which a model may not refer.
     pub fn find_data(&self) -> Result<()> {
         if !self.external {
             return Ok(());

@@ -106,7 +106,8 @@ impl NodeProto {
 
     /// The value of a string attribute.
     ///
-    /// # Errors The errors of [`NodeProto::attr_i`], or if the string is not UTF-8.
+    /// # Errors
+    /// The errors of [`NodeProto::attr_i`], or if the string is not UTF-8.
     pub fn attr_s(&self, name: &str) -> Result<Option<&str>> {
         let bytes = self.attr(name, AttributeType::String, |attribute| Some(attribute.s()))?;
         let text = bytes.map(std::str::from_utf8).transpose();
@@ -115,7 +116,8 @@ impl NodeProto {
 
     /// The value of a tensor attribute.
     ///
-    /// # Errors The errors of [`NodeProto::attr_i`], or if the attribute has no value.
+    /// # Errors
+    /// The errors of [`NodeProto::attr_i`], or if the attribute has no value.
     pub fn attr_t(&self, name: &str) -> Result<Option<&TensorProto>> {
         self.attr(name, AttributeType::Tensor, |attribute| {
             attribute.t.as_deref()
@@ -124,7 +126,8 @@ impl NodeProto {
 
     /// The value of a graph attribute.
     ///
-    /// # Errors The errors of [`NodeProto::attr_i`], or if the attribute has no value.
+    /// # Errors
+    /// The errors of [`NodeProto::attr_i`], or if the attribute has no value.
     pub fn attr_g(&self, name: &str) -> Result<Option<&GraphProto>> {
         self.attr(name, AttributeType::Graph, |attribute| {
             attribute.g.as_deref()

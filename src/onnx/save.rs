@@ -74,6 +74,7 @@ impl Model {
     /// A message that was read and not changed is encoded to the same bytes, provided that its
     /// writer wrote fields in the order of their numbers, like the protobuf libraries.
     ///
+    /// # Errors
     /// If the message exceeds the limit of protobuf, or if elements cannot be read.
     pub fn to_bytes(&self) -> Result<Bytes> {
         let mut layout = Layout::new(self, Storage::AsItIs)?;
@@ -101,13 +102,15 @@ impl Model {
 
     /// The length of [`Model::to_bytes`] in bytes.
     ///
-    /// # Errors If external data is missing.
+    /// # Errors
+    /// If external data is missing.
     pub fn message_bytes(&self) -> Result<usize> {
         Ok(Layout::new(self, Storage::AsItIs)?.message_bytes())
     }
 
     /// Writes the result of [`Model::to_bytes`] without holding all of it in memory.
     ///
+    /// # Errors
     /// If the message exceeds the limit of protobuf, if elements cannot be read, or if the writer
     /// fails.
     pub fn to_writer(&self, out: &mut impl Write) -> Result<()> {
@@ -201,8 +204,8 @@ impl Model {
     /// If files that the model was read from are replaced, the model can still be used afterwards.
     /// A symbolic link is followed, even if its target does not exist.
     ///
-    /// # Errors If files cannot be read or written, or if the message exceeds the limit of
-    /// protobuf.
+    /// # Errors
+    /// If files cannot be read or written, or if the message exceeds the limit of protobuf.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<Saved> {
         self.save_as(path, &SaveOptions::default())
     }
@@ -297,6 +300,7 @@ impl Model {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// # Errors
     /// The errors of [`Model::save`]. Also if `rewrite` fails, or if its result does not fit the
     /// tensor.
     pub fn save_with(

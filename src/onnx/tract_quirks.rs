@@ -1,21 +1,23 @@
-//! Operators that tract, the engine that unfold asks, implements in another way than ONNX defines
-//! them.
+//! Lists the operators that tract implements differently from ONNX's definition. tract is the
+//! engine with which unfold computes.
 //!
-//! Such a node has no known value, and a model with one is not verified by running it. Constants
-//! are folded only by operators whose results in tract were compared with onnxruntime.
+//! The results of such a node are unknown, and a model with such a node is not verified by running
+//! it. Constants are folded only by operators whose results in tract were compared with those of
+//! onnxruntime.
 
 use crate::error::Result;
 use crate::onnx::operator::{Category, input_at};
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
 
-/// Whether tract implements operators of a domain. It looks only at operator names, so it would
-/// mistake an operator of another domain for one of its own.
+/// Whether tract implements operators of a domain. tract ignores the domain, so it would mistake an
+/// operator of another domain for one of its own.
 pub(crate) fn is_read(domain: &str) -> bool {
     ["", "ai.onnx.ml", "com.microsoft"].contains(&domain)
 }
 
-/// The inputs of an operator from which tract reads a scalar without checking that there is one.
+/// The inputs of an operator that tract reads as scalars without checking that they have one
+/// element.
 pub(crate) fn read_as_one(op: &str) -> &'static [usize] {
     match op {
         "If" => &[0],
@@ -25,7 +27,7 @@ pub(crate) fn read_as_one(op: &str) -> &'static [usize] {
     }
 }
 
-/// The way in which tract misreads a node in a version of ONNX's operator set; `None` if no
+/// Describes how tract misreads a node in this version of ONNX's operator set; `None` if no
 /// deviation is known.
 pub(crate) fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
     let ("", op) = node.op() else { return None };
@@ -87,7 +89,7 @@ fn misread_pool(node: &NodeProto) -> Option<&'static str> {
     let rounds_down = node
         .attr_i("ceil_mode")
         .is_ok_and(|mode| mode.unwrap_or(0) == 0);
-    // The specification rounds down here, and all implementations round up.
+    // The specification rounds down in this case, but all implementations round up.
     if auto_pad == "VALID" && !rounds_down {
         return Some("engines do not agree on ceil_mode where auto_pad is VALID");
     }
@@ -111,7 +113,7 @@ fn has(node: &NodeProto, name: &str) -> bool {
         .any(|attribute| attribute.name() == name)
 }
 
-/// The value of a string attribute, or its default; empty if the attribute is not a string.
+/// The value of a string attribute, or its default. Empty if the attribute is not a string.
 fn text<'n>(node: &'n NodeProto, name: &str, default: &'n str) -> &'n str {
     node.attr_s(name).map_or("", |text| text.unwrap_or(default))
 }
@@ -140,24 +142,24 @@ pub(crate) fn misreads_shape(node: &NodeProto, opset: i64) -> bool {
                 .is_ok_and(|list| list.is_some())
                 && misread(node, opset).is_some()
         }
-        // tract transforms the second axis, whichever is given.
+        // tract always transforms the second axis.
         ("", "DFT") => true,
-        // tract treats elements of less than a byte as bytes that pack two each.
+        // tract treats elements smaller than a byte as bytes that hold two elements each.
         ("com.microsoft", "GatherBlockQuantized") => true,
-        // tract assumes that the values are as wide as the queries, and that a cache grows.
+        // tract assumes that values have the width of the queries, and that a cache grows.
         ("com.microsoft", "GroupQueryAttention" | "MultiHeadAttention") => true,
         _ => false,
     }
 }
 
-/// Whether the output extent depends only on the input extent and the strides, as with SAME_UPPER
-/// and SAME_LOWER.
+/// Whether the output extent depends only on the input extent and the strides. This holds for
+/// SAME_UPPER and SAME_LOWER.
 fn pads_alike(auto_pad: &str) -> bool {
     !matches!(auto_pad, "NOTSET" | "VALID")
 }
 
-/// Whether the equation has an explicit nonempty result, no ellipsis, and each letter once per
-/// term.
+/// Whether the equation has an explicit nonempty result, has no ellipsis, and repeats no letter
+/// within a term.
 fn is_plain_einsum(equation: &str) -> bool {
     let (terms, result) = equation.rsplit_once("->").unwrap_or((equation, "-"));
     let mut terms = terms.split(',');
@@ -169,7 +171,8 @@ fn has_each_letter_once(term: &str) -> bool {
     letters.all(|letter| term.matches(letter).count() == 1)
 }
 
-/// Operators without a category that tract evaluates on constants like onnxruntime.
+/// Operators without a category that tract evaluates on constants with the same results as
+/// onnxruntime.
 const COMPUTED: &[&str] = &[
     "ArgMax",
     "ArgMin",
@@ -203,14 +206,15 @@ const COMPUTED: &[&str] = &[
 
 /// Whether tract evaluates a node on constants as ONNX defines it.
 ///
-/// For large inputs, tract returns infinity for a ReduceLogSumExp whose result is finite.
+/// A ReduceLogSumExp is not evaluated, because tract returns infinity for some large inputs with a
+/// finite result.
 pub(crate) fn is_computed(node: &NodeProto, opset: i64) -> bool {
     let (domain, op) = node.op();
     let is_known = match op {
-        // tract does not implement a BitShift by the bit width or more.
+        // tract does not implement a BitShift by the bit width or by more.
         "BitShift" | "ReduceLogSumExp" => false,
-        // If a factor gives a fractional extent, onnxruntime aligns the corners of that fractional
-        // extent.
+        // If a factor gives a fractional extent, onnxruntime aligns corners by this extent, and not
+        // by the rounded one.
         "Resize" => {
             let by_factors = node.input.get(2).is_some_and(|value| !value.is_empty());
             let aligns = node
@@ -227,11 +231,11 @@ pub(crate) fn is_computed(node: &NodeProto, opset: i64) -> bool {
     is_known && (domain.is_empty() || domain == "com.microsoft") && misread(node, opset).is_none()
 }
 
-/// Whether a BatchNormalization uses the statistics of its input, or has more outputs than its
-/// result.
+/// Whether a BatchNormalization is in training mode: it uses the statistics of its input.
 ///
-/// Since operator set 14, `training_mode` decides; before 7, `is_test`. In between, a node is in
-/// training mode if it lists outputs after the first, whether they are read or not.
+/// In operator sets since 14, `training_mode` decides, and in those before 7, `is_test`. In
+/// between, a node is in training mode if it lists outputs after the first, even if they have no
+/// readers.
 ///
 /// # Errors
 /// If the attribute is not an integer.
@@ -278,7 +282,7 @@ mod tests {
         }
     }
 
-    /// Asserts the operator sets in which nodes are misread, and those in which they are not.
+    /// Asserts that nodes are misread in some operator sets, and not in others.
     fn check(cases: &[(NodeProto, &[i64], &[i64])]) {
         for (node, wrong, right) in cases {
             for opset in *wrong {

@@ -1,5 +1,5 @@
-//! Moves data to their places in files, in parts on all cores, and inside the operating system if
-//! it can.
+//! Moves data into files: in parts, on all cores, and without passing through memory if the
+//! operating system supports that.
 
 use std::fs::File;
 use std::io;
@@ -13,10 +13,10 @@ use super::data::{Data, PIECE, write_at};
 /// The number of bytes that one thread copies at a time.
 const PART: usize = 16 * PIECE;
 
-/// The number of bytes that pass through memory at a time: they fit into the cache of a core.
+/// The number of bytes that pass through memory at a time. They fit into the cache of a core.
 const BUFFER: usize = PIECE / 4;
 
-/// Data, and their place in a file.
+/// Data, and its place in a file.
 pub(super) struct Transfer<'f> {
     pub file: &'f File,
     pub offset: u64,
@@ -37,7 +37,7 @@ pub(super) fn transfer(work: Vec<Transfer>) -> io::Result<()> {
         parts.into_iter().map(move |part| (transfer, part))
     });
     let parts: Vec<_> = parts.collect();
-    // Threads take the parts in the order of the files, and each has its own buffer.
+    // The threads take the parts in the order of the files. Each thread has its own buffer.
     let next = AtomicUsize::new(0);
     let threads = (0..rayon::current_num_threads())
         .into_par_iter()
@@ -46,7 +46,7 @@ pub(super) fn transfer(work: Vec<Transfer>) -> io::Result<()> {
         let mut buffer = vec![];
         while let Some((transfer, part)) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
             let moved = transfer.part(part.clone(), &mut buffer);
-            // An error stops the other threads too.
+            // After an error, the other threads stop too.
             moved.inspect_err(|_| next.store(parts.len(), Ordering::Relaxed))?;
         }
         Ok(())
@@ -79,8 +79,8 @@ impl Transfer<'_> {
     }
 }
 
-/// Whether the file system of a file may copy faster than by reading and writing. ext4 and tmpfs
-/// copy page by page, which is slower than one buffer at a time.
+/// Whether the file system of a file may copy faster than reading and writing. On ext4 and tmpfs
+/// this is false: they copy page by page, which is slower than reading and writing whole buffers.
 #[cfg(target_os = "linux")]
 fn can_share(file: &File) -> bool {
     const EXT4: u64 = 0xEF53;
@@ -93,7 +93,7 @@ fn can_share(_: &File) -> bool {
     false
 }
 
-/// Copies as much as the operating system can. Returns the number of copied bytes.
+/// Lets the operating system copy as many bytes as it can. Returns the number of copied bytes.
 #[cfg(target_os = "linux")]
 fn copy(from: &File, mut offset: u64, to: &File, mut place: u64, length: usize) -> usize {
     let mut left = length;
@@ -116,8 +116,7 @@ mod tests {
     use super::*;
     use crate::onnx::data::read_at;
 
-    /// Tests `copy` on any file system. On file systems without shared copies no other test runs
-    /// it.
+    /// Tests `copy` directly, because other tests run it only on file systems that can share data.
     #[test]
     fn copied_range_is_in_the_target_file() {
         let (from, to) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());

@@ -2,13 +2,13 @@
 
 use multiversion::multiversion;
 
-/// The smallest magnitude except 0, and the largest magnitude, of some numbers.
+/// The smallest magnitude above 0 and the largest magnitude of some numbers.
 ///
-/// Both are kept as bits, which are ordered like the magnitudes, with NaN last. Processors compare
-/// several integers at a time, but not several floats.
+/// Both are stored as bits. The bits have the same order as the magnitudes, with NaN last.
+/// Processors compare several integers at a time, but not several floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ValueRange {
-    /// The bits of the smallest magnitude minus one, which wraps 0 to the largest value.
+    /// The bits of the smallest magnitude, minus one. The subtraction wraps 0 to the largest value.
     least: u64,
     largest: u64,
 }
@@ -25,7 +25,7 @@ impl ValueRange {
         look(numbers)
     }
 
-    /// The range of the union.
+    /// The range of the union of both sets.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             least: self.least.min(other.least),
@@ -33,7 +33,7 @@ impl ValueRange {
         }
     }
 
-    /// The smallest magnitude except 0; infinite if all numbers are 0.
+    /// The smallest magnitude above 0. It is infinite if all numbers are 0.
     pub(crate) fn least(self) -> f64 {
         if self.least == u64::MAX {
             f64::INFINITY
@@ -42,7 +42,7 @@ impl ValueRange {
         }
     }
 
-    /// The largest magnitude; NaN if any number is NaN.
+    /// The largest magnitude. It is NaN if any number is NaN.
     pub(crate) fn largest(self) -> f64 {
         f64::from_bits(self.largest)
     }
@@ -52,8 +52,8 @@ impl ValueRange {
         self.largest().is_finite()
     }
 
-    /// The range of the rounded products of a number of each. `None` if a product could lose
-    /// digits, or is not finite.
+    /// The range of the rounded products of a number of each set. `None` if a product could be
+    /// subnormal or infinite.
     pub(crate) fn times(self, other: Self) -> Option<Self> {
         Self::between(
             self.least() * other.least(),
@@ -61,7 +61,8 @@ impl ValueRange {
         )
     }
 
-    /// The range of the rounded quotients; no divisor is 0. `None` as for [`ValueRange::times`].
+    /// The range of the rounded quotients of a number of each set, if no divisor is 0. `None` if a
+    /// quotient could be subnormal or infinite.
     pub(crate) fn over(self, other: Self) -> Option<Self> {
         Self::between(
             self.least() / other.largest(),

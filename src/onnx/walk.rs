@@ -5,9 +5,10 @@ use super::proto::{
 };
 use crate::error::Result;
 
-/// An item of a walk.
+/// A part of a model that a walk visits.
 pub(super) enum Visited<'a> {
-    /// A graph, before its contents: the main graph, a training graph, or a body of control flow.
+    /// A graph: the main graph, a training graph, or a body of control flow. It is visited before
+    /// its contents.
     Graph(&'a GraphProto),
     /// A dense initializer of a graph.
     Initializer(&'a mut TensorProto),

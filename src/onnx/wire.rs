@@ -1,8 +1,7 @@
-//! Finds fields that a decoder would drop silently: walks over the encoded bytes, and knows every
-//! field of every message.
+//! Finds fields that a decoder would drop silently, by comparing the encoded bytes with the table
+//! of all fields of all messages.
 //!
-//! Skips payloads instead of reading them, so that the walk over a large model touches few of its
-//! bytes.
+//! Payloads are skipped and not read, so that checking a large model touches few of its bytes.
 
 use std::collections::HashSet;
 
@@ -12,9 +11,9 @@ use crate::onnx::message_fields::{
     EVERY_MODEL, GRAPH, MODEL, MOST_MESSAGES, MessageFields, RAW_DATA, TENSOR,
 };
 
-/// The maximum depth of nested messages. A body inside a body is three levels deeper, so that 60
-/// bodies can be nested. The decoder has no limit, but all functions that walk bodies are
-/// recursive, in tract too, so the stack of any thread must suffice.
+/// The maximum depth of nested messages. A body inside another one is three levels deeper, so 60
+/// bodies can be nested. The decoder has no limit. The limit exists because functions that walk
+/// bodies are recursive, in unfold and in tract, so that the stack of a thread must suffice.
 const MAX_DEPTH: usize = 200;
 
 /// A flaw of the encoded bytes of a message, and the part that has it.
@@ -48,10 +47,10 @@ pub(super) trait Encoded {
     /// Reads one byte; `None` at the end.
     fn byte(&mut self) -> Option<u8>;
 
-    /// Skips `length` bytes. Returns whether there are as many.
+    /// Skips `length` bytes. Returns whether that many bytes exist.
     fn pass(&mut self, length: u64) -> bool;
 
-    /// Skips `length` bytes that are elements of a tensor. Returns whether there are as many.
+    /// Skips `length` bytes, which are elements of a tensor. Returns whether that many bytes exist.
     fn elements(&mut self, length: u64) -> bool {
         self.pass(length)
     }
@@ -84,7 +83,7 @@ impl Encoded for InMemory<'_> {
     }
 }
 
-/// The number of nodes and values in the main graph of a model.
+/// The numbers of nodes, initializers and declared values in the main graph of a model.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub nodes: usize,
@@ -106,7 +105,7 @@ pub(super) fn check_from(encoded: &mut impl Encoded, length: u64) -> Result<Coun
 }
 
 /// Whether the first `length` bytes have the fields that every model has, and no unknown field. The
-/// contents of the fields are skipped.
+/// contents of these fields are not checked.
 pub(super) fn is_model(encoded: &mut impl Encoded, length: u64) -> bool {
     let mut there = HashSet::new();
     while encoded.position() < length {
@@ -137,7 +136,7 @@ fn check_message(
         return Err(FlawKind::TooDeep.into());
     }
     let mut chosen = None;
-    // The number of occurrences of each field with a message.
+    // The number of occurrences of each message-typed field.
     let mut counts = [0_u32; MOST_MESSAGES];
     while encoded.position() < end {
         let field = Field::next(encoded, end)?;
@@ -162,7 +161,7 @@ fn check_message(
             .map_err(|flaw| flaw.inside(name, counts[place]))?;
         counts[place] += 1;
     }
-    // The main graph is directly inside the model.
+    // At this depth, a graph is the main graph.
     if std::ptr::eq(fields, &GRAPH) && depth == MAX_DEPTH - 1 {
         *of_graph = Counts {
             nodes: count(&counts, "node[]"),
@@ -173,7 +172,7 @@ fn check_message(
     Ok(())
 }
 
-/// Skips the payload of a field that does not hold a message.
+/// Skips the payload of a field whose value is not a message.
 fn pass_scalar(
     encoded: &mut impl Encoded,
     field: &Field,
@@ -195,7 +194,7 @@ fn pass_scalar(
     }
 }
 
-/// The number of messages in a field of a graph, by the name of the field.
+/// The number of messages in the field `name` of a graph.
 fn count(counts: &[u32; MOST_MESSAGES], name: &str) -> usize {
     let mut names = GRAPH.messages.iter().map(|(_, name, _)| *name);
     let place = names.position(|other| other == name);
@@ -212,7 +211,7 @@ impl From<FlawKind> for Flaw {
 }
 
 impl Flaw {
-    /// The flaw, seen from the message whose field `name` holds the flawed message.
+    /// The flaw as part of the enclosing message, whose field `name` holds the flawed message.
     fn inside(self, name: &str, index: u32) -> Self {
         let mut path = match name.strip_suffix("[]") {
             Some(name) => format!("{name}[{index}]"),
@@ -226,7 +225,7 @@ impl Flaw {
     }
 }
 
-/// An encoded field. Its payload has been read unless it is length-delimited.
+/// An encoded field. Its payload has already been read, unless it is length-delimited.
 struct Field {
     number: u32,
     /// The length of a length-delimited payload; `None` for other payloads.

@@ -86,6 +86,7 @@ fn into_dequantized_channels(at: &At, affine: &Affine) -> Result<Step, Reason> {
 /// The forward step of a scale that varies over places. An Add after the node holds the shift and
 /// the bias for each place.
 ///
+/// # Errors
 /// `reason` if the scale cannot pass without an additional Add, or [`Reason::TooLarge`] if the Add
 /// is too large.
 fn forward_by_place(

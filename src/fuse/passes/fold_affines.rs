@@ -245,8 +245,8 @@ impl<'f> Folding<'f> {
         }
     }
 
-    /// The scales of a failed edit that are not refused yet. If there are none, all sites of the
-    /// edit.
+    /// The scales of a failed edit that are not refused yet, or without such scales all sites of
+    /// the edit.
     fn first_to_refuse(&self, failed: &Failed) -> Vec<usize> {
         let sites = failed.sites.iter().copied();
         let scales: Vec<usize> = sites

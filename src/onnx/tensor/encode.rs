@@ -1,4 +1,4 @@
-//! Encodes numbers as elements of a floating-point type, rounded once.
+//! Encodes numbers as elements of a floating-point type. Each number is rounded once.
 
 use bytes::Bytes;
 use half::{bf16, f16};
@@ -7,7 +7,7 @@ use ndarray::ArrayViewD;
 
 use crate::onnx::tensor::DataType;
 
-/// The reasons for which numbers cannot be stored as elements of a type.
+/// The reasons why numbers cannot be stored as elements of a type.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub(crate) enum NotRepresentable {
     /// A finite number would become infinite.
@@ -26,9 +26,9 @@ pub(crate) enum NotRepresentable {
     },
 }
 
-/// The bytes of a tensor with the given elements, each rounded once, to the nearest, ties to even.
+/// Encodes numbers as the bytes of a tensor. Each is rounded once, to the nearest, ties to even.
 ///
-/// Infinities and NaNs are kept.
+/// Infinities and NaNs are encoded as such.
 ///
 /// # Errors
 /// If a finite number would become an infinity, or if the element type is not half, bfloat16, float
@@ -57,7 +57,8 @@ pub(crate) fn encode_f64(
     .map_err(|value| NotRepresentable::Overflow { value, data_type })
 }
 
-/// Stores numbers as elements of a floating-point type, each rounded once as [`encode_f64`] does.
+/// Encodes numbers into a buffer. Each is rounded once, as by [`encode_f64`], but may become
+/// infinite.
 #[multiversion(targets = "simd")]
 pub(crate) fn encode_into(data_type: DataType, numbers: &[f64], into: &mut [u8]) {
     #[inline(always)]
@@ -81,7 +82,7 @@ pub(crate) fn encode_into(data_type: DataType, numbers: &[f64], into: &mut [u8])
 /// Encodes all elements in row-major order.
 ///
 /// `store` returns the bytes of an element, and whether the stored number is finite. The error is
-/// the first finite element whose stored number is not finite.
+/// the first finite element that is stored as an infinity.
 fn encode<const N: usize>(
     values: &ArrayViewD<'_, f64>,
     store: impl Fn(f64) -> ([u8; N], bool),
@@ -104,12 +105,12 @@ fn encode<const N: usize>(
     first.map_or(Ok(out), |&value| Err(value))
 }
 
-/// Rounds to `f32` in such a way that rounding the result to a shorter type equals rounding the
-/// number itself.
+/// Rounds to `f32` so that rounding the result again to a shorter type gives the same as rounding
+/// the original number to that type.
 ///
 /// This is rounding to odd: a number that is not an `f32` becomes the neighbour whose last bit is
-/// set. So it is never mistaken for the midpoint between two shorter numbers, at which rounding to
-/// the nearest twice would go wrong.
+/// set. So it never becomes the midpoint between two shorter numbers, from which the second
+/// rounding could go to the wrong side.
 #[inline(always)]
 fn to_odd(value: f64) -> f32 {
     let nearest = value as f32;
@@ -121,11 +122,11 @@ fn to_odd(value: f64) -> f32 {
     f32::from_bits(toward_zero | 1)
 }
 
-/// The rounding error of a number that is stored as a subnormal number or as 0; 0 if it is stored as
-/// a normal number.
+/// The rounding error of a number that is stored as a subnormal number or as 0. The result is 0 if
+/// it is stored as a normal number.
 ///
-/// A subnormal float64 counts as if it were stored as 0, since its digits were lost when it was
-/// computed.
+/// A subnormal float64 counts as if it were stored as 0, because its digits were already lost when
+/// it was computed.
 pub(crate) fn underflow(data_type: DataType, value: f64) -> f64 {
     if value.abs() >= data_type.least_normal() {
         return 0.0;
@@ -138,8 +139,7 @@ pub(crate) fn underflow(data_type: DataType, value: f64) -> f64 {
     (value - stored).abs()
 }
 
-/// The value of a number after it is stored as a floating-point type: the nearest representable
-/// one.
+/// Rounds a number to the nearest number of a floating-point type.
 pub(crate) fn rounded(data_type: DataType, value: f64) -> f64 {
     match data_type {
         DataType::Float16 => f16::from_f32(to_odd(value)).to_f64(),
@@ -149,7 +149,7 @@ pub(crate) fn rounded(data_type: DataType, value: f64) -> f64 {
     }
 }
 
-/// Appends numbers to the encoded elements of a tensor, as [`encode_into`] writes them.
+/// Encodes numbers like [`encode_into`], and appends them to the bytes of a tensor.
 pub(crate) fn append(data_type: DataType, numbers: &[f64], bytes: &mut Vec<u8>) {
     let at = bytes.len();
     bytes.resize(at + numbers.len() * data_type.byte_size(1).unwrap_or(1), 0);

@@ -27,7 +27,8 @@ pub(crate) struct Floats {
 }
 
 impl Floats {
-    /// Refers to the elements of a tensor of float16, bfloat16, float or double.
+    /// Creates a reader of the elements of a tensor of float16, bfloat16, float or double. No
+    /// elements are read yet.
     ///
     /// # Errors
     /// The errors of [`data`], or if the element type is not a floating-point type.
@@ -58,7 +59,7 @@ impl Floats {
     /// Reads all elements.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// If the elements cannot be read.
     pub(crate) fn all(&self) -> Result<ArrayD<f64>> {
         let count = self.shape.iter().product();
         shaped(&self.name, &self.shape, self.numbers(0..count)?)
@@ -67,7 +68,7 @@ impl Floats {
     /// Reads the elements of a range along an axis, and no others.
     ///
     /// # Errors
-    /// If they cannot be read, or if the range exceeds the axis.
+    /// If the elements cannot be read, or if the range exceeds the axis.
     pub(crate) fn places(&self, axis: usize, range: Range<usize>) -> Result<ArrayD<f64>> {
         let Some(&extent) = self.shape.get(axis).filter(|&&extent| range.end <= extent) else {
             return Err(self.error(format!(
@@ -83,8 +84,8 @@ impl Floats {
         };
         let mut values = Vec::with_capacity(rows * runs.wanted.len());
         if matches!(self.data, Data::Made(_)) && rows > 1 && !range.is_empty() {
-            // Computed data are computed part by part, so that each part is computed once, and not
-            // once for each row.
+            // If the data is computed, whole parts are read, so that each part is computed once
+            // instead of once for each row.
             for part in self.data.parts() {
                 let part = part.start / self.size()..part.end / self.size();
                 let wanted = runs.within(&part);
@@ -111,11 +112,11 @@ impl Floats {
         Ok(numbers)
     }
 
-    /// Reads `into.len()` consecutive elements starting at element `at`. `buffer` is scratch memory
-    /// that can be reused.
+    /// Reads `into.len()` consecutive elements, starting with element `at`. `buffer` is scratch
+    /// memory that can be reused.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// If the elements cannot be read.
     pub(crate) fn read(&self, at: usize, buffer: &mut Vec<u8>, into: &mut [f64]) -> Result<()> {
         self.read_bytes(at..at + into.len(), buffer)?;
         self.decode(buffer, into);
@@ -125,7 +126,7 @@ impl Floats {
     /// Reads the bytes of a range of elements.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// If the bytes cannot be read.
     pub(crate) fn read_bytes(&self, range: Range<usize>, buffer: &mut Vec<u8>) -> Result<()> {
         let size = self.size();
         buffer.resize(range.len() * size, 0);
@@ -141,7 +142,7 @@ impl Floats {
 
     /// Stores the range of all elements.
     pub(crate) fn see(&self, all: ValueRange) {
-        // An earlier reader has stored the same range.
+        // If this fails, an earlier reader has already stored the same range.
         let _ = self.seen.set(all);
     }
 
@@ -168,7 +169,7 @@ impl Floats {
     }
 }
 
-/// Equal ranges of elements in consecutive rows.
+/// A range of elements that is equal in each row.
 struct Runs {
     /// The number of elements of a row.
     length: usize,
@@ -181,7 +182,8 @@ impl Runs {
         row * self.length + self.wanted.start..row * self.length + self.wanted.end
     }
 
-    /// The ranges within a nonempty part of the rows, relative to the start of the part.
+    /// The ranges of the rows that overlap a nonempty part of all elements, relative to the start
+    /// of the part.
     fn within(&self, part: &Range<usize>) -> Vec<Range<usize>> {
         let length = self.length.max(1);
         let rows = part.start / length..=(part.end - 1) / length;
@@ -211,8 +213,8 @@ fn decode(data_type: DataType, bytes: &[u8], into: &mut [f64]) {
     }
 }
 
-/// The range of the magnitudes of encoded elements. Compares their bits, which are shorter than
-/// decoded numbers and have the same order.
+/// The range of the magnitudes of encoded elements. Compares their encoded bits, which have the
+/// same order as the decoded numbers and are shorter.
 #[multiversion(targets = "simd")]
 fn magnitudes(data_type: DataType, bytes: &[u8]) -> ValueRange {
     macro_rules! of {
@@ -221,7 +223,7 @@ fn magnitudes(data_type: DataType, bytes: &[u8]) -> ValueRange {
             for &bytes in bytes.as_chunks().0 {
                 let size = <$bits>::from_le_bytes(bytes) & (<$bits>::MAX >> 1);
                 largest = largest.max(size);
-                // Wraps 0 to the largest value, so that 0 is ignored.
+                // Subtracting 1 wraps 0 to the largest value, so that zeros are ignored.
                 least = least.min(size.wrapping_sub(1));
             }
             [least.wrapping_add(1), largest].map(|bits| f64::from(<$float>::from_bits(bits)))

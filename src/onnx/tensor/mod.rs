@@ -1,4 +1,4 @@
-//! The elements of tensors. Only this folder knows how element types are stored.
+//! Reads and encodes the elements of tensors. Only this folder knows how element types are stored.
 
 mod encode;
 mod floats;
@@ -24,22 +24,22 @@ pub(crate) use floats::Floats;
 /// Reads the elements of a tensor of fixed-width type in the format of `raw_data`: little-endian,
 /// row-major.
 ///
-/// They are copied only if they are in a file, or in a field of their type.
+/// The elements are copied only if they are in a file, or in the field for their type.
 ///
 /// # Errors
-/// If the elements are missing or in two places, if their size differs from that of the shape and
-/// type, if the tensor is a segment, or if they cannot be read.
+/// If the elements are missing or in two places, if their size contradicts the shape and the type,
+/// if the tensor is a segment, or if the elements cannot be read.
 pub fn raw(tensor: &TensorProto, externals: &Externals) -> Result<Bytes> {
     data(tensor, externals)?
         .all()
         .map_err(|reason| externals.error(tensor, reason))
 }
 
-/// The place of the bytes that [`raw`] returns. Does not read them.
+/// Finds the bytes that [`raw`] returns, without reading them.
 ///
 /// # Errors
-/// If the elements are missing or in two places, if their size differs from that of the shape and
-/// type, or if the tensor is a segment.
+/// If the elements are missing or in two places, if their size contradicts the shape and the type,
+/// or if the tensor is a segment.
 pub(crate) fn data(tensor: &TensorProto, externals: &Externals) -> Result<Data> {
     if tensor.segment.is_some() {
         return Err(error(
@@ -78,7 +78,7 @@ pub(super) fn has_typed_data(tensor: &TensorProto) -> bool {
         && uint64_data.is_empty())
 }
 
-/// The elements in the field of the element type, as bytes.
+/// The elements in the field for their type, as bytes.
 fn typed_data(tensor: &TensorProto) -> Result<Bytes> {
     use DataType::*;
     let data_type = data_type(tensor)?;
@@ -106,7 +106,7 @@ fn typed_data(tensor: &TensorProto) -> Result<Bytes> {
         ),
         Uint8 | Bool | Float8E4M3FN | Float8E4M3FNUZ | Float8E5M2 | Float8E5M2FNUZ | Float8E8M0
         | Uint4 | Float4E2M1 | Uint2 => narrow(tensor, &tensor.int32_data, u8::try_from)?,
-        // The packed bytes; some writers sign-extend them.
+        // The values are packed bytes, which some writers sign-extend.
         Int4 | Int2 => narrow(tensor, &tensor.int32_data, |value| {
             u8::try_from(value).or_else(|_| i8::try_from(value).map(|value| value as u8))
         })?,
@@ -151,7 +151,8 @@ pub fn read_f64(tensor: &TensorProto, externals: &Externals) -> Result<ArrayD<f6
 /// Reads the elements of a tensor of integers or bool exactly.
 ///
 /// # Errors
-/// The errors of [`raw`], or if they are not integers, or if a uint64 exceeds the range of `i64`.
+/// The errors of [`raw`]. Also if the elements are not integers, or if a uint64 exceeds the range
+/// of `i64`.
 pub fn read_i64(tensor: &TensorProto, externals: &Externals) -> Result<ArrayD<i64>> {
     use DataType::*;
     let data_type = data_type(tensor)?;
@@ -196,7 +197,8 @@ fn split<T, const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> T) -> Vec<T
         .collect()
 }
 
-/// Unpacks unsigned elements of `bits` bits each; the first one is in the lowest bits of a byte.
+/// Unpacks unsigned elements of `bits` bits each. The first element is in the lowest bits of a
+/// byte.
 fn unpack(bytes: &[u8], count: usize, bits: usize) -> Vec<i64> {
     let per_byte = 8 / bits;
     let mask = (1 << bits) - 1;
@@ -214,11 +216,11 @@ fn shaped<T>(name: &str, shape: &[usize], values: Vec<T>) -> Result<ArrayD<T>> {
     })
 }
 
-/// A tensor of float16, bfloat16, float or double, with each element rounded once, to the nearest,
-/// ties to even. Infinities and NaNs are kept.
+/// Builds a tensor of float16, bfloat16, float or double. Each element is rounded once, to the
+/// nearest, ties to even. Infinities and NaNs are stored as such.
 ///
 /// # Errors
-/// If a finite number would become an infinity, or if the element type is another one.
+/// If a finite number would become an infinity, or if the type is not one of these.
 pub fn make(name: &str, data_type: DataType, values: &ArrayViewD<'_, f64>) -> Result<TensorProto> {
     let bytes = encode_f64(data_type, values).map_err(|reason| Error::Tensor {
         tensor: name.to_owned(),
@@ -227,7 +229,7 @@ pub fn make(name: &str, data_type: DataType, values: &ArrayViewD<'_, f64>) -> Re
     Ok(stored(name, data_type, values.shape(), bytes))
 }
 
-/// An int64 tensor with one axis, as operators take shapes and axes.
+/// Builds an int64 tensor with one axis, as operators expect for shapes and axes.
 pub fn make_i64(name: &str, values: &[i64]) -> TensorProto {
     let bytes = concat(values, |value| value.to_le_bytes());
     stored(name, DataType::Int64, &[values.len()], bytes.into())
@@ -242,11 +244,11 @@ fn stored(name: &str, data_type: DataType, shape: &[usize], bytes: Bytes) -> Ten
     }
 }
 
-/// Replaces the elements of a tensor by others in the format of [`raw`], and drops the old ones or
-/// their location.
+/// Replaces the elements of a tensor by `bytes` in the format of [`raw`]. The old elements or their
+/// location are dropped.
 ///
 /// # Errors
-/// If their size differs from that of the shape and type. If the type is unknown, any size is
+/// If the number of bytes contradicts the shape and the type. If the type is unknown, any size is
 /// accepted.
 pub(crate) fn replace(tensor: &mut TensorProto, bytes: Bytes) -> Result<()> {
     if DataType::from_code(tensor.data_type()).is_some() {
@@ -273,8 +275,8 @@ pub(super) fn clear(tensor: &mut TensorProto) {
     };
 }
 
-/// Checks that the elements of a tensor in the message have the size of its shape and type, if
-/// these are known.
+/// Checks that the elements of a tensor in the message have the size that the shape and the type
+/// require, if both are known.
 ///
 /// # Errors
 /// If the size differs.

@@ -10,7 +10,7 @@ pub(super) struct Lexer<'t> {
     at: usize,
 }
 
-/// A number without a declared type.
+/// A number whose type is not declared.
 pub(super) enum Number {
     Int(i64),
     Float(f32),
@@ -33,7 +33,7 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    /// Reads `token` if it is next. Returns whether it was.
+    /// Reads `token` if it is next. Returns whether it was next.
     pub(super) fn takes(&mut self, token: &str) -> bool {
         self.peek();
         let is_next = self.rest().starts_with(token);
@@ -46,7 +46,7 @@ impl<'t> Lexer<'t> {
     /// Reads a token.
     ///
     /// # Errors
-    /// If another token is next.
+    /// If it is not next.
     pub(super) fn expect(&mut self, token: &str) -> Result<()> {
         if self.takes(token) {
             return Ok(());
@@ -54,7 +54,7 @@ impl<'t> Lexer<'t> {
         self.unexpected(&format!("`{token}`"))
     }
 
-    /// The next identifier, without reading it; may be empty.
+    /// Returns the next identifier without reading it. It is empty if something else is next.
     pub(super) fn peek_identifier(&mut self) -> &'t str {
         let begins = self
             .peek()
@@ -98,7 +98,7 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    /// Reads a string in quotes, in which a `\` precedes each `"` and `\`.
+    /// Reads a string in quotes. Inside it, a `\` precedes each `"` and `\`.
     ///
     /// # Errors
     /// If another token is next, or the string does not end.
@@ -119,7 +119,7 @@ impl<'t> Lexer<'t> {
         self.error("a string does not end")
     }
 
-    /// Reads a number: an integer if it looks like one, or else a float.
+    /// Reads an integer, or a float if the number does not parse as an integer.
     ///
     /// # Errors
     /// If another token is next.
@@ -148,7 +148,7 @@ impl<'t> Lexer<'t> {
         self.parsed("a number")
     }
 
-    /// Reads a word as a value of type `T`.
+    /// Reads the next word as a value of type `T`.
     fn parsed<T: FromStr>(&mut self, expected: &str) -> Result<T> {
         let word = self.peek_word();
         let Ok(value) = word.parse() else {
@@ -158,7 +158,7 @@ impl<'t> Lexer<'t> {
         Ok(value)
     }
 
-    /// The next letters, digits, signs and points, without reading them.
+    /// Returns the following letters, digits, signs and points without reading them.
     fn peek_word(&mut self) -> &'t str {
         self.peek();
         let rest = self.rest();
@@ -170,7 +170,7 @@ impl<'t> Lexer<'t> {
         &self.text[self.at..]
     }
 
-    /// An error about the next token.
+    /// Returns an error about the next token.
     pub(super) fn unexpected<T>(&mut self, expected: &str) -> Result<T> {
         let found = match (self.peek(), self.peek_word()) {
             (None, _) => "the end".to_owned(),
@@ -180,7 +180,7 @@ impl<'t> Lexer<'t> {
         self.error(&format!("expected {expected}, found {found}"))
     }
 
-    /// An error at the current position.
+    /// Returns an error at the current position.
     pub(super) fn error<T>(&self, reason: &str) -> Result<T> {
         let before = &self.text[..self.at];
         let line_begin = before.rfind('\n').map_or(0, |end| end + 1);

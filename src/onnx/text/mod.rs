@@ -9,11 +9,11 @@
 //! }
 //! ```
 //!
-//! The syntax is that of `docs/Syntax.md` of the ONNX project. The printer and the parser of the
-//! `onnx` package use it too. It cannot express doc strings of nodes, metadata of nodes and graphs,
-//! sparse tensors, quantization annotations, training graphs and devices, so these are missing from
-//! the text. float16, bfloat16 and the floats of 8 bits are written as their bits, and elements of
-//! less than a byte as the bytes that hold them.
+//! The syntax is that of `docs/Syntax.md` of the ONNX project. The `onnx` package prints and parses
+//! it too. The syntax cannot express doc strings of nodes, metadata of nodes and graphs, sparse
+//! tensors, quantization annotations, training graphs and devices, so the text lacks these.
+//! float16, bfloat16 and floats of 8 bits are written as their bits. Elements smaller than a byte
+//! are written as the bytes in which they are packed.
 
 mod lexer;
 mod parse;
@@ -54,8 +54,9 @@ impl Model {
         parse::model(text).map(Self::from_proto)
     }
 
-    /// The model in ONNX's textual syntax, which has no doc strings and metadata of nodes, sparse
-    /// tensors, quantization annotations, training graphs and devices.
+    /// Writes the model in ONNX's textual syntax. Doc strings and metadata of nodes, sparse
+    /// tensors, quantization annotations, training graphs and devices are lost, because the syntax
+    /// cannot express them.
     ///
     /// # Errors
     /// If the elements of a tensor cannot be read.
@@ -64,7 +65,7 @@ impl Model {
     }
 }
 
-/// Whether the name of a file says that it holds a model as text.
+/// Whether the name of a file has the extension of models in text form.
 pub(super) fn is_text(path: &Path) -> bool {
     path.extension() == Some(OsStr::new("onnxtxt"))
 }
@@ -89,7 +90,7 @@ pub(super) fn open(path: &Path, others: Vec<PathBuf>) -> Result<Model> {
     Ok(model)
 }
 
-/// Whether a name is an identifier, which needs no quotes.
+/// Whether a name is an identifier, so that it needs no quotes.
 fn is_identifier(name: &str) -> bool {
     let mut characters = name.chars();
     let begins = characters
@@ -107,12 +108,12 @@ fn is_type_name(word: &str) -> bool {
     is_composite || DataType::from_str(word).is_ok()
 }
 
-/// Whether a word is a float, so that a graph with this name needs quotes.
+/// Whether a word is a special float, so that a graph with this name needs quotes.
 fn is_special_float(word: &str) -> bool {
     ["inf", "infinity", "nan"].contains(&word.to_ascii_lowercase().as_str())
 }
 
-/// Prints models and parses the text again.
+/// Tests that a printed model is parsed to the same model.
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,4 +1,4 @@
-//! Parses models in ONNX's textual syntax: a function for each rule of the grammar.
+//! Parses models in ONNX's textual syntax. Each function parses one rule of the grammar.
 
 use std::str::FromStr;
 
@@ -29,7 +29,7 @@ pub(super) fn model(text: &str) -> Result<ModelProto> {
 
 struct Parser<'t> {
     lexer: Lexer<'t>,
-    /// The number of bodies around the position.
+    /// The number of bodies that enclose the current position.
     depth: usize,
 }
 
@@ -96,7 +96,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Parses an attribute of a function: its name, or its name with a default value.
+    /// Parses an attribute of a function, which is a name with or without a default value.
     fn function_attribute(&mut self, function: &mut FunctionProto) -> Result<()> {
         let name = self.lexer.name()?;
         if matches!(self.lexer.peek(), Some(':' | '=')) {
@@ -107,7 +107,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Parses the inputs or outputs of a function: names, each with an optional type.
+    /// Parses the inputs or outputs of a function, which are names with optional types.
     fn function_values(&mut self, types: &mut Vec<ValueInfoProto>) -> Result<Vec<String>> {
         let mut names = vec![];
         self.lexer.expect("(")?;
@@ -161,7 +161,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Parses the elements after the name of a value, if there are any.
+    /// Parses the elements of an initializer, if `=` follows the name of a value.
     fn initializer(&mut self, value: &ValueInfoProto) -> Result<Option<TensorProto>> {
         if !self.lexer.takes("=") {
             return Ok(None);
@@ -171,7 +171,7 @@ impl Parser<'_> {
         Ok(Some(tensor))
     }
 
-    /// Parses a name after an optional type.
+    /// Parses a name, possibly preceded by a type.
     fn value_info(&mut self) -> Result<ValueInfoProto> {
         let has_type = is_type_name(self.lexer.peek_identifier());
         let r#type = has_type.then(|| self.value_type()).transpose()?;
@@ -252,7 +252,8 @@ impl Parser<'_> {
             .or_else(|_| self.lexer.error(&format!("unknown element type `{word}`")))
     }
 
-    /// Parses the extents after an element type: none for a scalar, `[]` for an unknown rank.
+    /// Parses the extents after an element type. A scalar has none, and `[]` stands for an unknown
+    /// rank.
     fn shape(&mut self) -> Result<Option<TensorShapeProto>> {
         if !self.lexer.takes("[") {
             return Ok(Some(TensorShapeProto::default()));
@@ -314,8 +315,7 @@ impl Parser<'_> {
         Ok(node)
     }
 
-    /// Parses names with commas between them; an input or output that is left out has an empty
-    /// name.
+    /// Parses names separated by commas. An absent input or output has an empty name.
     fn names(&mut self) -> Result<Vec<String>> {
         let mut names = vec![];
         while self.lexer.is_at_name() {
@@ -376,7 +376,7 @@ impl Parser<'_> {
         Ok(attribute)
     }
 
-    /// Parses values in brackets, after the opening one.
+    /// Parses a list of values, after its opening bracket.
     fn values(
         &mut self,
         attribute: &mut AttributeProto,
@@ -402,7 +402,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses one value, of the declared type or of the type that it looks like.
+    /// Parses one value of the declared type. Without a declared type, the type follows from the
+    /// syntax.
     fn value(
         &mut self,
         attribute: &mut AttributeProto,
@@ -425,7 +426,7 @@ impl Parser<'_> {
         Ok(kind)
     }
 
-    /// Parses a number, of the type that it looks like.
+    /// Parses an integer or a float, depending on the syntax.
     fn number(&mut self, attribute: &mut AttributeProto) -> Result<AttributeType> {
         match self.lexer.number()? {
             Number::Int(value) => {
@@ -439,7 +440,8 @@ impl Parser<'_> {
         }
     }
 
-    /// The type of the next value, as it looks; [`AttributeType::Undefined`] for a number.
+    /// The type of the next value according to its syntax; [`AttributeType::Undefined`] for a
+    /// number.
     fn apparent_type(&mut self) -> AttributeType {
         let word = self.lexer.peek_identifier();
         match self.lexer.peek() {
@@ -550,8 +552,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Compares the number of elements with the shape: strings by their count, others by their
-    /// bytes.
+    /// Compares the number of found elements with the shape. For strings, `found` counts elements,
+    /// and for other types it counts bytes.
     fn check_count(&self, tensor: &TensorProto, data_type: DataType, found: usize) -> Result<()> {
         let extents = tensor.dims.iter().map(|&extent| extent as usize);
         let count = extents.fold(1, usize::saturating_mul);
@@ -576,7 +578,7 @@ impl Parser<'_> {
         ))
     }
 
-    /// Parses the name of a field and the colon after it.
+    /// Parses the name of a field and the following colon.
     fn field(&mut self) -> Result<String> {
         let name = self.lexer.identifier()?.to_owned();
         if self.lexer.peek() != Some(':') {
@@ -599,7 +601,7 @@ impl Parser<'_> {
         Ok(sets)
     }
 
-    /// Parses pairs of strings in brackets.
+    /// Parses a list of pairs of strings.
     fn entries(&mut self) -> Result<Vec<StringStringEntryProto>> {
         let mut entries = vec![];
         self.lexer.expect("[")?;
@@ -613,7 +615,7 @@ impl Parser<'_> {
         Ok(entries)
     }
 
-    /// Parses items with commas between them, up to the closing token.
+    /// Parses items separated by commas, up to the closing token.
     fn list(&mut self, close: &str, mut item: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         if self.lexer.takes(close) {
             return Ok(());
@@ -638,7 +640,7 @@ fn element_of(list: AttributeType) -> Option<AttributeType> {
         .map(|(one, _)| *one)
 }
 
-/// The type of a list attribute with elements of a type.
+/// The type of a list attribute with elements of the given type.
 fn list_of(element: AttributeType) -> Option<AttributeType> {
     LISTS
         .iter()

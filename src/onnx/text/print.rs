@@ -14,10 +14,10 @@ use crate::onnx::proto::{
 };
 use crate::onnx::tensor;
 
-/// The tensors whose elements are printed; other elements are printed as `...`.
+/// The tensors whose elements are printed. The elements of other tensors are printed as `...`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrintedElements {
-    /// Every tensor, so that the text can be read again.
+    /// All tensors. The text can then be parsed again.
     All,
     /// Tensors of at most this many elements.
     AtMost(usize),
@@ -219,7 +219,7 @@ impl Printer<'_> {
         Ok(())
     }
 
-    /// Prints the tensor of an attribute, or its tensors in brackets.
+    /// Prints the tensor of an attribute, or its list of tensors.
     fn tensors(&self, attribute: &AttributeProto) -> Result<String> {
         if let Some(tensor) = &attribute.t {
             return self.tensor(tensor, " ");
@@ -232,7 +232,7 @@ impl Printer<'_> {
         Ok(list(tensors.into_iter()))
     }
 
-    /// Prints the graph of an attribute, or its graphs in brackets.
+    /// Prints the graph of an attribute, or its list of graphs.
     fn bodies(&mut self, attribute: &AttributeProto) -> Result<()> {
         self.indent += 3;
         if let Some(body) = &attribute.g {
@@ -298,7 +298,7 @@ impl Printer<'_> {
     }
 }
 
-/// The type of an attribute, which old files omit.
+/// The type of an attribute. Old files omit it, so that the set field decides.
 fn type_of(attribute: &AttributeProto) -> AttributeType {
     let declared = AttributeType::try_from(attribute.r#type.unwrap_or_default());
     match declared {
@@ -351,7 +351,8 @@ fn inner_type(kind: &Option<TypeProto>) -> String {
     kind.as_ref().map(value_type).unwrap_or_default()
 }
 
-/// Prints an element type with extents: none for a scalar, `[]` for an unknown rank.
+/// Prints an element type with extents. A scalar has no extents, and `[]` stands for an unknown
+/// rank.
 fn tensor_type(code: i32, shape: Option<&TensorShapeProto>) -> String {
     let extents = match shape {
         None => "[]".to_owned(),
@@ -398,7 +399,7 @@ fn names(all: &[String]) -> String {
     all.join(", ")
 }
 
-/// A name, in quotes if it could be read as something else.
+/// Prints a name, in quotes if it could be parsed as something else.
 fn name(name: &str) -> String {
     if is_identifier(name) && !is_type_name(name) && !is_special_float(name) {
         name.to_owned()
@@ -438,7 +439,7 @@ fn each<const WIDTH: usize>(bytes: &[u8], print: impl Fn([u8; WIDTH]) -> String)
     words.iter().map(|&word| print(word)).collect()
 }
 
-/// The shortest text that parses as the same float.
+/// Prints a float as the shortest text that parses to the same float.
 fn number<T: Display + LowerExp + Into<f64> + Copy>(value: T) -> String {
     let wide: f64 = value.into();
     if wide.is_nan() {

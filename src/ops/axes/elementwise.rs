@@ -1,10 +1,10 @@
-//! Element-wise operators, whose axes broadcast.
+//! The reads of element-wise operators, whose operands broadcast.
 
 use super::{AxisRead, aligned_places, broadcast, first};
 use crate::analysis::node_view::At;
 use crate::refusal::Reason;
 
-/// Attributes of element-wise operators; none of them refers to an axis.
+/// The attributes of element-wise operators. None of them refers to an axis.
 const ATTRIBUTES: &[&str] = &[
     "alpha",
     "approximate",
@@ -44,7 +44,7 @@ fn on_elements(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     broadcast(at, &places)
 }
 
-/// One input has the shape of the output; the others are parameters.
+/// The first input has the shape of the output. The other inputs are parameters.
 fn passed_through(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     match op {
         "Dropout" => {
@@ -56,7 +56,7 @@ fn passed_through(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reaso
     Ok(first(at, AxisRead::Same(axis), AxisRead::Absent))
 }
 
-/// The scale and the zero point are scalars, or lie along one axis.
+/// The scale and the zero point are scalars, or vary along one axis.
 fn quantized(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&[
         "axis",

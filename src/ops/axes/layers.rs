@@ -1,4 +1,5 @@
-//! Convolutions, pools and resizing: samples are independent, and channels depend on the groups.
+//! The reads of convolutions, pools and resizing. Samples are independent, and channels depend on
+//! each other within groups.
 
 use super::{AxisRead, first, kept};
 use crate::analysis::node_view::At;
@@ -26,7 +27,7 @@ pub(super) fn read(at: &At, op: &str, axis: usize) -> Option<Result<Vec<AxisRead
     })
 }
 
-/// An operator for which only samples are known to be independent.
+/// The reads of an operator of which only samples are known to be independent.
 fn samples(at: &At, axis: usize, attributes: &[&str]) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(attributes)?;
     if axis > 0 {
@@ -63,7 +64,7 @@ fn conv(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     }
 }
 
-/// Whether a convolution reads only the same place along a spatial axis.
+/// Whether a convolution reads only the same place along this spatial axis.
 fn is_pointwise(at: &At, axis: usize) -> Result<bool, Reason> {
     let place = axis - 2;
     let spatial = at.rank(0)?.checked_sub(2).ok_or(Reason::UnknownShape)?;
@@ -77,7 +78,8 @@ fn is_pointwise(at: &At, axis: usize) -> Result<bool, Reason> {
     Ok(at.extent(1, axis)? == 1 && has_stride_one && is_unpadded && has_given_pads)
 }
 
-/// An axis that is not scaled is unchanged, but for two transformations of coordinates.
+/// A Resize leaves an axis that it does not scale unchanged, except for two transformations of
+/// coordinates.
 fn resize(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(attributes("Resize").unwrap_or_default())?;
     let keeps_ratio = at.attr_text("keep_aspect_ratio_policy", "stretch")? != "stretch";

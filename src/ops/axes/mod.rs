@@ -1,12 +1,13 @@
-//! Finds the places of each input that one place along an axis of an output reads.
+//! Finds which part of each input a node reads to compute one place along an axis of an output.
 //!
 //! A pass asks about a node, an output and an axis, and gets an [`AxisRead`] for each input. The
-//! answer holds for all extents and for all other axes: if place `i` of a Softmax over channels
-//! reads place `i` of the tokens, a selection of tokens can move from after the Softmax to before
-//! it. All attributes, ranks and extents that affect the answer are read. If one of them or the
-//! operator is unknown, each input is [`AxisRead::Unknown`].
+//! answer holds for all extents, and for all places along the other axes. For example, place `i`
+//! along the tokens of a Softmax over channels reads only place `i` of its input, so a selection of
+//! tokens can move from after the Softmax to before it. All attributes, ranks and extents that
+//! affect the answer are checked. If one of them or the operator is unknown, the answer for each
+//! input is [`AxisRead::Unknown`].
 //!
-//! Inputs that hold shapes, axes or repeats are parameters of the operator, and are
+//! Inputs that hold shapes, axes or repeats are parameters of the operator, for which the answer is
 //! [`AxisRead::All`]. A pass that changes an extent updates such inputs of Reshape, Expand, Resize
 //! and Split.
 
@@ -23,19 +24,18 @@ use crate::analysis::node_view::At;
 use crate::refusal::Reason;
 use crate::shape::facts::{extent, same};
 
-/// The part of an input that place `i` along an axis of an output reads.
+/// The part of an input that is read to compute place `i` along an axis of an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AxisRead {
-    /// Place `i` along this axis of the input, which has the extent of the output's axis.
+    /// Place `i` along this axis of the input, whose extent equals that of the output's axis.
     Same(usize),
     /// Every place of the input, or elements along axes that do not correspond to the output's
     /// axis.
     All,
-    /// The operand is broadcast: it lacks the axis, or has provably extent 1 there. Also used for
-    /// an input that is left out.
+    /// The operand is broadcast, because it lacks the axis or its extent there is known to be 1.
+    /// Also the answer for an absent input.
     Absent,
-    /// Place `start + i · step` along this axis of the input. Neither `start` nor `step` is
-    /// negative.
+    /// Place `start + i · step` along this axis of the input.
     Strided {
         /// The axis of the input.
         axis: usize,
@@ -44,7 +44,7 @@ pub(crate) enum AxisRead {
         /// The distance between successive places, at least 1.
         step: usize,
     },
-    /// A place along this axis of the input, given by the indices in another input.
+    /// The place along this axis that element `i` of another input gives.
     Picked {
         /// The axis of the input.
         axis: usize,
@@ -55,12 +55,13 @@ pub(crate) enum AxisRead {
     Unknown,
 }
 
-/// The parts of the inputs that an axis of an output reads, in the order of the inputs.
+/// The parts of the inputs that are read to compute a place along an axis of an output, in the
+/// order of the inputs.
 pub(crate) fn reads(at: &At, output: usize, axis: usize) -> Vec<AxisRead> {
     known_reads(at, output, axis).unwrap_or_else(|| vec![AxisRead::Unknown; at.arity()])
 }
 
-/// The reads of an axis that exists, one for each input; `None` if they are unknown.
+/// Like [`reads`]; `None` if the axis does not exist, or if the answer is unknown.
 fn known_reads(at: &At, output: usize, axis: usize) -> Option<Vec<AxisRead>> {
     if axis >= at.output_rank(output).ok()? {
         return None;
@@ -69,7 +70,7 @@ fn known_reads(at: &At, output: usize, axis: usize) -> Option<Vec<AxisRead>> {
     (reads.len() == at.arity()).then_some(reads)
 }
 
-/// The reads according to the rules for the operator's family.
+/// Applies the rules for the family of the operator.
 fn read(at: &At, output: usize, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     let (domain, op) = at.graph.domain_op(at.node);
     if !matches!(domain, "" | "ai.onnx" | "com.microsoft") {
@@ -97,11 +98,11 @@ fn read(at: &At, output: usize, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     found.unwrap_or_else(|| Err(at.not_linear()))
 }
 
-/// The reads of operands that broadcast. `places` has the corresponding axis of each operand;
-/// `None` if it lacks the axis.
+/// The reads of operands that broadcast. `places` has the axis of each operand that corresponds to
+/// the output's axis; `None` for an operand without it.
 ///
-/// An operand whose extent may be 1 or equal to the others is an error, since only a run decides
-/// which of the two it is.
+/// An operand is an error if its extent may be either 1 or that of the others, because only a run
+/// decides which it is.
 fn broadcast(at: &At, places: &[Option<usize>]) -> Result<Vec<AxisRead>, Reason> {
     let mut varying = vec![];
     for (slot, place) in places.iter().enumerate() {
@@ -126,14 +127,14 @@ fn broadcast(at: &At, places: &[Option<usize>]) -> Result<Vec<AxisRead>, Reason>
     Ok(reads)
 }
 
-/// The axis of an operand of rank `own` that corresponds to an axis of a result of rank `rank`,
-/// with the last axes aligned.
+/// The axis of an operand of rank `own` that corresponds to an axis of a result of rank `rank`. The
+/// last axes correspond to each other.
 fn aligned(axis: usize, rank: usize, own: usize) -> Option<usize> {
     (axis + own).checked_sub(rank)
 }
 
-/// The axis of each operand that corresponds to an axis of a result of this rank; `None` for the
-/// inputs in `left_out`.
+/// The axis of each operand that corresponds to an axis of a result of rank `rank`; `None` for
+/// absent inputs, and for those in `left_out`.
 fn aligned_places(
     at: &At,
     axis: usize,
@@ -149,7 +150,7 @@ fn aligned_places(
     Ok(places)
 }
 
-/// The reads with `read` for the first input and `others` for the other inputs.
+/// Returns `read` for the first input and `others` for the other inputs.
 fn first(at: &At, read: AxisRead, others: AxisRead) -> Vec<AxisRead> {
     let mut reads = vec![others; at.arity()];
     if let Some(first) = reads.first_mut() {
@@ -158,7 +159,8 @@ fn first(at: &At, read: AxisRead, others: AxisRead) -> Vec<AxisRead> {
     reads
 }
 
-/// The result's axis is this axis of the first input; the other inputs are parameters.
+/// The reads if the output's axis is `axis` of the first input, and the other inputs are
+/// parameters.
 fn kept(at: &At, axis: usize) -> Vec<AxisRead> {
     first(at, AxisRead::Same(axis), AxisRead::All)
 }

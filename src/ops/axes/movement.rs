@@ -1,4 +1,4 @@
-//! Operators that move, repeat or drop elements.
+//! The reads of operators that move, repeat or drop elements.
 
 use super::{AxisRead, aligned, first, kept};
 use crate::analysis::axis_factors::LayoutMap;
@@ -30,7 +30,7 @@ fn transpose(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(kept(at, at.permutation(at.rank(0)?)?[axis]))
 }
 
-/// A Reshape or similar: an axis reads the input axis with the same factors.
+/// A Reshape or similar operator. An axis reads the input axis with the same factors.
 fn regrouped(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["allowzero", "axes", "axis"])?;
     let (before, behind) = (at.shape(0)?, at.output_shape(0)?);
@@ -54,7 +54,7 @@ fn concat(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(vec![AxisRead::Same(axis); at.arity()])
 }
 
-/// A Split: each part begins where the previous one ends.
+/// A Split. Each part begins where the previous part ends.
 pub(super) fn split(at: &At, output: usize, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["axis", "num_outputs", "split"])?;
     let along = counted(at.attr("axis", 0)?, at.rank(0)?)?;
@@ -126,8 +126,8 @@ fn gather(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     })
 }
 
-/// A GatherElements. The data may be larger than the indices along the other axes; then only their
-/// first places are read.
+/// A GatherElements. Along the other axes, the data may have more places than the indices, of which
+/// only the first ones are read. Such an axis is unknown.
 fn gather_elements(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["axis"])?;
     let along = counted(at.attr("axis", 0)?, at.rank(0)?)?;
@@ -156,7 +156,7 @@ fn gather_nd(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     })
 }
 
-/// An Expand. An input axis that may have extent 1 or that of the result is unknown.
+/// An Expand. An input axis is unknown if its extent may be either 1 or that of the result.
 fn expand(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&[])?;
     let (before, behind) = (at.shape(0)?, at.output_shape(0)?);

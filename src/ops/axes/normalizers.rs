@@ -1,5 +1,5 @@
-//! Normalizations, reductions and other operators that mix some axes and keep the others
-//! independent.
+//! The reads of normalizations, reductions and other operators that mix some axes and keep the
+//! others independent.
 
 use super::{AxisRead, aligned_places, broadcast, first};
 use crate::analysis::node_view::At;
@@ -34,7 +34,8 @@ pub(super) fn read(
     })
 }
 
-/// Reads all of the first input along a mixed axis, and the same place along another axis.
+/// The reads of an operator that mixes some axes of its first input. Along a mixed axis it reads
+/// all places, and along another axis only the same place.
 fn mixed(at: &At, axis: usize, is_mixed: bool) -> Vec<AxisRead> {
     let read = if is_mixed {
         AxisRead::All
@@ -44,7 +45,7 @@ fn mixed(at: &At, axis: usize, is_mixed: bool) -> Vec<AxisRead> {
     first(at, read, AxisRead::All)
 }
 
-/// Before operator set 13, a Softmax mixes its axis and all later ones.
+/// A Softmax. Before operator set 13, it mixes its axis and all later axes.
 fn softmax(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["axis"])?;
     let (absent, alone) = softmax_axis(at.opset());
@@ -58,7 +59,8 @@ fn along(at: &At, axis: usize, attributes: &[&str], absent: i64) -> Result<Vec<A
     Ok(mixed(at, axis, axis == named))
 }
 
-/// Scale and shift broadcast to the input. The axis of the node and all later ones are normalized.
+/// A LayerNormalization. It normalizes over its axis and all later axes. Scale and shift broadcast
+/// to the input.
 fn layer_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["axis", "epsilon", "stash_type"])?;
     let rank = at.rank(0)?;
@@ -76,7 +78,7 @@ fn skip_norm(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     let rank = at.rank(0)?;
     let mut reads = broadcast(at, &aligned_places(at, axis, rank, &[])?)?;
     if axis + 1 == rank {
-        // The mean is computed over the sum of input, skip and bias.
+        // The mean is computed over the sum of the input, the skip and the bias.
         let bias = if op == "SkipLayerNormalization" { 4 } else { 3 };
         for slot in [0, 1, bias].into_iter().filter(|&slot| slot < at.arity()) {
             reads[slot] = AxisRead::All;
@@ -85,7 +87,8 @@ fn skip_norm(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(reads)
 }
 
-/// The sum of input and skip, which a skip normalization returns as another output.
+/// The sum of the input, the skip and the bias, which is an additional output of a skip
+/// normalization.
 pub(super) fn skip_sum(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["epsilon"])?;
     let has_shift = at.proto().op_type() == "SkipLayerNormalization";
@@ -107,7 +110,7 @@ fn batch_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Err(Reason::TrainingMode)
 }
 
-/// Samples and channels are independent; all places of each channel are mixed.
+/// An operator that keeps samples and channels independent, but mixes all places of a channel.
 fn channels_alone(at: &At, axis: usize, attributes: &[&str]) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(attributes)?;
     let read = if axis < 2 {
@@ -126,8 +129,8 @@ fn channels_alone(at: &At, axis: usize, attributes: &[&str]) -> Result<Vec<AxisR
     ))
 }
 
-/// Samples are independent. Before operator set 21, scale and shift belong to groups and not to
-/// channels.
+/// A GroupNormalization, in which samples are independent. Before operator set 21, scale and shift
+/// have one element for each group, and not for each channel.
 fn group_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["epsilon", "num_groups", "stash_type"])?;
     Ok(mixed(at, axis, axis > 0))
@@ -140,8 +143,8 @@ fn mean_variance(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(mixed(at, axis, named.contains(&axis)))
 }
 
-/// The remaining axes keep their order. An axis of extent 1 in place of a reduced one reads all of
-/// it.
+/// A reduction. The remaining axes keep their order. An axis of extent 1 that replaces a reduced
+/// axis reads all places of that axis.
 fn reduced(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     let rank = at.rank(0)?;
     let (over, keep) = at.reduction(rank)?;

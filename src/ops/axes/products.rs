@@ -1,5 +1,5 @@
-//! Products of matrices: rows come from the first operand and columns from the second, and stacks
-//! broadcast.
+//! The reads of matrix products. Rows come from the first operand and columns from the second, and
+//! stacks broadcast.
 
 use super::{AxisRead, aligned, broadcast};
 use crate::analysis::node_view::At;
@@ -72,7 +72,7 @@ fn gemm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
         Err(_) => None,
     };
     let rows = axis == 0;
-    // The bias broadcasts to the extent of the product, and never changes it.
+    // The bias broadcasts to the extent of the product, and does not change that extent.
     let (slot, own, whole) = if rows { (0, a, 1) } else { (1, 1 - b, 0) };
     let mut reads = vec![AxisRead::Absent; at.arity()];
     reads[slot] = AxisRead::Same(own);
@@ -116,8 +116,8 @@ fn einsum(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(reads)
 }
 
-/// A query reads all keys and values, and its own row of the mask. With `is_causal` the number of
-/// keys depends on the query's place, so that the axis of queries is not independent.
+/// An Attention. A query reads all keys and values, and its own row of the mask. With `is_causal`,
+/// the number of keys depends on the place of the query, so the queries are not independent.
 fn attention(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&[
         "is_causal",
@@ -139,7 +139,7 @@ fn attention(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
         at.rank(3)?;
     }
     let mut reads = vec![AxisRead::All; at.arity()];
-    // The axis of a mask with the axes batch, heads, queries and keys.
+    // The corresponding axis of a mask with the axes batch, heads, queries and keys.
     let mask_axis = if axis == 0 {
         share(at, &mut reads, 0);
         0
@@ -154,7 +154,7 @@ fn attention(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
             return Err(Reason::UnknownShape);
         }
         share(at, &mut reads, 1);
-        // This input counts the keys of each sample, for all heads.
+        // This input has the number of keys of each sample, which all heads share.
         if let Some(lengths) = reads.get_mut(6) {
             *lengths = AxisRead::All;
         }
@@ -168,7 +168,7 @@ fn attention(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(reads)
 }
 
-/// Reads the same place along an axis of all inputs that are present.
+/// Sets the reads of all present inputs to the same place along an axis.
 fn share(at: &At, reads: &mut [AxisRead], axis: usize) {
     for (slot, read) in reads.iter_mut().enumerate() {
         *read = match at.input(slot) {

@@ -1,35 +1,35 @@
-//! Follows the places of an axis through Reshapes that merge it with the axis before it.
+//! Follows the places of an axis through Reshapes that merge this axis with the preceding one.
 //!
-//! Some exporters write tokens as the rows of one matrix, `[B·T, C]`. Row `b·T + t` is token `t` of sample `b`. A
-//! selection of tokens then takes the same places of each run of T rows.
+//! Some exporters write tokens as the rows of one matrix, `[B·T, C]`. Row `b·T + t` is token `t` of
+//! sample `b`. A selection of tokens then selects the same places in each run of T rows.
 
 use super::{AxisRead, reads};
 use crate::analysis::node_view::At;
 use crate::shape::facts::{Shape, extent, same};
 
-/// The axis of a value that holds the places of a selection.
+/// The axis of a value along which a selection selects places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum PlaceAxis {
     /// The axis has one index for each place.
     Own(usize),
-    /// The axis has a run of `places` indices for each index of an outer axis: `[B·T]`.
+    /// Each index of an outer axis has a run of `places` indices on this axis, as in `[B·T]`.
     Rows {
         /// The axis.
         axis: usize,
-        /// T.
+        /// The number T of places in a run.
         places: usize,
     },
 }
 
 impl PlaceAxis {
-    /// The axis, regardless of its form.
+    /// The index of the axis in both forms.
     pub(crate) fn axis(self) -> usize {
         match self {
             PlaceAxis::Own(axis) | PlaceAxis::Rows { axis, .. } => axis,
         }
     }
 
-    /// Another axis of the same form.
+    /// The axis with another index, in the same form.
     pub(crate) fn moved(self, axis: usize) -> Self {
         match self {
             PlaceAxis::Own(_) => PlaceAxis::Own(axis),
@@ -37,7 +37,8 @@ impl PlaceAxis {
         }
     }
 
-    /// The axis of an input that a node reads at the same places as this axis of its output. `None` for any other read.
+    /// The axis of an input that a node reads at the same places as this axis of its output. `None`
+    /// if it reads other places.
     pub(crate) fn in_input(self, at: &At, output: usize, slot: usize) -> Option<Self> {
         if slot == 0
             && let Some(regrouped) = self.before_reshape(at)
@@ -50,7 +51,8 @@ impl PlaceAxis {
         }
     }
 
-    /// The axis before a Reshape that merges the places with the axis before them, or splits them from it.
+    /// The axis of the places before a Reshape that merges it with the preceding axis, or splits
+    /// the two.
     pub(crate) fn before_reshape(self, at: &At) -> Option<Self> {
         if at.graph.domain_op(at.node) != ("", "Reshape") {
             return None;
@@ -72,8 +74,8 @@ impl PlaceAxis {
     }
 }
 
-/// Whether `axis` of the merged shape holds this axis and the next one of the other shape, and all axes before it are
-/// equal.
+/// Whether `merged` has one axis in place of the axes `axis` and `axis + 1` of `apart`, and the
+/// same axes before it.
 fn is_merged(apart: &Shape, merged: &Shape, axis: usize) -> bool {
     let pair = apart.get(axis).zip(apart.get(axis + 1));
     let Some((Some(outer), Some(inner))) = pair else {

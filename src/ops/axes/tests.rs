@@ -1,5 +1,5 @@
-//! Tests how the axes of outputs depend on the axes of inputs. Answers are compared with hand-written ones, and checked
-//! by perturbing inputs.
+//! Tests how the axes of outputs depend on the axes of inputs. Answers are compared with
+//! hand-written ones, and tested by perturbing inputs.
 
 use ndarray::{ArrayD, Axis};
 
@@ -10,8 +10,9 @@ use crate::common::reference::{self, Env, Value};
 use crate::common::{judge, text};
 use crate::onnx::Model;
 
-/// Writes an answer as a word: `2` for the same place of axis 2, `*` for all, `-` for absent, `1+3/2` for every second
-/// place of axis 1 starting at 3, `1@1` for the places of axis 1 that input 1 names, `?` for unknown.
+/// Writes an answer as a word: `2` for the same place of axis 2, `*` for all, `-` for absent,
+/// `1+3/2` for every second place of axis 1 starting at 3, `1@1` for the places of axis 1 that
+/// input 1 lists, `?` for unknown.
 fn word(read: AxisRead) -> String {
     match read {
         AxisRead::Same(axis) => axis.to_string(),
@@ -41,7 +42,7 @@ fn floats(env: &Env, name: &str) -> Option<ArrayD<f64>> {
     env.get(name)?.floats().ok().cloned()
 }
 
-/// Runs the last node after the elements of one input at one position of an axis were changed.
+/// Runs the last node after changing the elements of one input at one place of an axis.
 fn perturbed(model: &Model, env: &Env, name: &str, axis: usize, place: usize) -> ArrayD<f64> {
     let mut changed = floats(env, name).unwrap();
     for (number, element) in changed
@@ -68,8 +69,8 @@ fn differing(one: &ArrayD<f64>, other: &ArrayD<f64>, axis: usize) -> Vec<usize> 
         .collect()
 }
 
-/// Checks an answer against the reference: a change at one position of an input may change the output only at the
-/// places that the answer gives.
+/// Tests an answer against the reference. After a change at one place of an input, the output may
+/// change only at the places that the answer allows.
 fn check_against_reference(model: &Model, open: usize) {
     let analysis = Analysis::new(model).unwrap();
     let node = model.graph().node.len() - 1;
@@ -359,7 +360,8 @@ const CASES: &[(&str, &str, &[&str])] = &[
         &["0 0", "1 *", "* 1"],
     ),
     ("input x batch 5 4", "com.example.Relu(x)", &["?"]),
-    // Axes that are not scaled. Half a place is added to each coordinate, which is rounded down or up.
+    // Resize on axes that it does not scale. Some transformations add half a place to each
+    // coordinate, which is then rounded down or up.
     (
         "input x batch 2 4 4 / const f 4 = 1 1 2 2",
         "Resize(x, , f) mode=linear",
@@ -399,7 +401,8 @@ fn axis_reads_match_hand_written_answers() {
 #[test]
 fn axis_reads_match_perturbed_reference_runs() {
     for &(declared, call, _) in CASES.iter().filter(|(declared, call, _)| {
-        // The reference does not support these operators, or extents that broadcast are open.
+        // Left out are operators that the reference does not support, and extents that may or may
+        // not broadcast.
         let unknown = ["junk", "com.example", "QuickGelu", "FusedMatMul", "Flatten"];
         !declared.contains("other") && !unknown.iter().any(|word| call.contains(word))
     }) {
@@ -407,7 +410,7 @@ fn axis_reads_match_perturbed_reference_runs() {
         for open in [2, 3] {
             let is_run =
                 reference::values(&model, &judge::inputs(&model, open, true, Kind::Exact)).is_ok();
-            // An Expand to a constant shape does not fit every open extent.
+            // An Expand to a constant shape fails for some sizes of the open extent.
             if is_run || !call.contains("Expand") {
                 check_against_reference(&model, open);
             }

@@ -3,7 +3,8 @@
 use super::writer::Writer;
 use crate::ir::builder::float;
 
-/// Adds the nodes of an activation, by its name and parameters; `None` if it is unknown.
+/// Adds the nodes of an activation that is given by name and parameters; `None` if the activation
+/// is unknown.
 pub(super) fn activated(
     writer: &mut Writer,
     name: &str,
@@ -21,7 +22,8 @@ pub(super) fn activated(
     Some(writer.maker.op(name, &[value], attributes))
 }
 
-/// Adds a Clip. Its bounds are inputs since operator set 11.
+/// Adds a Clip, whose bounds are inputs. Before operator set 11 they are attributes, so the result
+/// is `None`.
 fn clamped(writer: &mut Writer, bounds: [f32; 2], value: &str) -> Option<String> {
     if writer.opset() < 11 {
         return None;

@@ -1,19 +1,19 @@
-//! Attention of `com.microsoft`: one product computes queries, keys and values, and their attention
-//! uses no cache.
+//! Attention of `com.microsoft`: one product computes queries, keys and values, and there is no
+//! cache.
 //!
 //! ```text
 //! q, k, v = Split(input weights + bias), by heads      output = softmax(scale q k^T + mask) v
 //! ```
 //!
-//! A mask with the axes batch and keys has 0 for a hidden key, whose scores get `mask_filter_value`
-//! added.
+//! A mask with the axes batch and keys is 0 for each hidden key. `mask_filter_value` is added to
+//! the scores of hidden keys.
 
 use super::Definition;
 use super::heads::{scaled_scores, split_heads, weighted};
 use super::writer::Writer;
 use crate::onnx::tensor::DataType;
 
-/// The default value that is added to masked scores.
+/// The default of `mask_filter_value`.
 const HIDDEN: f32 = -10_000.0;
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -65,7 +65,7 @@ fn write(writer: &mut Writer) -> Option<()> {
     writer.result(0, &output)
 }
 
-/// The masked scores of queries and keys.
+/// The scores of queries and keys, with the mask applied.
 fn masked_scores(writer: &mut Writer, by_head: &[String], width: i64) -> Option<String> {
     let mut scores = scaled_scores(writer, &by_head[0], &by_head[1], width)?;
     if let Some(mask) = writer.input(3) {

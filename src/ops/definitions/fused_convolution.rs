@@ -1,5 +1,5 @@
-//! FusedConv of `com.microsoft`: an activation of a Conv, to which another value may be added
-//! before.
+//! FusedConv of `com.microsoft`: a Conv followed by an activation. Another value may be added
+//! between the two.
 
 use super::Definition;
 use super::activation::activated;

@@ -1,4 +1,4 @@
-//! FusedGemm of `com.microsoft`: an activation of a Gemm.
+//! FusedGemm of `com.microsoft`: a Gemm followed by an activation.
 
 use super::Definition;
 use super::activation::activated;

@@ -24,7 +24,7 @@ fn write(writer: &mut Writer) -> Option<()> {
     writer.result(0, &scaled)
 }
 
-/// An operand, transposed if the attribute `transposed` is set.
+/// The operand in a slot, transposed if the attribute `transposed` is set.
 fn operand(writer: &mut Writer, slot: usize, transposed: &str) -> Option<String> {
     let value = writer.input(slot)?;
     match writer.int(transposed, 0)? {

@@ -1,4 +1,5 @@
-//! GatherND by constant indices, some of which are negative: replaced by nonnegative indices.
+//! Replaces the indices of a GatherND by nonnegative ones, if they are constant and some are
+//! negative.
 //!
 //! tract treats a negative index as a large positive one.
 
