@@ -1,17 +1,18 @@
-"""Scales moved between layers, and a rotated stream, before a quantization: errors of onnxruntime's quantizers.
+"""Measures the errors of onnxruntime's quantizers after scales are moved between layers, or a stream is rotated.
 
     pip install onnxruntime onnx numpy onnx-ir pillow
     python benches/balance.py digits models/digits/ln-dynamo.onnx
     python benches/balance.py text ch_PP-OCRv4_rec_infer.onnx
 
-The first model is a trained network of this repository, the second one that of the package rapidocr_onnxruntime, which
-reads lines of text that this script draws. `unfold`, which is found on the PATH, folds the model. Its normalizations then
-have scales of 1, which can take any scale: γ/s and s·W is SmoothQuant's migration with α = 1/2, from samples. The values
-of attention are divided by s where the projection after it is multiplied. The stream of the digits is centred, and all its
-writers and readers are multiplied by a Hadamard matrix of 40 channels. Each variant is the same function in float32.
+The first model is a trained network of this repository. The second model is from the package rapidocr_onnxruntime. It
+reads lines of text that this script draws. `unfold`, which is found on the PATH, folds the model. Its normalizations
+then have scales of 1, which can become any scale. SmoothQuant computes s from samples, with α = 1/2. It divides γ by s
+and multiplies the weight by s. In attention, the values are divided by s, and the weight of the projection after them
+is multiplied by s. The stream of the digits is centred, and all its writers and readers are multiplied by a Hadamard
+matrix of 40 channels. Each variant is the same function in float32.
 
-An error is the root mean square over the outputs, relative to the largest output of the model in float32. The table is in
-docs/streams.md.
+An error is the root mean square over the outputs, relative to the largest output of the model in float32. The table is
+in docs/streams.md.
 """
 
 import argparse
@@ -40,7 +41,7 @@ class Samples(CalibrationDataReader):
 
 
 def digits(path):
-    """Images to calibrate with and to measure, and the options of `unfold`."""
+    """Returns the images for calibration, the images for the measurement, and the options of `unfold`."""
     images = np.load(Path(path).parent / "test-images.npy")
     return images[:48], images[48:448], ["--centre"]
 
@@ -52,7 +53,7 @@ def text(_):
 
 
 def line(generator):
-    """A line of random letters, dark on bright, with noise: [3, 48, 320] in about [-1, 1]."""
+    """Draws a line of random dark letters on a bright ground, with noise: [3, 48, 320] in about [-1, 1]."""
     from PIL import Image, ImageDraw, ImageFont
 
     letters = "".join(generator.choice(list(string.ascii_letters + string.digits + " .,-"), generator.integers(8, 22)))
@@ -83,7 +84,7 @@ class Network:
         self.products = [node for node in nodes if node.op_type == "MatMul" and node.input[1] in self.weights]
 
     def inputs(self):
-        """What each product with a weight reads."""
+        """The values of the left operand of each product with a weight."""
         names = [node.input[0] for node in self.products]
         watched = onnx.ModelProto.FromString(self.model.SerializeToString())
         watched.graph.output.extend(onnx.helper.make_tensor_value_info(name, 1, None) for name in set(names))
@@ -104,14 +105,14 @@ class Network:
 
 
 def factors(values, weight):
-    """SmoothQuant's factor of each channel of a value, whose geometric mean is 1."""
+    """SmoothQuant's factors of the channels of a value. Their geometric mean is 1."""
     most = np.abs(values).reshape(-1, values.shape[-1]).max(0)
     found = np.maximum(most, 1e-6) ** ALPHA / np.maximum(np.abs(weight).max(1), 1e-6) ** (1 - ALPHA)
     return found / np.exp(np.log(found).mean())
 
 
 def parameters(network, value):
-    """The names of the scale and the shift of a normalization that makes a value, as far as it has them."""
+    """The names of the scale and the shift of the normalization that computes a value, if it has them."""
     found, node = [], network.makers[value]
     while node.op_type in ("Add", "Mul") and len(node.input) == 2 and node.input[1] in network.weights:
         found.append(node.input[1])
@@ -133,7 +134,7 @@ def smoothed(network):
 
 
 def balanced_values(network):
-    """Scales moved from the values of attention to the projection after it."""
+    """Moves scales from the values of attention to the projection after them."""
     inputs = network.inputs()
     for before, product, values in zip(network.products, network.products[1:], inputs[1:]):
         packed, weight = network.weights[before.input[1]], network.weights[product.input[1]]
@@ -161,7 +162,7 @@ def hadamard(count):
 
 
 def rotated(network):
-    """Another basis of the stream of the digits, whose normalizations have no mean."""
+    """Rotates the stream of the digits, whose normalizations do not subtract a mean."""
     weights, nodes = network.weights, network.model.graph.node
     turn = hadamard(40) / np.sqrt(40)
     for product in network.products:
@@ -206,7 +207,7 @@ VARIANTS = {"folded": [], "normalizations": [smoothed], "values": [balanced_valu
 
 
 def stored(model):
-    """The model with Constants as initializers, which the quantizers need."""
+    """Replaces Constants by initializers, because the quantizers need them."""
     for node in [node for node in model.graph.node if node.op_type == "Constant"]:
         tensor = node.attribute[0].t
         tensor.name = node.output[0]

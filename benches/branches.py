@@ -1,13 +1,13 @@
-"""What `unfold fuse` makes of networks whose branches are merged by hand before they are deployed.
+"""Compares `unfold fuse` with merging the branches of a network by hand, as is done before deployment.
 
     pip install -r benches/fusions/requirements.txt
     python benches/branches.py
     python benches/branches.py --keep folder repvit_m1
 
-Each network has random weights and statistics that fit them, and is exported twice by each exporter: as it was
-trained, and after timm's `reparameterize_model`. Prints nodes, latencies over those of the second, and how far the
-outputs of both are from those of the first. `unfold` is found on the PATH; it proves what it makes. The table is in
-docs/branches.md.
+Each network has random weights and statistics that fit them. Each exporter writes it twice: as trained, and after
+timm's `reparameterize_model`. `unfold`, which is found on the PATH, folds the trained form and proves the result.
+Prints the numbers of nodes, the latencies relative to the form merged by hand, and the errors of both other forms
+relative to the trained one. The table is in docs/branches.md.
 """
 
 import argparse
@@ -33,7 +33,7 @@ CALIBRATION = 4
 
 
 def calibrated(name):
-    """A network as training leaves it: statistics are those of what it computes."""
+    """A network as training leaves it: its statistics are those of its own values."""
     torch.manual_seed(0)
     model = randomize(timm.create_model(name, pretrained=False))
     for module in model.modules():
@@ -48,7 +48,10 @@ def calibrated(name):
 
 
 def files(name, exporter, folder):
-    """The network merged by hand, as it was trained, and the latter after `fuse`."""
+    """Writes the network merged by hand, the trained network, and the latter after `fuse`.
+
+    Returns the paths, and the errors of the first and the last one relative to the second.
+    """
     model = calibrated(name)
     inputs = {"x": torch.randn(2, *model.default_cfg["input_size"])}
     paths = [folder / f"{name}.{exporter}.{variant}.onnx" for variant in ("merged", "trained", "unfold")]

@@ -1,11 +1,11 @@
-"""What centring residual streams is worth: latencies of models with LayerNorm, over the model as it was exported.
+"""Measures the gain of centring residual streams: latencies of models with LayerNorm, relative to the exported model.
 
     pip install -r benches/peers/requirements.txt
     python benches/centring.py MODEL.onnx[=TWIN.onnx] ... [--batch 1] [--rounds 20]
 
-Each model is folded by `unfold`, which is found on the PATH, with and without `--centre`, and all three run interleaved on
-one thread, in tract and in onnxruntime; so does its TWIN, the same network with RMSNorm, folded. The table of this batch
-in docs/streams.md is written anew.
+`unfold`, which is found on the PATH, folds each model with and without `--centre`. The three models run in interleaved
+rounds on one thread, in tract and in onnxruntime. TWIN is the same network with RMSNorm. It is folded and runs with
+them. The script rewrites the table of this batch size in docs/streams.md.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""Networks like GPT-2 whose LayerNorms are constant in floating point: tokens, latency and memory in onnxruntime.
+"""Measures networks like GPT-2 with constant LayerNorms in onnxruntime: tokens, latency and memory.
 
     pip install -r benches/peers/requirements.txt transformers
     python benches/constant_norms.py
 
-Exports GPT-2 by transformers with random weights, 2 to 12 layers, ε = 10¹² and γ about 10⁶, by both exporters.
-`unfold`, which is found on the PATH, folds each with `--constant-norms` and proves it. The head shares its weight with the
-embedding, so it is copied. Tokens are those with the largest
-logit. Latencies are processor time of a process of onnxruntime with one thread, interleaved, the median of the ratios to
-the export, with the least and the largest; memory is the largest resident set of such a process. The table is in docs/streams.md.
+Both exporters write the GPT-2 of transformers with random weights, 2 to 12 layers, ε = 10¹² and γ about 10⁶. `unfold`,
+which is found on the PATH, folds each model with `--constant-norms` and proves the result. The head shares its weight
+with the embedding, so the weight is copied. A token is the one with the largest logit. A latency is the CPU time of a
+process of onnxruntime with one thread, in interleaved rounds. The table has the median, the smallest and the largest
+ratio to the export. Memory is the peak of the resident set of such a process. The table is in docs/streams.md.
 """
 
 import json
@@ -66,7 +66,7 @@ def session(path):
 
 
 def measured(path):
-    """Processor time of a run in seconds, and the largest resident set in megabytes: printed by a process of its own."""
+    """Prints the CPU time of a run in seconds, and the peak resident set in megabytes. Runs in its own process."""
     model, feeds = session(path), {"input_ids": tokens().numpy()}
     model.run(None, feeds)
     begin = resource.getrusage(resource.RUSAGE_SELF).ru_utime

@@ -1,8 +1,8 @@
-"""Times of models in onnxruntime, OpenVINO and tract, as ratios to the first of them: interleaved rounds, one thread.
+"""Measures the times of models in onnxruntime, OpenVINO and tract relative to the first model, on one thread.
 
-Of onnxruntime and OpenVINO, it is the CPU time of the process, in which other work on the machine does not count.
-
-A ratio is of latencies within one round; its median over all rounds is given with the 95 % interval of a bootstrap.
+All models run once in each round. For onnxruntime and OpenVINO, a time is the CPU time of the process, so other work on
+the machine does not count. A ratio compares two times of one round. The result is the median over all rounds, with the
+95 % interval of a bootstrap.
 """
 
 import json
@@ -12,11 +12,11 @@ import time
 import numpy as np
 import onnxruntime
 
-LOADED = 4  # how often
+LOADED = 4  # the number of times that each model is loaded
 
 
 def unfold(*arguments, ends=(0,)):
-    """What the program prints; it is found on the PATH, and has to end with one of these codes."""
+    """Runs the program `unfold` from the PATH, and returns its output. Fails unless the exit code is in `ends`."""
     done = subprocess.run(["unfold", *arguments], capture_output=True, text=True)
     if done.returncode not in ends:
         raise RuntimeError(f"unfold {' '.join(arguments)}: {done.stderr}")
@@ -24,14 +24,14 @@ def unfold(*arguments, ends=(0,)):
 
 
 def write_between(document, mark, lines):
-    """Puts lines between two marks of a document, such as <!-- forms --> and <!-- end of forms -->."""
+    """Writes lines between two marks of a document, such as <!-- forms --> and <!-- end of forms -->."""
     begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
     before, rest = document.read_text().split(begin)
     document.write_text("\n".join([before + begin, "", *lines, "", end + rest.split(end)[1]]))
 
 
 def session(path, optimise=True):
-    """A model in onnxruntime, on one thread: a path, or the bytes of a model."""
+    """Loads a model, given by its path or its bytes, into onnxruntime with one thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
@@ -42,7 +42,10 @@ def session(path, optimise=True):
 
 
 def times(sessions, feed, rounds, seed=0):
-    """Seconds of each round and model. The order is drawn: what always runs behind the same one has its caches."""
+    """The seconds of each model in each round.
+
+    The order is random, because the model that ran before affects the caches.
+    """
     taken = np.zeros((rounds + 2, len(sessions)))
     orders = np.random.default_rng(seed)
     for round in range(len(taken)):
@@ -54,23 +57,23 @@ def times(sessions, feed, rounds, seed=0):
 
 
 def in_onnxruntime(paths, batch, rounds):
-    """A ratio for each model, as text; no batch where the models fix it."""
+    """The ratio of each model in onnxruntime, as text. `batch` is `None` if the models fix it."""
     numbers = np.random.default_rng(0)
     feed = {value.name: drawn(value, batch, numbers) for value in session(paths[0]).get_inputs()}
     return [told(*ratio) for ratio in ratios_of(lambda: map(session, paths), feed, rounds)]
 
 
 def drawn(value, batch, numbers):
-    """Something for an input of a model: elements of the normal distribution, or places in a table."""
+    """Random elements for an input of a model: normally distributed floats, or indices of a table."""
     shape = [batch or value.shape[0], *value.shape[1:]]
     is_index = value.type == "tensor(int64)"
     return numbers.integers(0, 100, shape) if is_index else numbers.standard_normal(shape, np.float32)
 
 
 def ratios_of(load, feed, rounds):
-    """The ratio for each model and its interval, of onnxruntime or of OpenVINO.
+    """The ratio of each model and its interval, in the engine that `load` loads: onnxruntime or OpenVINO.
 
-    The models are loaded several times: where one happens to lie in memory is worth a percent or two.
+    The models are loaded several times, because their addresses in memory change the time by a percent or two.
     """
     taken = np.concatenate([times(list(load()), feed, rounds // LOADED, seed) for seed in range(LOADED)])
     ratios = taken / taken[:, :1]
@@ -80,7 +83,7 @@ def ratios_of(load, feed, rounds):
 
 
 class InOpenVINO:
-    """A model in OpenVINO, on one thread, in float32 as it is."""
+    """A model in OpenVINO with one thread. Float32 values are not computed in a narrower type."""
 
     def __init__(self, path):
         # Only this measurement needs it.
@@ -94,12 +97,12 @@ class InOpenVINO:
 
 
 def in_tract(paths, batch, rounds):
-    """The same, by `unfold bench`; a dash for what tract cannot run."""
+    """The ratio of each model in tract, as text. A dash if tract cannot run the model."""
     return [told(*ratio) if ratio else "-" for ratio in tract_ratios(paths, batch, rounds)]
 
 
 def tract_ratios(paths, batch, rounds):
-    """The ratio for each model and its interval; None for what tract cannot run."""
+    """The ratio of each model and its interval, from `unfold bench`. `None` if tract cannot run the model."""
     named = [f"{name}={path}" for name, path in enumerate(paths)]
     sizes = ["--batch", str(batch)] if batch else []
     arguments = ["--reference", "0", *sizes, "--rounds", str(rounds), "--json", "--quiet"]

@@ -1,9 +1,9 @@
-"""Whether results of slices are equal bit for bit to those of the whole network, in onnxruntime and OpenVINO.
+"""Checks whether sliced networks give the same bits as whole ones, in onnxruntime and OpenVINO.
 
 usage: python benches/equal_bits.py [--only TEXT] [--parts N,N,...]
 
 Each network of benches/memory_networks.py is folded, then cut by `--slice N`. A line has the largest difference of the
-results in each engine; 0 stands for equal bits. One thread, float32.
+results in each engine, which is 0 if all bits are equal. The engines use one thread and float32.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Which operators of a model onnxruntime fuses."""
+"""Finds the operators of a model that onnxruntime fuses."""
 
 import tempfile
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 import onnxruntime
 
-# Operators of ONNX that onnxruntime makes of others; all of its own are fused.
+# Operators of ONNX that can replace several others in onnxruntime. All operators of its own domain count as fused.
 FUSED = {"Gelu", "Gemm", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"}
 # The fused operators that an operator may become.
 BETTER = {
@@ -18,11 +18,11 @@ BETTER = {
 
 
 def optimised(path, batch=None):
-    """The nodes of a model as onnxruntime runs it; the batch is open where no number is given."""
+    """The nodes of a model after onnxruntime's optimizations. The batch is open if it is `None`."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "optimised.onnx"
         options = onnxruntime.SessionOptions()
-        # Beyond this come layouts of one machine, for which operators are not fused but renamed.
+        # The next level writes layouts for one machine. It renames operators, but does not fuse them.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         options.optimized_model_filepath = str(target)
         options.log_severity_level = 3
@@ -33,9 +33,9 @@ def optimised(path, batch=None):
 
 
 def is_fused(node):
-    """Whether a node does what several operators did.
+    """Whether a node replaces several operators.
 
-    A FusedMatMul that only scales its product does not count: once the scale is in a weight, nothing is left to fuse.
+    A FusedMatMul that only scales its product does not count. If the scale is folded into a weight, it is not needed.
     """
     if node.op_type == "FusedMatMul":
         return any(attribute.name.startswith("trans") and attribute.i for attribute in node.attribute)
@@ -43,7 +43,7 @@ def is_fused(node):
 
 
 def lost(before, after):
-    """The kinds of which there are fewer, where they have not become better ones."""
+    """The kinds of fused operators that `after` has fewer of, unless better ones replace them."""
 
     def with_better(counts, kind):
         return sum(counts[one] for one in {kind} | BETTER.get(kind, set()))

@@ -1,14 +1,15 @@
-"""Half precision by `unfold fuse --to float16`, and by two other converters: Casts, size and error in onnxruntime.
+"""Compares `unfold fuse --to float16` with two other converters: Casts, size and error in onnxruntime.
 
     pip install -r benches/peers/requirements.txt onnxconverter-common
     python benches/half_converters.py models/digits/ln-dynamo.onnx vit-s.onnx ...
 
 Each model in float32 is converted by onnxconverter-common (`keep_io_types=True`), by `onnxslim --dtype fp16`, and by
-`unfold`, which is found on the PATH. onnxruntime runs all of them on the same random inputs, on one thread of the CPU. An
-error is the root mean square over an output, relative to its largest number in float32; of several outputs the largest.
-With `--ends`, each model is converted with inputs and outputs in float32, and with those in half: by onnxconverter-common
-and by `unfold` (`--io half`) both ways, by onnxslim in its own. The table then has the size of each file, relative to the
-model's, and the engines that run it: onnxruntime and tract (`unfold bench`). The tables are in docs/half.md.
+`unfold`, which is found on the PATH. onnxruntime runs all of them on the same random inputs, on one thread of the CPU.
+An error is the root mean square over an output, relative to its largest magnitude in float32. Of several outputs, the
+largest error counts. With `--ends`, onnxconverter-common and `unfold` (`--io half`) convert each model twice: with
+inputs and outputs in float32, and in half. onnxslim converts it in its only way. The table then has the size of each
+file relative to that of the model, and the engines that run it: onnxruntime and tract (`unfold bench`). The tables are
+in docs/half.md.
 """
 
 import argparse
@@ -51,7 +52,7 @@ ENDS = {
 
 
 def random_inputs(model, seed=0):
-    """An array for each input: normal numbers, places of a small table, ones for masks and truth values."""
+    """An array for each input: normally distributed floats, indices of a table, or ones for masks and truth values."""
     generator, given = np.random.default_rng(seed), {tensor.name for tensor in model.graph.initializer}
     inputs = {}
     for value in (value for value in model.graph.input if value.name not in given):
@@ -89,7 +90,7 @@ def casts(graph):
 
 
 def cell(converter, path, inputs, exact):
-    """Casts and error of one conversion, or that it fails."""
+    """The number of Casts and the error of one conversion, or `fails`."""
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/half.onnx"
         try:
@@ -107,7 +108,7 @@ def runs_in_tract(path):
 
 
 def details(model, converter, inputs, exact):
-    """Casts, error, relative size, and the engines that run one conversion."""
+    """The number of Casts, the error, and the relative size of one conversion, and the engines that run it."""
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/half.onnx"
         try:

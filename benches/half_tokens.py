@@ -1,16 +1,16 @@
-"""Streams beyond float16 in five kinds of networks: errors of `--to float16`, and tokens.
+"""Measures `--to float16` on five kinds of networks whose streams exceed float16: errors, and tokens.
 
     pip install -r benches/peers/requirements.txt transformers
     python benches/half_tokens.py
     python benches/half_tokens.py --outliers
 
-Exports small networks like T5, Gemma 3, Whisper, gpt-oss and nanochat with open extents, as they are and inflated: all
-writers of the stream are multiplied by 30,000. This network computes the function of the one before, except for the ε of
-its normalizations, but its stream exceeds 65,504. With `--outliers`, one of 16 channels of some writers is multiplied,
-which makes another function. `unfold`, which is found on the PATH, converts both with `--to float16`, and measures the
-error of each result with every value rounded to half, on 1,000 tokens: the geometric mean over networks with other random
-weights. onnxruntime runs the last result on the same tokens, each of which reads those before it. The tables are in
-docs/half.md.
+Exports small networks like T5, Gemma 3, Whisper, gpt-oss and nanochat with open extents, each in two variants. In the
+inflated variant, all writers of the stream are multiplied by 30,000. It computes the same function as the plain
+variant, except for the ε of its normalizations, but its stream exceeds 65,504. With `--outliers`, only one of 16
+channels of some writers is multiplied, so it is another function. `unfold`, which is found on the PATH, converts both
+with `--to float16`, and measures the error of each result with every value rounded to half, on 1,000 tokens. The table
+has the geometric mean over several networks, which differ in their random weights. onnxruntime runs the last result on
+the same tokens. Each token attends to the tokens before it. The tables are in docs/half.md.
 """
 
 import argparse
@@ -44,8 +44,9 @@ def nanochat():
 
 NETWORKS = {"T5": t5, "Gemma 3": gemma3, "Whisper": whisper, "gpt-oss": gpt_oss, "nanochat": nanochat}
 
-# The modules that write the stream: linear ones, and normalizations whose scale is 1 + weight. Before the layers in the last
-# list, an activation or a normalization without a scale writes it.
+# The modules that write the stream: linear ones in the first list, and in the second one normalizations whose scale is
+# 1 + weight. The stream that the layers in the third list read is written by an activation, or by a normalization
+# without a scale.
 WRITERS = {
     "T5": (["shared", "o", "wo"], [], []),
     "Gemma 3": (["embed_tokens"], ["post_attention_layernorm", "post_feedforward_layernorm"], []),
@@ -56,7 +57,7 @@ WRITERS = {
 
 
 def untie(network):
-    """Gives the head a weight of its own: an inflated one would inflate the logits."""
+    """Gives the head its own weight, because an inflated weight would inflate the logits."""
     network.config.tie_word_embeddings = False
     head = network.get_output_embeddings()
     head.weight = torch.nn.Parameter(head.weight.detach().clone())
@@ -81,13 +82,13 @@ def inflate(network, writers):
 
 
 def multiplied(_, arguments, options):
-    """The arguments of a layer, whose first one is the stream."""
+    """The arguments of a layer after its first one, the stream, is multiplied."""
     stream, *others = arguments
     return (stream * FACTOR, *others), options
 
 
 def samples(inputs):
-    """A thousand tokens that are to be read, and as many of other inputs as there are samples."""
+    """A thousand random tokens, and for each other input as many samples as there are sequences."""
     generator, made = torch.Generator().manual_seed(1), {}
     for name, given in inputs.items():
         if given is not None and given.is_floating_point():
@@ -98,7 +99,10 @@ def samples(inputs):
 
 
 def tokens(exact, half):
-    """The positions whose token is the one of float32, and those of the others whose margin exceeds the error."""
+    """The number of positions with the same token as in float32, and the number of other positions with a large margin.
+
+    A margin is large if it exceeds twice the error.
+    """
     error = np.abs(half - exact).max()
     best = np.sort(exact, axis=-1)
     margin = best[..., -1] - best[..., -2]

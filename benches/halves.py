@@ -1,14 +1,14 @@
-"""What folding does to the error of ViT-S in half precision, against float64.
+"""Measures the effect of folding on the error of ViT-S in half precision, relative to float64.
 
     pip install -r benches/peers/requirements.txt
     python benches/halves.py un
     python benches/halves.py un --networks 9 --only bfloat16
 
-Exports ViT-S with the normalizers that are named, UN or BN, statistics calibrated, in the ways that half precision
-comes about; folds each with `unfold`, which is found on the PATH; and computes both models operator by operator, each
-in float64 and rounded once to the type of its result, which no engine does better. The error is against the model as
-it was, computed in float64 throughout, root mean square over all logits, as a part of the largest; of several networks
-the mean, and of their ratios the standard error too. The table is in docs/types.md.
+Exports ViT-S with UN or BN, as named, and with calibrated statistics, in each way in which a model gets half precision.
+Folds each model with `unfold`, which is found on the PATH. Computes both models operator by operator: each operator in
+float64, and its result rounded once to its type. No engine is more accurate. The error is relative to the original
+model in float64. It is the root mean square over all logits, divided by the largest logit. For several networks, prints
+the mean error, and the mean of the ratios with its standard error. The table is in docs/types.md.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def normalizers(model):
 
 
 def calibrated(model, inputs):
-    """The model with the statistics of what it sees: those of an untrained one fit nothing."""
+    """Sets the statistics of a model to those of random inputs. The statistics of an untrained model fit no inputs."""
 
     def calibrate(module, arguments):
         tokens = arguments[0].reshape(-1, arguments[0].shape[-1])
@@ -103,7 +103,7 @@ def write(model, inputs, path):
 
 
 def variants(model, inputs):
-    """Each way in which half precision comes about, by its name: what writes such a model into a file."""
+    """For each way to get a model in half precision, by its name, a function that writes such a model to a file."""
 
     def cast(dtype, change, path):
         write(change(copy.deepcopy(model).to(dtype)), {key: value.to(dtype) for key, value in inputs.items()}, path)
@@ -161,7 +161,7 @@ def compute(node, inputs, opsets):
 
 
 def run(model, feed, rounds):
-    """The first output, each float rounded to its type, or none."""
+    """The first output. If `rounds`, each float value is rounded to its type."""
     graph = onnx.shape_inference.infer_shapes(model).graph
     declared = [*graph.value_info, *graph.input, *graph.output]
     types = {value.name: value.type.tensor_type.elem_type for value in declared}
@@ -169,7 +169,7 @@ def run(model, feed, rounds):
     values = {tensor.name: array(tensor) for tensor in model.graph.initializer} | feed
     waiting = list(model.graph.node)
     while waiting:
-        # Converters do not keep nodes in order.
+        # Converters may write nodes out of topological order.
         node = next(node for node in waiting if all(name in values for name in node.input if name))
         waiting.remove(node)
         outputs = compute(node, [values[name] if name else None for name in node.input], opsets)
@@ -185,7 +185,7 @@ def error(value, exact):
 
 
 def errors(before, after):
-    """The errors of two models against the first of them in float64."""
+    """The errors of both models relative to the first one in float64."""
     value = before.graph.input[0]
     shape = [dim.dim_value or BATCH for dim in value.type.tensor_type.shape.dim]
     generator, found = np.random.default_rng(0), []
@@ -198,7 +198,7 @@ def errors(before, after):
 
 
 def measured(norm, seed, only, folder):
-    """The errors before and behind, and the sites that fold, of one network in each way."""
+    """For one network and each way: the name, the number of folded sites, and the errors before and after folding."""
     model, inputs = network(NETWORK, norm, seed=seed)
     inputs = {name: value[:BATCH] for name, value in inputs.items()}
     path, out = f"{folder}/model.onnx", f"{folder}/fused.onnx"

@@ -1,12 +1,12 @@
-"""The worth of slices: memory and time of a network whole and cut, in tract, onnxruntime and OpenVINO.
+"""Compares the memory and time of whole and sliced networks in tract, onnxruntime and OpenVINO.
 
 usage: python benches/memory.py [--only TEXT] [--rounds N] [--results FILE] [--write docs/memory.md]
 
-Each network is folded, then cut by the goals below; ratios are to the folded network without slices. The heap of tract
-is what the counting allocator of `unfold bench` sees above the loaded model, and the live bytes are those of its order.
-The resident set of onnxruntime is the peak of a process of its own, above that of the loaded session. Times of tract
-are by the clock, those of the others of the processor; one thread, interleaved rounds. Results are kept in a file, so that
-networks can be measured one at a time.
+Each network is folded, then cut with the options below. Ratios are relative to the folded network without slices. The
+heap of tract is the peak in the counting allocator of `unfold bench`, minus the loaded model. The live bytes follow
+from the order in which tract runs the operators. The resident set of onnxruntime is the peak of a separate process,
+minus that of the loaded session. Times of tract are wall-clock times, and those of the other engines are CPU times. All
+use one thread and interleaved rounds. Results are kept in a file, so that networks can be measured one at a time.
 """
 
 import argparse
@@ -35,14 +35,14 @@ HEADER = ["network", "variant", "parts", *COLUMNS, "time in OpenVINO"]
 
 
 def resident(path):
-    """Bytes that a run takes at its peak above the loaded session, in a process of its own."""
+    """The peak of the memory of a run, minus that of the loaded session, in bytes. Measured in a separate process."""
     program = f"import memory; print(memory.measured({str(path)!r}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=Path(__file__).parent)
     return int(done.stdout)
 
 
 def measured(path):
-    """The peak of the resident set of this process over a run, above what it is before."""
+    """The peak of the resident set of this process during a run, minus the resident set before it."""
     loaded = session(path)
     given = feed(loaded)
     Path("/proc/self/clear_refs").write_text("5")
@@ -52,7 +52,7 @@ def measured(path):
 
 
 def feed(loaded):
-    """The same numbers for each variant."""
+    """Random inputs, which are the same for each variant."""
     drawn = np.random.default_rng(0)
     return {value.name: drawn.standard_normal(value.shape).astype(np.float32) for value in loaded.get_inputs()}
 
@@ -83,7 +83,7 @@ def processor_times(loaded, given, rounds):
 
 
 def has_own_operators(path):
-    """Whether a model has operators of onnxruntime alone."""
+    """Whether a model has operators that only onnxruntime has."""
     import onnx
 
     model = onnx.load(path, load_external_data=False)

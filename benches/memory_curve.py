@@ -1,9 +1,10 @@
-"""Draws the time of slices over their memory in onnxruntime, for several numbers of parts.
+"""Draws the time of sliced networks against their memory in onnxruntime, for several numbers of parts.
 
 usage: python benches/memory_curve.py [--rounds N] [--results FILE] [--draw docs/memory.svg]
 
-Each network is folded, then cut by `--slice N`; ratios are to the folded network without slices. Memory is the peak of the
-resident set of a run above the loaded session. Time is that of the processor; one thread, interleaved rounds.
+Each network is folded, then cut by `--slice N`. Ratios are relative to the folded network without slices. Memory is the
+peak of the resident set of a run, minus that of the loaded session. Time is CPU time on one thread, in interleaved
+rounds.
 """
 
 import argparse

@@ -6,7 +6,7 @@ import torch
 
 
 def networks():
-    """The writer of each network by its name. A writer takes a path."""
+    """For each network, by its name, a function that writes it to a path."""
     vit = "vit_small_patch16_224"
     rows = {f"ViT-S {norm.upper()}, 224², batch {batch}": zoo(norm, batch) for batch in (1, 8) for norm in ("un", "bn", "ln")}
     rows |= {
@@ -101,7 +101,7 @@ class First(torch.nn.Module):
 
 
 class Attend(torch.nn.Module):
-    """Attention of `width` channels to values of `other` channels, written out."""
+    """Attention of `width` channels to values of `other` channels, as separate operators."""
 
     def __init__(self, width, other, heads):
         super().__init__()

@@ -1,13 +1,13 @@
-"""What a normalizer costs that is there only before another one: latencies without it, over the folded model.
+"""Measures the cost of a normalizer directly before another one: latencies without it, over the folded model.
 
     pip install -r benches/peers/requirements.txt
     python benches/merging.py [--blocks 6] [--channels 384] [--batch 1] [--rounds 20]
 
-A residual network of RMS normalizations in the manner of Gemma 3, `x + N(f(N(x)))`, whose f are two linear layers without
-biases with a Relu between them; and one in which a layer without bias compresses what is normalized and is normalized
-itself, as the queries of DeepSeek V2 are. Each is folded by `unfold`, which is found on the PATH, with and without
-`--merge-norms`, and runs interleaved on one thread, in tract and in onnxruntime. The table in docs/streams.md is written
-anew.
+One network has residual blocks `x + N(f(N(x)))` with RMS normalizations N, like Gemma 3. Its f is two linear layers
+without biases, with a Relu between them. In the other network, a layer without a bias compresses a normalized value,
+and the result is normalized again, like the queries of DeepSeek V2. `unfold`, which is found on the PATH, folds each
+network with and without `--merge-norms`. Both results run in interleaved rounds on one thread, in tract and in
+onnxruntime. The script rewrites the table in docs/streams.md.
 """
 
 import argparse

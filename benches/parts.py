@@ -1,11 +1,11 @@
-"""What it is worth to take queries, keys and values apart before their axes are put in order.
+"""Measures the gain of splitting queries, keys and values before their axes are permuted.
 
     pip install -r benches/peers/requirements.txt
     python benches/parts.py
 
-Attentions whose queries, keys and values are one product, put in order by one Transpose and taken apart by a Split or by
-Gathers, or taken apart first. Prints the latency of the second form over that of the first. `unfold` is found on the PATH.
-The table is in docs/engines.md.
+In each attention, one product computes queries, keys and values. In the first form, one Transpose permutes the axes,
+and then a Split or Gathers split the result. In the second form, the split comes first. Prints the latency of the
+second form relative to that of the first. `unfold` is found on the PATH. The table is in docs/engines.md.
 """
 
 import tempfile
@@ -23,7 +23,7 @@ ORDERS = {"tokens before channels": [0, 2, 1, 3], "channels before tokens": [0, 
 
 
 def model(order, by, first, tokens, heads, channels):
-    """All layers, taken apart first or put in order first."""
+    """All layers, either split first or permuted first."""
     generator, width = np.random.default_rng(0), heads * channels
     nodes, initializers = [], []
 

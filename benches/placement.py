@@ -1,11 +1,12 @@
-"""How much faster networks are if linear work is done where values have the fewest places.
+"""Measures the gain if linear work is done where values have the fewest places.
 
     pip install -r benches/peers/requirements.txt
     taskset -c 1 python benches/placement.py [--batch 1 8] [--rounds N] [--exporter legacy|dynamo] [NETWORK ...]
 
 Exports each network with random weights and an open batch, and folds it with and without the passes `placement` and
-`demand`. Prints the multiply-adds of both results, and the CPU time of the first over that of the second in tract,
-onnxruntime and OpenVINO, on one thread. `unfold` is found on the PATH. `--write` puts the table into docs/placement.md.
+`demand`. Prints the multiply-adds of both results, and the CPU time of the first relative to that of the second in
+tract, onnxruntime and OpenVINO, on one thread. `unfold` is found on the PATH. `--write` writes the table to
+docs/placement.md.
 """
 
 import argparse
@@ -26,12 +27,12 @@ from engines import InOpenVINO, drawn, ratios_of, session, told, tract_ratios, u
 DOCUMENT = Path(__file__).parent.parent / "docs" / "placement.md"
 SKIP = ["--skip", "placement", "--skip", "demand"]
 EAGER = {"attn_implementation": "eager"}
-# The text models have six layers, of the width of the base models.
+# The text models have six layers, and the width of the base models.
 TEXT = dict(num_hidden_layers=6) | EAGER
 
 
 class Read(torch.nn.Module):
-    """A model of transformers with one input, and the named result alone."""
+    """A model of transformers with one input, and only the named result."""
 
     def __init__(self, model, name, result):
         super().__init__()
@@ -90,7 +91,7 @@ NETWORKS = {
 
 
 def exported(network, path, exporter):
-    """Writes a network of `NETWORKS` with an open batch. Other exporters than `dynamo` are the older one."""
+    """Writes a network of `NETWORKS` with an open batch. Any `exporter` other than `dynamo` selects the legacy one."""
     torch.manual_seed(0)
     model, example = NETWORKS[network]()
     names = dict(input_names=["x"], output_names=["y"])
@@ -104,7 +105,7 @@ def exported(network, path, exporter):
 
 
 def upsampled(path, channels):
-    """Writes nearest upsampling by 2 of 32² places and a 3 × 3 convolution."""
+    """Writes a network that upsamples 32² places by 2 to the nearest, and then applies a 3 × 3 convolution."""
     weight = np.random.default_rng(0).standard_normal((channels, channels, 3, 3)) / (9 * channels) ** 0.5
     factors = np.array([1, 1, 2, 2], np.float32)
     constants = [numpy_helper.from_array(weight.astype(np.float32), "w"), numpy_helper.from_array(factors, "f")]
@@ -120,7 +121,7 @@ def upsampled(path, channels):
 
 
 def work(path, batch):
-    """The multiply-adds of products and convolutions, for a batch: the model runs once, for the shapes of all operands."""
+    """The multiply-adds of products and convolutions for a batch. The model runs once, to get the operands' shapes."""
     model = onnx.load(path)
     given = {tensor.name: tensor.dims for tensor in model.graph.initializer}
     layers = [node for node in model.graph.node if node.op_type in ("MatMul", "Gemm", "Conv")]

@@ -1,11 +1,11 @@
-"""Which exact form of a pointwise normalizer is the fastest, in tract and in onnxruntime.
+"""Finds the fastest exact form of a pointwise normalizer in tract and in onnxruntime.
 
     pip install -r benches/peers/requirements.txt
     python benches/pointwise.py
 
-Twelve matrix products of ViT-S's width over its 197 tokens, each behind one pointwise function. Prints, for each way
-to write it, its latency over that of the products alone. `unfold` is found on the PATH. The table is in
-docs/pointwise.md.
+Each model has twelve matrix products of ViT-S's width over its 197 tokens. One pointwise function is before each
+product. For each form of the function, prints the latency relative to a model with only the products. `unfold` is found
+on the PATH. The table is in docs/pointwise.md.
 """
 
 import tempfile
@@ -19,7 +19,7 @@ from engines import in_onnxruntime, in_tract
 
 CHANNELS, TOKENS, LAYERS, ROUNDS = 384, 197, 12, 60
 
-# Operators on the value so far, z; a number is an operand.
+# The operators of each form. They are applied one after another to z, and a number is their constant operand.
 FORMS = {
     "nothing": [],
     "Softsign": [("Softsign", "z")],
@@ -32,7 +32,7 @@ FORMS = {
 
 
 def model(form):
-    """The products, each behind the operators of a form."""
+    """The products, each after the operators of a form."""
     generator = np.random.default_rng(0)
     nodes, initializers = [], []
 

@@ -1,12 +1,13 @@
-"""What is left of post-norm networks with normalizers of fixed statistics, and what another basis of their streams does to the numbers.
+"""Measures folded post-norm networks with fixed statistics: the operators that remain, and the errors.
 
     pip install -r benches/peers/requirements.txt
     python benches/postnorm.py [--network BERT] [--exporter dynamo|legacy] [--rounds 20]
 
-Makes a BERT and the Transformer of IWSLT14, both post-norm, whose statistics come of running them, and folds each by
-`unfold`, which is found on the PATH. Errors are the largest of an output of onnxruntime in float32 against PyTorch in
-float64, as a part of the largest number. The floor is the same network without normalizers, folded as well: no operator
-may be there more often, and latencies in tract are over its. The table in docs/streams.md is written anew.
+The networks are a BERT and the Transformer of IWSLT14, both post-norm. Their statistics are measured by running them.
+`unfold`, which is found on the PATH, folds each network. An error is the largest difference between onnxruntime in
+float32 and PyTorch in float64, relative to the largest output. The floor is the same network without normalizers, also
+folded. No operator may occur more often than in the floor, and latencies in tract are relative to the floor. The script
+rewrites the table in docs/streams.md.
 """
 
 import argparse
@@ -36,7 +37,7 @@ KINDS = {"BN": "bn", "UN": "un", "MABN": "mabn", "PN\\*": "pnstar"}
 
 
 def network(name, kind):
-    """The network in inference mode, and inputs. Scales and shifts are drawn anew, and statistics are those of running it."""
+    """The network in inference mode, and its inputs. Scales and shifts are random, and statistics are measured."""
     torch.manual_seed(0)
     model, inputs = build(name)
     names = sites(model)

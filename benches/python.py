@@ -1,9 +1,9 @@
-"""What a message costs in Python beside what a file costs the command: time, by turns, and the most memory.
+"""Compares folding a message in Python with folding a file with the command: time and peak memory.
 
     python benches/python.py UNFOLD [ROUNDS]
 
-UNFOLD is the command, compiled as the package is; `unfold_onnx` and onnx are installed. Writes a Markdown table. Linux alone
-tells how much memory there was.
+UNFOLD is the command, compiled like the package. `unfold_onnx` and onnx must be installed. Prints a Markdown table. The
+memory is only measured on Linux.
 """
 import statistics, subprocess, sys, tempfile, time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +23,7 @@ def took(work) -> float:
 
 
 def peak(code: str, *arguments: str) -> float:
-    """The most memory that a process of its own takes in its last step, what is there before it included."""
+    """The peak of the memory of a new process in its last step, including the memory that it has before."""
     code += "\n[most] = [line for line in open('/proc/self/status') if line.startswith('VmHWM')]"
     code += "\nprint(int(most.split()[1]) * 1024)"
     return float(subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True).stdout)

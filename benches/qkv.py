@@ -1,11 +1,11 @@
-"""Whether one product for Q, K and V is faster than three, in tract and in onnxruntime.
+"""Checks whether one product for Q, K and V is faster than three, in tract and in onnxruntime.
 
     pip install -r benches/peers/requirements.txt
     python benches/qkv.py
 
-Layers of ViT-S's width: three products of one value, each with its bias, or one of three times the width and a Split;
-the three results are added. Prints the latency of the one over that of the three. `unfold` is found on the PATH. The
-table is in docs/branches.md.
+The layers have ViT-S's width. A layer has three products of one value, each with its bias, or one product of three
+times the width and a Split. The three results are added. Prints the latency of the form with one product relative to
+that with three. `unfold` is found on the PATH. The table is in docs/branches.md.
 """
 
 import tempfile

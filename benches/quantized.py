@@ -1,15 +1,15 @@
-"""Quantized networks with scaled streams: what the scales absorb, and whether the codes stay.
+"""Scales the streams of quantized networks. Counts the scales that absorb the factor, and checks that the codes stay.
 
     pip install onnxruntime onnx numpy onnx-ir
     python benches/quantized.py bert.onnx gpt2.onnx vit.onnx ...
 
 onnxruntime quantizes each model in float32 in four ways: statically in QDQ form, dynamically, and with weights of 4 and
-of 8 bits in blocks (`MatMulNBitsQuantizer`). `unfold`, which is found on the PATH, folds each result with
-and without `--scale-stream 2^-5`, and proves both. The table is in docs/streams.md: operators before and after, streams
-that are scaled and that stay, Muls that were added for the scaling, stored codes that are not in the original, and the
-largest difference of the outputs of both results in onnxruntime without optimizations, on random inputs and relative to
-the largest output. With optimizations onnxruntime fuses the two differently, and a difference in the last bit changes
-codes that it computes.
+of 8 bits in blocks (`MatMulNBitsQuantizer`). `unfold`, which is found on the PATH, folds each result with and without
+`--scale-stream 2^-5`, and proves both. The table in docs/streams.md has the numbers of operators before and after, of
+streams that are scaled and that stay, of Muls that the scaling adds, and of stored codes that are not in the original.
+It also has the largest difference of the outputs of both results on random inputs, relative to the largest output.
+onnxruntime runs them without optimizations. With optimizations, it fuses the two differently, and a difference in the
+last bit changes codes that it computes.
 """
 
 import argparse
@@ -82,14 +82,14 @@ def run(path, inputs):
 
 
 def codes(path):
-    """The bytes of the stored codes of more than one element."""
+    """The bytes of each stored tensor of codes with more than one element."""
     tensors = (tensor for tensor in onnx.load(path).graph.initializer if tensor.data_type in CODES)
     arrays = (onnx.numpy_helper.to_array(tensor) for tensor in tensors)
     return {array.tobytes() for array in arrays if array.size > 1}
 
 
 def is_part(found, originals):
-    """Whether codes are those of the original, or consecutive rows of a table that it reads."""
+    """Whether a tensor of codes is in the original, or consists of consecutive rows of a table of the original."""
     return any(found in original for original in originals)
 
 
@@ -99,7 +99,7 @@ def folded(model, out, *options):
 
 
 def row(quantized, folder):
-    """What folding a quantized model with scaled streams changes."""
+    """A row of the table for one quantized model."""
     plain, out = f"{folder}/folded.onnx", f"{folder}/scaled.onnx"
     folded(quantized, plain)
     report = folded(quantized, out, "--scale-stream", "2^-5")

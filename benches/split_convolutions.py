@@ -1,10 +1,10 @@
-"""The latency of one grouped convolution relative to convolutions of the parts of a Split.
+"""Measures the latency of one grouped convolution relative to convolutions of the parts of a Split.
 
     pip install -r benches/peers/requirements.txt
     python benches/split_convolutions.py
 
-Each model has four layers: a Split of the channels, a Conv of each part, a Concat and a Relu, or one Conv with groups and
-a Relu. Prints the table of docs/engines.md. `unfold` is found on the PATH.
+Each model has four layers: a Split of the channels, a Conv of each part, a Concat and a Relu, or one Conv with groups
+and a Relu. Prints the table of docs/engines.md. `unfold` is found on the PATH.
 """
 
 import tempfile
@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from engines import InOpenVINO, ratios_of, session, told, tract_ratios
 
 LAYERS, ROUNDS = 4, 24
-# Channels, extent of the image, extent of the kernel, parts.
+# The number of channels, the extents of the image and of the kernel, and the number of parts.
 CASES = [
     (48, 56, 1, 2), (80, 28, 1, 2), (120, 14, 1, 2), (240, 28, 1, 2), (128, 28, 1, 4), (512, 7, 1, 8),
     (64, 56, 3, 2), (64, 56, 3, 4), (128, 28, 3, 2), (256, 14, 3, 4), (512, 14, 3, 2), (128, 28, 5, 4),

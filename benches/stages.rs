@@ -1,6 +1,6 @@
-//! The time of each step of folding, over the number of nodes and over the size of the weights.
+//! Measures the time of each step of folding for several numbers of nodes and sizes of weights.
 //!
-//! `cargo bench --bench stages`, with the name of a step for that one alone.
+//! `cargo bench --bench stages` measures all steps, or only the one whose name is given.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -12,7 +12,7 @@ use divan::{Bencher, black_box};
 use unfold::onnx::Model;
 use unfold::{FuseOptions, Pipeline, infer_shapes};
 
-/// Residual blocks: so many nodes, linear layers of so many channels.
+/// The size of a model of residual blocks: the number of nodes, and the channels of linear layers.
 #[derive(Clone, Copy)]
 struct Size {
     nodes: usize,
@@ -66,7 +66,7 @@ fn shapes(bencher: Bencher, size: Size) {
     bencher.bench(|| infer_shapes(black_box(&model)).unwrap());
 }
 
-/// A pass alone, with the analysis that it asks for.
+/// Measures a single pass, including the analysis that it uses.
 fn pass(bencher: Bencher, size: Size, name: &str) {
     let (model, options) = (size.model(), FuseOptions::default());
     let pipeline = Pipeline::only(name).unwrap();

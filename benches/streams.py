@@ -1,11 +1,11 @@
-"""What half precision makes of residual streams that it does not hold, as they are and scaled by a power of two.
+"""Converts networks whose residual streams exceed float16 to half precision, unscaled and scaled by a power of two.
 
     pip install -r benches/peers/requirements.txt transformers
     python benches/streams.py
 
-Makes small networks like T5, Gemma 3 and Whisper, whose last layers write so much that the stream is beyond 65,504, as
-those of the large ones are. Each is folded by `unfold`, which is found on the PATH, with and without
-`--scale-stream auto`; both are run in float32, and cast to float16 with what normalizers compute in float32. The table
+Exports small networks like T5, Gemma 3 and Whisper. Their last layers write values so large that the stream exceeds
+65,504, as in the large networks. `unfold`, which is found on the PATH, folds each with and without `--scale-stream
+auto`. Both results run in float32, and after a cast to float16 in which only normalizers compute in float32. The table
 is in docs/streams.md.
 """
 
@@ -63,7 +63,7 @@ def tokens(length):
 
 
 def exported(network, inflated, inputs, path, dynamo=True):
-    """Writes the network, with its writers made so large that the stream is beyond float16."""
+    """Writes the network after its writers are scaled so much that the stream exceeds float16."""
     randomize(network)
     add_outliers(network, inflated)
     export(network, inputs, path, dynamo)
@@ -79,7 +79,7 @@ def randomize(network, seed=0):
 
 
 def add_outliers(network, names):
-    """Inflates one of 16 rows of the weights of modules. Training gives such scales: a few channels take all of it."""
+    """Inflates one of 16 rows of the weights of the named modules. In trained networks, few channels dominate too."""
     with torch.no_grad():
         for module, part in network.named_modules():
             if module.split(".")[-1] in names:
@@ -90,7 +90,7 @@ def add_outliers(network, names):
 
 
 def export(network, inputs, path, dynamo=True, is_open=False):
-    """Writes the network; with the first axis of each input open if `is_open`, and the second of tokens."""
+    """Writes the network. If `is_open`, the first axis of each input is open, and the second axis of each matrix."""
     names, options = list(inputs), {}
     if is_open:
         axes = {name: {0: "batch", 1: f"{name}_length"} if value.dim() == 2 else {0: "batch"} for name, value in inputs.items()}
@@ -103,7 +103,7 @@ def export(network, inputs, path, dynamo=True, is_open=False):
 
 
 def in_float32(graph):
-    """What the nodes of normalizers make: it stays in float32."""
+    """The results of the nodes of normalizers, which stay in float32."""
     makers = {output: node for node in graph.node for output in node.output}
     readers = {}
     for node in graph.node:
@@ -123,7 +123,7 @@ def in_float32(graph):
 
 
 def halved(model):
-    """The model with all floats in float16, but for what normalizers compute, and its inputs and outputs."""
+    """Converts a model to float16, except for the values inside normalizers, the inputs and the outputs."""
     model = onnx.shape_inference.infer_shapes(model)
     graph = model.graph
     wide = in_float32(graph)
@@ -175,7 +175,7 @@ def run(model, inputs, optimized=False):
 
 
 def rounded(model, inputs):
-    """What the model computes when each operator's result is rounded to its type, which no engine has to do."""
+    """The output of the model if the result of each operator is rounded to its type, which engines need not do."""
     return ReferenceEvaluator(model).run(None, inputs)[0].astype(np.float64)
 
 

@@ -1,11 +1,12 @@
-"""Whether `unfold tune` picks what an independent measurement finds fastest.
+"""Checks whether `unfold tune` picks the candidate that is fastest in an independent measurement.
 
     python benches/tune.py vit-s.onnx swin-t.onnx bert.onnx llama.onnx ocr.onnx --dim batch=1
     taskset -c 1 python benches/tune.py vit-s.onnx --times 10 --rounds 60
 
 Writes the file of each candidate of `tune` with `unfold fuse`, and measures all files in tract in interleaved rounds.
 Then runs `tune` several times. A pick is good if the independent time of the picked file is within 1 % of the fastest
-one. Prints a line for each model. Exit code 1 if fewer than nine of ten picks are good. `unfold` is found on the PATH.
+one. Prints a line for each model. The exit code is 1 if fewer than nine of ten picks are good. `unfold` is found on the
+PATH.
 """
 
 import argparse
@@ -35,7 +36,7 @@ def words(name, expected):
 
 
 def written(model, names, sizes, folder):
-    """The file of each candidate."""
+    """Writes the file of each candidate."""
     expected = ["--expect" if word == "--dim" else word for word in sizes]
     files = {}
     for place, name in enumerate(names):

@@ -1,11 +1,11 @@
-"""What it is worth to write GELU and RMSNorm in the form in which engines look for them, and not as torch's exporter does.
+"""Measures the gain of writing GELU and RMSNorm in the forms that engines recognize.
 
     pip install -r benches/peers/requirements.txt
     python benches/written.py
 
-The latency of blocks as unfold writes them over that of the same as they were: MLPs with a GELU that halves its gate, and
-products behind an RMSNorm that multiplies by a reciprocal. `unfold` is found on the PATH. Writes the table under "Forms" in
-docs/engines.md.
+The blocks are MLPs with a GELU that halves its gate, and products after an RMSNorm that multiplies by a reciprocal.
+Prints the latency of the blocks as unfold writes them, relative to the original blocks. `unfold` is found on the PATH.
+Writes the table under "Forms" in docs/engines.md.
 """
 
 import tempfile
@@ -32,7 +32,7 @@ BLOCKS = {
 
 
 def model(block, width):
-    """The layers one behind the other."""
+    """A model of layers in sequence."""
     body = " ".join(block.format(layer, layer + 1) for layer in range(LAYERS))
     shape = f"float[batch, {TOKENS}, {width}]"
     text = f'<ir_version: 8, opset_import: ["": 18]> g ({shape} x0) => ({shape} x{LAYERS}) {{ {body} }}'

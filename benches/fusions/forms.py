@@ -1,10 +1,10 @@
-"""What onnxruntime, OpenVINO and tract make of the forms that operators around normalizers have.
+"""Lists the operators by which onnxruntime, OpenVINO and tract replace common forms of operators around normalizers.
 
     pip install -r benches/fusions/requirements.txt
     python benches/fusions/forms.py
 
-Each form is a model of its own, of a few operators; a row has the operators of the optimised graph of each engine. tract is
-asked by `cargo bench --bench forms`. Writes the first table of docs/engines.md.
+Each form is a model of a few operators. A row has the operators of the optimized graph in each engine. For tract,
+`cargo bench --bench forms` prints them. Writes the first table of docs/engines.md.
 """
 
 import datetime
@@ -31,7 +31,8 @@ TOKENS, IMAGE, C = "float[2, 16, 32]", "float[2, 32, 8, 8]", 32
 ERF = "e = Erf(d) p = Add(e, one) m = Mul({0}, p)"
 TANH = "t = Pow(x, three) q = Mul(cubic, t) u = Add(x, q) d = Mul(flat, u) e = Tanh(d) p = Add(e, one)"
 RMS = "v = ReduceMean <keepdims = 1> (q, last) f = Add(v, half) t = Sqrt(f)"
-# Name, input, nodes from x to y, opset; w is [32, 32], k a kernel of 1 x 1, c [32], r [1, 1, 32], i [32, 1, 1].
+# The name, the input, and the nodes from x to y. The constants: w is [32, 32], k is a kernel of 1 x 1, c is [32],
+# r is [1, 1, 32], and i is [32, 1, 1].
 FORMS = [
     ("GELU by erf, x/√2, ½ behind", TOKENS, f"d = Div(x, root) {ERF.format('x')} y = Mul(m, half)"),
     ("the same, ½ before", TOKENS, "h = Mul(x, half) d = Div(x, root) e = Erf(d) p = Add(e, one) y = Mul(h, p)"),
@@ -109,7 +110,7 @@ def in_openvino(path):
 
 
 def in_tract(folder):
-    """Operators by the name of the file."""
+    """The operators in tract, by the name of the file."""
     command = ["cargo", "bench", "--bench", "forms", "--", folder]
     run = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     lines = [line.removeprefix("form ").split(": ") for line in run.stdout.splitlines() if line.startswith("form ")]

@@ -1,5 +1,5 @@
-//! The operators of the models in a folder after tract's optimization, a line each. `forms.py` runs
-//! it:
+//! Prints the operators of each model in a folder after tract's optimization, in one line.
+//! `forms.py` runs it:
 //!
 //!     cargo bench --bench forms -- FOLDER
 

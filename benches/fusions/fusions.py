@@ -1,12 +1,12 @@
-"""What onnxruntime fuses in networks as they were exported, and what in the same networks after `unfold fuse`.
+"""Counts the operators that onnxruntime fuses in networks before and after `unfold fuse`.
 
     pip install -r benches/fusions/requirements.txt
     python benches/fusions/fusions.py
     python benches/fusions/fusions.py --keep folder BERT GPT-2
 
-The networks have their own normalizers, random weights, biases that are not zero, and a depth of about 2; `--keep`
-leaves their files in a folder. `unfold` is found on the PATH. Writes the second table of docs/engines.md where no network is named, and
-ends with exit code 1 where a network has lost a fused operator, or computes something else.
+The networks have their own normalizers, random weights, biases other than zero, and a depth of about 2. `--keep` leaves
+their files in a folder. `unfold` is found on the PATH. If no network is named, writes the second table of
+docs/engines.md. The exit code is 1 if a network has lost a fused operator, or if its outputs have changed.
 """
 
 import argparse
@@ -84,13 +84,13 @@ def build(name):
 
 
 def told(before, after):
-    """What onnxruntime fused, by kind, and how many there were before where that is another number."""
+    """The number of fused operators of each kind, and the number before folding if it differs."""
     change = lambda kind: f" (of {before[kind]})" if before[kind] != after[kind] else ""
     return ", ".join(f"{after[kind]} {kind}{change(kind)}" for kind in sorted(before | after))
 
 
 def compare(name, folder):
-    """The rows of one network, and whether nothing is lost and the outputs agree."""
+    """The rows of one network, and whether all fused operators remain and the outputs agree."""
     exported, folded = folder / f"{name}.onnx", folder / f"{name}.fused.onnx"
     model, inputs = build(name)
     export(model, inputs, str(exported), "dynamo")

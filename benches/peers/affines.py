@@ -1,8 +1,9 @@
-"""How many constant affines a model has.
+"""Counts the constant affines of a model.
 
-Counted are Mul, Add, Sub and Div of floats by one constant, whatever its shape, BatchNormalization, and the parameters of
-normalizers that are not 1 and 0, written out or not. Not counted are biases right behind a product, the ε below a root, the
-numbers inside an activation, `x·f(x)`, and the scales of quantized numbers, which a product of integers is multiplied by.
+These are Mul, Add, Sub and Div of floats with one constant of any shape, BatchNormalization, and the parameters of
+normalizers other than 1 and 0, whether a normalizer is one operator or several. These do not count: a bias directly
+after a product, the ε below a root, the constants inside an activation `x·f(x)`, and the scales of quantized numbers,
+by which a product of integers is multiplied.
 """
 
 import onnx
@@ -50,7 +51,7 @@ class Graph:
         return any(kind in FLOATS for kind in types)
 
     def gate(self, name, start, depth=12):
-        """The nodes from one value to another, where they work element by element; None where they do not."""
+        """The nodes from one value to another. `None` if one of them is not element-wise."""
         if name == start or name in self.constants:
             return []
         node = self.producers.get(name)
@@ -60,7 +61,7 @@ class Graph:
         return None if None in parts else [node, *(inner for part in parts for inner in part)]
 
     def activation(self, node):
-        """The nodes of an activation whose product a node is."""
+        """The nodes of the activation `x·f(x)` whose product is this node. Empty if there is no such activation."""
         if node.op_type != "Mul" or len(self.varying(node)) != 2:
             return []
         for plain, other in (node.input, reversed(node.input)):
@@ -79,13 +80,13 @@ class Graph:
         return any(array is not None and array.size == 1 and float(array.ravel()[0]) == factor for array in numbers)
 
     def is_neutral(self, node):
-        """Whether it is what is left of the scale or the shift of a normalizer that is written out."""
+        """Whether a node multiplies by ones or adds zeros, as in a normalizer whose parameters are folded."""
         numbers = [self.array(name) for name in node.input if name in self.constants]
         neutral = {"Mul": 1, "Add": 0}.get(node.op_type)
         return any(array is not None and array.ndim == 1 < array.size and (array == neutral).all() for array in numbers)
 
     def origin(self, name):
-        """The node that makes a value, before it is moved or becomes a float."""
+        """The node that computes a value. Movements and casts after it are skipped."""
         maker = self.producers.get(name)
         while maker is not None and maker.op_type in MOVEMENT:
             maker = self.producers.get(maker.input[0])

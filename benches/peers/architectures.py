@@ -4,10 +4,10 @@
     python benches/peers/architectures.py --folder models
     python benches/peers/architectures.py --folder models vit_tiny_patch16_224 bert
 
-All that initialization leaves constant is drawn at random, and running statistics are those of a forward pass: a deep
-network whose statistics do not fit is chaotic, and no comparison in float32 means anything. Every second network is
-written by the legacy exporter, the others by the one of today, and by the other one where that cannot; `--exporter` says
-which for all of them. A file that is there stays as it is.
+All parameters that initialization leaves constant are drawn at random. Running statistics are those of a forward pass,
+because a deep network whose statistics do not fit is chaotic, and then a comparison in float32 means nothing. The
+legacy exporter and the dynamo exporter take turns from network to network. If one fails, the other one writes the
+network. `--exporter` selects one for all networks. Existing files stay as they are.
 """
 
 import argparse
@@ -87,7 +87,7 @@ TRANSFORMERS = {
 
 
 class Reads(nn.Module):
-    """A model of transformers by its one input x, and its first output alone."""
+    """A model of transformers with the only input x, and only its first output."""
 
     NAMES = {"ids": "input_ids", "image": "pixel_values", "sound": "input_values"}
 
@@ -152,7 +152,7 @@ def main():
                 error = export(*network(name), str(path), exporter)
                 print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB, onnxruntime against PyTorch {error:.1e}", flush=True)
             except Exception as error:
-                # An exporter that cannot write one network is no reason to have none.
+                # The other exporter may write this network.
                 path.unlink(missing_ok=True)
                 print(f"{path.name}: {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
 

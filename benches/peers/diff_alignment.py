@@ -1,15 +1,15 @@
-"""Measures how many of the nodes that compute one value in two models `unfold diff` aligns.
+"""Measures the share of the nodes with the same value in two models that `unfold diff` aligns.
 
     pip install -r benches/peers/requirements.txt
     python benches/peers/architectures.py --folder models
     python benches/peers/diff_alignment.py --binary target/release/unfold --folder models
     python benches/peers/diff_alignment.py --binary target/release/unfold --folder models bert.dynamo --tools onnxslim
 
-Six tools rewrite 26 networks. All names of a result are scrambled. onnxruntime, without graph optimizations, computes all
-values of both files for a batch of three random inputs. A node of the original counts if a node of the result computes its
-value, with the shape and up to rounding. It is aligned if `unfold diff` pairs it with such a node. A pair is wrong if its
-values differ by more than rounding. Printed are a line for each pair of files, in JSON, and a table by tool. Results of
-tools stay in the folder, and are not made anew.
+Six tools rewrite 26 networks. All names of a result are scrambled. onnxruntime, without graph optimizations, computes
+all values of both files for a batch of three random inputs. A node of the original counts if a node of the result
+computes a value of the same shape that is equal up to rounding. It is aligned if `unfold diff` pairs it with such a
+node. A pair is wrong if its values differ by more than rounding. Prints a line for each pair of files, in JSON, and a
+table by tool. Results of tools stay in the folder, and are used again.
 """
 
 import argparse
@@ -40,12 +40,13 @@ NETWORKS = """
 """.split()
 BATCH = 3
 SAMPLES = 16
-# Relative to the largest magnitude of a value: what rounding explains, and more than that.
+# Differences relative to the largest magnitude of a value: the largest one that rounding explains, and the smallest one
+# of a wrong pair.
 ROUNDING, WRONG = 1e-4, 1e-3
 
 
 def scrambled(graph, names, draw):
-    """Gives all values and nodes of a graph, and of its bodies, other names."""
+    """Renames all values and nodes of a graph and of its bodies."""
     for value in [*graph.input, *graph.output, *graph.value_info, *graph.initializer]:
         value.name = scrambled_name(value.name, names, draw)
     for node in graph.node:
@@ -99,7 +100,7 @@ class Computed:
         self.values = {name: Value(made[node.output[0]]) for name, node in self.nodes.items()}
 
     def by_key(self):
-        """The values by their kinds and shapes."""
+        """The values by their types and shapes."""
         values = defaultdict(list)
         for value in self.values.values():
             values[value.key].append(value)
@@ -107,7 +108,7 @@ class Computed:
 
 
 class Value:
-    """An array, with a few of its elements for a quick comparison. A sequence is no array and equals nothing."""
+    """An array, with a few of its elements for a quick comparison. A sequence is not an array, and equals no value."""
 
     def __init__(self, array):
         self.array = np.asarray(array) if isinstance(array, np.ndarray) else np.array(np.nan)
@@ -173,7 +174,7 @@ def measured(binary, source, first, result):
 
 
 def result_of(tool, source):
-    """The file that a tool makes of a model; `None` if it fails."""
+    """The path of the model that a tool writes. `None` if the tool fails."""
     folder = source.parent / "results"
     folder.mkdir(exist_ok=True)
     target = folder / f"{source.stem}.{tool}.onnx"

@@ -5,12 +5,14 @@
     python benches/peers/languages.py --folder models llama gemma2
     python benches/peers/languages.py --folder models --steps llama mistral qwen3 gemma3_text
 
-The dynamo exporter writes each: token ids come in, logits come out, and nothing is kept between calls. Without a mask, the
-network looks for where packed sequences begin; with `--mask`, it reads an attention mask. Existing files stay as they are.
+The dynamo exporter writes each network. Its input is token ids, its output is logits, and it has no cache. Without a
+mask, the network searches for the places where packed sequences begin. With `--mask`, it reads an attention mask.
+Existing files stay as they are.
 
-With `--steps`, both exporters write each with a cache of keys and values as inputs and outputs, and 32 heads on 8. Printed is
-what a step costs without repeated keys and values, over the same fused model with `--skip heads`: medians of the CPU time of
-interleaved runs in onnxruntime and OpenVINO, one thread. All outputs are compared. `unfold` is found on the PATH.
+With `--steps`, both exporters write each network with a cache of keys and values as inputs and outputs, and with 32
+heads that share 8 heads of keys and values. Prints the time of a step without repeated keys and values, relative to the
+same folded model with `--skip heads`. A time is the median CPU time of interleaved runs in onnxruntime and OpenVINO, on
+one thread. All outputs are compared. `unfold` is found on the PATH.
 """
 
 import argparse
@@ -50,12 +52,12 @@ OLD = dict(vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=DEPTH, n_head=HEADS, n_p
 SLIDING = HEADED | dict(sliding_window=8)
 EXPERTS = HEADED | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=WIDTH)
 
-# A step of a network with a cache: sizes of attention as in large networks, and small layers.
+# The sizes of a step of a network with a cache: attention as in large networks, and small layers.
 STEP = dict(
     hidden_size=256, intermediate_size=512, num_attention_heads=32, num_key_value_heads=8, head_dim=64,
     max_position_embeddings=8192, sliding_window=None,
 )
-# Samples, new tokens, and tokens in the cache.
+# The numbers of samples, of new tokens, and of tokens in the cache.
 STEPS = [(1, 1, 1024), (1, 1, 4096), (8, 1, 1024), (1, 128, 0), (1, 512, 0), (1, 128, 1024)]
 
 # The kind of a configuration, and its arguments.
@@ -100,7 +102,7 @@ NETWORKS = {
 
 
 class Logits(nn.Module):
-    """A language model from ids, and a mask where one is given, to logits."""
+    """A language model from ids, and optionally a mask, to logits."""
 
     def __init__(self, kind):
         super().__init__()
@@ -114,7 +116,7 @@ class Logits(nn.Module):
 
 
 class Step(nn.Module):
-    """A language model from ids, a mask, positions and a cache to logits and the longer cache."""
+    """A language model that reads ids, a mask, positions and a cache, and computes logits and the longer cache."""
 
     def __init__(self, kind):
         super().__init__()
@@ -192,7 +194,7 @@ def in_openvino(path):
 
 
 def compare_steps(path):
-    """Prints the CPU time of a step without repeated heads over that with them."""
+    """Prints the CPU time of a step without repeated heads, relative to that with repeated heads."""
     paths = [f"{path}.{form}.onnx" for form in ("repeated", "grouped")]
     for result, arguments in zip(paths, (["--skip", "heads"], [])):
         subprocess.run(["unfold", "fuse", path, "-o", result, "--no-verify", *arguments], check=True, capture_output=True)
@@ -209,7 +211,7 @@ def compare_steps(path):
 
 
 def cpu_ratio(forms, inputs, rounds):
-    """The median CPU time of the second form over that of the first, of interleaved runs."""
+    """The median CPU time of the second form relative to that of the first, in interleaved runs."""
     times = np.zeros((rounds, 2))
     for number in range(rounds):
         for place in (0, 1) if number % 2 else (1, 0):
@@ -255,14 +257,14 @@ def main():
 
 
 def written(kind, path, exporter, masked):
-    """Writes a network that is not there yet; steps, which have an exporter, are measured."""
+    """Writes a network unless its file exists. If `exporter` is given, the network is a step, which is measured too."""
     try:
         if not path.exists():
             export_step(kind, str(path), exporter) if exporter else export(kind, str(path), masked)
             print(f"{path.stem}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
         if exporter:
             compare_steps(str(path))
-    except Exception as error:  # whatever an exporter raises
+    except Exception as error:  # an exporter may raise any exception
         print(f"{path.stem}: {type(error).__name__}: {str(error).splitlines()[0][:200]}", flush=True)
 
 

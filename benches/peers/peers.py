@@ -1,4 +1,4 @@
-"""What other tools leave of the normalizers, beside unfold, on the same files.
+"""Compares unfold with other tools by the normalizers that remain in the same files.
 
     pip install -r benches/peers/requirements.txt
     python benches/peers/peers.py swin-t.un vit-s.bn
@@ -31,7 +31,7 @@ TOOLS = [*PEERS, "unfold"]
 
 
 def run_tool(name, source, target):
-    """Seconds, and the peak of the resident set in MB, of one tool on one file; or None and why it failed."""
+    """Runs one tool on one file. Returns the seconds and the peak resident set in MB, or `None` and the error."""
     command = [sys.executable, str(HERE / "tools.py"), name, str(source), str(target)]
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)

@@ -2,10 +2,10 @@
 
     python benches/peers/single_edits.py --binary target/release/unfold --edits 2000 models/digits/*.onnx
 
-An edit changes an attribute, one weight by 1 in 100 or 1 in 10,000, an edge, the type of a value, an axis, an operator, or
-the order of two operands. onnxruntime, without graph optimizations, computes what an edit changes. An edit must not be
-accepted if an output changes by more than rounding, and needs a witness if it changes far more. Each witness must show a
-difference in onnxruntime. Printed is each verdict that is wrong, and a table of all verdicts by kind of edit.
+An edit changes an attribute, one weight by 1 in 100 or 1 in 10,000, an edge, the type of a value, an axis, an operator,
+or the order of two operands. onnxruntime, without graph optimizations, measures the change of the outputs. An edit must
+not be accepted if an output changes by more than rounding, and needs a witness if it changes far more. Each witness
+must show a difference in onnxruntime. Prints each wrong verdict, and a table of all verdicts by kind of edit.
 """
 
 import argparse
@@ -68,7 +68,7 @@ class Edited:
         return attribute.name
 
     def axis(self):
-        """An axis that is an attribute, or the elements of a constant of integers."""
+        """Changes an axis that is an attribute or an element of a constant of integers."""
         constants = [t for t in self.graph.initializer if t.data_type == TensorProto.INT64]
         constants += [a.t for n in self.graph.node if n.op_type == "Constant" for a in n.attribute if a.t.data_type == TensorProto.INT64]
         if self.draw.random() < 0.5 or not constants:
@@ -93,7 +93,7 @@ class Edited:
         return f"{tensor.name}[{place}]"
 
     def edge(self):
-        """Another earlier value of the same type and shape as an input."""
+        """Replaces an input of a node by another earlier value of the same type and shape."""
         place = int(self.draw.integers(len(self.graph.node)))
         node = self.graph.node[place]
         slot = int(self.draw.integers(len(node.input))) if node.input else None
@@ -107,7 +107,7 @@ class Edited:
         return f"{node.output[0]}: {other}"
 
     def type(self):
-        """A cast to float16 and back, or another type of a Cast."""
+        """Inserts a cast to float16 and back, or changes the type of a Cast."""
         floats = [(n, s) for n in self.graph.node for s, v in enumerate(n.input) if self.shapes.get(v, (0,))[0] == TensorProto.FLOAT]
         pair = self.one(floats)
         if pair is None:
@@ -183,7 +183,7 @@ def drawn(value, scale, draw):
 
 
 def difference(first, second, inputs):
-    """The largest difference of an output, relative to its largest element; infinite for other shapes."""
+    """The largest difference of an output, relative to its largest element. Infinite if shapes differ."""
     worst = 0.0
     for expected, other in zip(first.run(None, inputs), second.run(None, inputs)):
         if expected.shape != other.shape or expected.dtype != other.dtype:
@@ -195,7 +195,7 @@ def difference(first, second, inputs):
 
 
 def in_child(function, *arguments):
-    """What a function returns, run in a process of its own, because an invalid model may end it; `None` if it did."""
+    """Runs a function in a child process, and returns its result. `None` if the process crashed on an invalid model."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

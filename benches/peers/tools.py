@@ -1,8 +1,8 @@
-"""One tool on one file, in a process of its own, so that its peak of memory is its own.
+"""Runs one tool on one file. A separate process measures the peak of memory of this tool.
 
     python tools.py TOOL INPUT OUTPUT
 
-Prints the seconds that the tool took, reading and writing included, and the peak of its resident set in MB.
+Prints the seconds that the tool took, including reading and writing, and the peak of its resident set in MB.
 """
 
 import re
@@ -68,9 +68,9 @@ def unfold_for_onnxruntime(source, target):
 
 
 def peak():
-    """The largest resident set so far, of this process or of one that it ran, in MB.
+    """The peak of the resident set of this process or of a child process, in MB.
 
-    That of this process is not read from getrusage, which keeps what the process had before it began this program.
+    For this process, getrusage would include the memory from before it began this program.
     """
     own = re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
     return max(int(own[1]), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 1e3

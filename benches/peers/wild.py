@@ -1,4 +1,4 @@
-"""unfold beside its peers on models that nobody here wrote.
+"""Compares unfold with its peers on models from other authors.
 
     pip install -r benches/peers/requirements.txt
     python benches/peers/architectures.py --folder models
@@ -7,12 +7,12 @@
     python benches/peers/trained.py --folder trained
     python benches/peers/wild.py trained --rounds 30 --tract --openvino
 
-A line has how far the result of unfold is from the model, nodes and constant affines that each tool leaves, what
-onnxruntime no longer fuses, and the time of unfold's result, by default, over that of the model and over the fastest
-peer's. Outputs are compared on random inputs of two batches, the
-model without any optimisation of onnxruntime against the results with all of them. Results of tools stay in the folder,
-and are not made anew where they are there; those of `unfold`, which is found on the PATH, are.
-Exit code 1 where unfold fails, or its result is another model. Writes a table of docs/wild.md where `--mark` names it.
+A line has the error of unfold's result, the numbers of nodes and of constant affines in the result of each tool, and
+the operators that onnxruntime no longer fuses. It also has the time of unfold's default result, relative to the model
+and to the result of the fastest peer. Outputs are compared on random inputs of two batches. The model runs without
+optimizations of onnxruntime, and the results run with all of them. Results of other tools stay in the folder, and are
+used again. `unfold`, which is found on the PATH, always runs. The exit code is 1 if unfold fails, or if its outputs
+differ. Writes the table of docs/wild.md that `--mark` names.
 """
 
 import argparse
@@ -42,7 +42,7 @@ DRAWN = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)"
 
 
 def feed(name, model, batch, seed=0):
-    """Random inputs of a model in onnxruntime, by the name of its file."""
+    """Random inputs of a model in onnxruntime. The name of its file may determine the shapes."""
     draw = np.random.default_rng(seed)
     inputs = {}
     for value in model.get_inputs():
@@ -58,7 +58,7 @@ def feed(name, model, batch, seed=0):
 
 
 def difference(source, target):
-    """The largest difference of two models over the largest output, for two batches."""
+    """The largest difference of the outputs of two models, relative to the largest output, for two batches."""
     models = [session(source, optimise=False), session(target)]
     worst = 0.0
     for batch in (2, 3):
@@ -72,7 +72,7 @@ def difference(source, target):
 
 
 def results(source):
-    """The files that tools made of a model, by the name of the tool; and why others made none."""
+    """The files that tools wrote, by the name of the tool, and the errors of the tools that failed."""
     made, failed = {}, {}
     folder = source.parent / "results"
     folder.mkdir(exist_ok=True)
@@ -95,7 +95,7 @@ def counts(source, made):
 
 
 def row(source, arguments):
-    """The cells of one model, the times of unfold's result over others' by column, and whether all is well."""
+    """The cells of one model, the relative times of unfold's result by column, and whether the outputs agree."""
     made, failed = results(source)
     if OURS in failed:
         return [source.stem, f"**{failed[OURS]}**"], {}, False
@@ -113,20 +113,20 @@ def row(source, arguments):
 
 
 def columns(arguments):
-    """What unfold's result is timed against, in which engine."""
+    """The names of the columns for relative times: the engine, and the model that is the reference."""
     engines = ["onnxruntime", *["tract"] * arguments.tract, *["OpenVINO"] * arguments.openvino] if arguments.rounds else []
     return [f"{engine}, ÷ {other}" for engine in engines for other in ("exported", "best peer")]
 
 
 def measured(source, made, arguments):
-    """The time of unfold's result over that of the model, and of the fastest peer's, with their intervals."""
+    """The time of unfold's result relative to the model and to the fastest peer's result, with intervals."""
     if not arguments.rounds:
         return {}
     peers = [path for name, path in made.items() if name in PEERS]
     paths = [made[OURS], source, *peers]
     given = feed(source.stem, session(source), 1)
     found = {"onnxruntime": ratios_of(lambda: map(session, paths), given, arguments.rounds)}
-    # onnxruntime writes operators of its own.
+    # Other engines do not have the operators that onnxruntime writes.
     standard = [made[OURS], source, *[path for path in peers if path != made.get("onnxruntime")]]
     if arguments.tract:
         found["tract"] = tract_ratios(standard, 1, arguments.rounds)
@@ -141,7 +141,7 @@ def measured(source, made, arguments):
 
 
 def turned(ratio):
-    """A ratio to unfold's result, as one of it."""
+    """The reciprocal of a ratio and of its interval."""
     value, low, high = ratio
     return 1 / value, 1 / high, 1 / low
 

@@ -1,4 +1,6 @@
-"""Graphs of any number of nodes, with sites in proportion, as exporters write them; says how many nodes one came to have.
+"""Writes a graph with about a given number of nodes, as exporters write them, and prints the exact number.
+
+The number of sites is proportional to the number of nodes.
 
     python benches/scale/graphs.py transformer 100000 model.onnx
 """
@@ -13,7 +15,7 @@ WIDTH = 8
 
 
 class Graph:
-    """A graph under construction, with constants that are drawn."""
+    """A graph under construction, with random constants."""
 
     def __init__(self):
         self.model = ModelProto(ir_version=8, opset_import=[OperatorSetIdProto(version=18)])
@@ -60,7 +62,7 @@ class Graph:
 
 
 def un(graph, x, prefix):
-    """As the dynamo exporter writes it."""
+    """A UN, as the dynamo exporter writes it."""
     y = graph.op("Reshape", graph.op("Transpose", x, perm=[0, 2, 1]), "channels")
     y = graph.op("Unsqueeze", y, "last")
     for op, name in (("Div", "sqrt"), ("Mul", "weight"), ("Add", "bias")):
@@ -69,7 +71,7 @@ def un(graph, x, prefix):
 
 
 def un_computed(graph, x, prefix):
-    """As the legacy exporter writes it: every shape is computed from that of the input."""
+    """A UN, as the legacy exporter writes it: every shape is computed from that of the input."""
     y = graph.op("Transpose", x, perm=[0, 2, 1])
 
     def extent(value, axis):
@@ -89,7 +91,7 @@ def un_computed(graph, x, prefix):
 
 
 def layer_norm(graph, x, prefix):
-    """Written out."""
+    """A LayerNorm of several operators."""
     centred = graph.op("Sub", x, graph.op("ReduceMean", x, "last"))
     variance = graph.op("ReduceMean", graph.op("Pow", centred, "two"), "last")
     y = graph.op("Div", centred, graph.op("Sqrt", graph.op("Add", variance, "epsilon")))
@@ -97,13 +99,13 @@ def layer_norm(graph, x, prefix):
 
 
 def layer_norm_function(graph, x, prefix):
-    """As a call of a function of the model."""
+    """A LayerNorm as a call of a function of the model."""
     parameters = graph.floats(f"{prefix}.weight", WIDTH), graph.floats(f"{prefix}.bias", WIDTH)
     return graph.op("LayerNorm", x, *parameters, domain="norms")
 
 
 def transformer(graph, nodes, norm=un):
-    """Blocks of attention and a perceptron, a normalizer before each."""
+    """Blocks of attention and an MLP, each after a normalizer."""
     numbers = {"root2": 2**0.5, "one": 1, "half": 0.5, "two": 2, "epsilon": 1e-5, "scale": WIDTH**-0.5}
     for name, value in numbers.items():
         graph.constant(name, np.array(value, np.float32))
@@ -131,17 +133,17 @@ def transformer(graph, nodes, norm=un):
 
 
 def computed_shapes(graph, nodes):
-    """The same with shapes that are computed."""
+    """A transformer with computed shapes."""
     transformer(graph, nodes, un_computed)
 
 
 def layer_norms(graph, nodes):
-    """The same with LayerNorm, written out."""
+    """A transformer with LayerNorms of several operators."""
     transformer(graph, nodes, layer_norm)
 
 
 def functions(graph, nodes):
-    """The same with LayerNorm as a function."""
+    """A transformer with LayerNorms as calls of a function."""
     graph.model.opset_import.add(domain="norms", version=1)
     function = graph.model.functions.add(name="LayerNorm", domain="norms", input=["x", "w", "b"], output=["y"])
     function.opset_import.add(version=18)
@@ -172,7 +174,7 @@ def convolutions(graph, nodes):
 
 
 def chain(graph, nodes):
-    """Scales and shifts in a row, all of which one layer takes in."""
+    """A chain of scales and shifts, all of which one layer absorbs."""
     x = graph.input(WIDTH)
     for place in range(nodes // 2):
         scaled = graph.op("Mul", x, graph.floats(f"{place}.weight", WIDTH, low=0.99, high=1.01))
@@ -181,7 +183,7 @@ def chain(graph, nodes):
 
 
 def fan(graph, nodes):
-    """One value that all sites read, each with its own product behind it; one Concat of all."""
+    """One value that all sites read. Each site has its own product after it, and one Concat joins all products."""
     x = graph.input(WIDTH)
     made = []
     while graph.nodes < nodes:
@@ -191,7 +193,7 @@ def fan(graph, nodes):
 
 
 def branches(graph, nodes):
-    """Layers whose input is split, scaled part by part, and joined in another order."""
+    """Layers whose input is split into parts, which are scaled separately and concatenated in another order."""
     x = graph.input(5, WIDTH)
     graph.constant("parts", np.array([2, 2, 4], np.int64))
     while graph.nodes < nodes:
@@ -206,7 +208,7 @@ FORMS = [transformer, computed_shapes, layer_norms, functions, convolutions, cha
 
 
 def write(form, nodes, path):
-    """Writes a graph, and says how many nodes it has."""
+    """Writes a graph, and returns the number of its nodes."""
     graph = Graph()
     form(graph, nodes)
     path.write_bytes(graph.model.SerializeToString())

@@ -1,10 +1,10 @@
-"""What a model costs over the number of its nodes, beside onnxsim on the same files.
+"""Measures the cost of folding as a function of the number of nodes, compared with onnxsim on the same files.
 
     pip install -r benches/peers/requirements.txt
     python benches/scale/nodes.py
 
-`unfold` is found on the PATH. Writes the section "Number of nodes" of docs/scale.md. Times are of the processor, of the
-whole command, and are compared with those of runs just before: a machine may have other work.
+`unfold` is found on the PATH. Writes the section "Number of nodes" of docs/scale.md. A time is the CPU time of the
+whole command. It is compared with runs immediately before, because the machine may have other work.
 """
 
 import argparse
@@ -37,13 +37,12 @@ quarter, because the speed of the memory varies: layer norms 11.2 to 14.2, convo
 """
 PEER = "import onnx, onnxsim, sys; onnx.save(onnxsim.simplify(onnx.load(sys.argv[1]))[0], sys.argv[2])"
 PEER_NODES = 10_000
-# How often the smaller of two runs, or the faster, is repeated in a round.
+# The number of times that the reference, which is smaller or faster, runs in each round.
 OTHERS = 5
 
 
 def run(command):
-    """The processor times of a run in seconds, of all and of the program alone, the peak of its resident set in bytes, and
-    what was said."""
+    """Runs a command. Returns its CPU time with and without system time, its peak resident set, and its output."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     said = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
@@ -53,8 +52,11 @@ def run(command):
 
 
 def over(command, other, rounds):
-    """The times of a command over those of another one: the median of rounds, in each of which the other one runs several
-    times before it, so that what else the machine does slows both. Then what `run` tells of it."""
+    """Returns the times of a command relative to those of another one, and the result of `run`.
+
+    In each round, the other command runs several times just before, so that other work on the machine slows both. The
+    median over the rounds is returned.
+    """
     ratios = []
     for _ in range(rounds):
         others = [run(other)[0] for _ in range(OTHERS)]
@@ -64,13 +66,15 @@ def over(command, other, rounds):
 
 
 def written(form, nodes, path):
-    """Writes a graph, and says how many nodes it has. In a process of its own: a program that is started counts as its own
-    what memory the one that starts it had."""
+    """Writes a graph, and returns the number of its nodes.
+
+    A separate process does this, because the memory of this process would count for each program that it starts later.
+    """
     return int(subprocess.check_output([sys.executable, graphs.__file__, form.__name__, str(nodes), path]))
 
 
 def folded(said):
-    """How many sites fold, which are all there are."""
+    """The number of sites. Exits unless all of them fold."""
     counts = [tuple(map(int, pair)) for pair in re.findall(r"(\d+) of (\d+) ", said)]
     if not counts or any(fold != there for fold, there in counts):
         sys.exit(f"not all sites fold: {said}")
@@ -78,7 +82,7 @@ def folded(said):
 
 
 def measure(form, sizes, unfold, peer, folder):
-    """One line of the table."""
+    """Measures one line of the table."""
     result, name = folder / "result.onnx", form.__name__.replace("_", " ")
     made = [written(form, nodes, folder / f"{nodes}.onnx") for nodes in sizes]
     commands = [[unfold, "fuse", folder / f"{nodes}.onnx", "-o", result, "--verify", "off"] for nodes in sizes]
@@ -95,13 +99,13 @@ def measure(form, sizes, unfold, peer, folder):
 
 
 def lines_before():
-    """The lines of the table that there is, by the names of their graphs."""
+    """The lines of the existing table, by the names of their graphs."""
     section = DOCUMENT.read_text().partition(TITLE)[2].partition("\n## ")[0] if DOCUMENT.exists() else ""
     return {line.split(" | ")[0].strip("| "): line for line in section.splitlines() if line.startswith("| ")}
 
 
 def write_section(title, text):
-    """Puts a section of docs/scale.md in the place of the one that there is."""
+    """Replaces a section of docs/scale.md."""
     before = DOCUMENT.read_text() if DOCUMENT.exists() else "# Scale\n"
     sections = before.split("\n## ")
     others = [section for section in sections[1:] if f"## {section.splitlines()[0]}" != title]
@@ -117,7 +121,7 @@ def main():
     parser.add_argument("forms", nargs="*", metavar="FORM", help="the graphs, by name; the lines of the others stay")
     arguments = parser.parse_args()
     sizes = [size for size in (1_000, 10_000, 100_000, 1_000_000) if size <= arguments.largest]
-    # A model that is too large for the machine is an error, and not the end of it.
+    # With this limit, a model that is too large causes an error, and does not exhaust the machine.
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     heads = [f"{size:,} nodes" for size in sizes[1:]]

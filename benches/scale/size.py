@@ -1,10 +1,10 @@
-"""What folding a large model costs, beside what copying its weights costs: times as ratios, and peak memory.
+"""Compares the cost of folding a large model with that of copying its weights: ratios of times, and peak memory.
 
     python benches/scale/size.py FOLDER [--unfold target/release/unfold] [--rounds 5] [--layers 12] [--width 2048] [--inline]
 
-Makes a transformer with UN before every linear block in FOLDER, which needs room for three times its weights (2.4 GB
-as it is by default), and folds it without verifying. Each round copies the weights with `cp` and then folds, so that
-both see the same machine; the page cache is warm. Needs GNU time, numpy and onnx.
+Writes a transformer with UN before every linear block to FOLDER, and folds it without verifying. FOLDER needs room for
+three times its weights, which are 2.4 GB by default. Each round copies the weights with `cp` and then folds, so that
+both run under the same load, with a warm page cache. Needs GNU time, numpy and onnx.
 """
 
 import argparse
@@ -19,7 +19,7 @@ ALIGNMENT = 4096
 
 
 class Network:
-    """A graph that is written while its weights go to a file one after the other."""
+    """A graph under construction, whose weights are written to a file one after another."""
 
     def __init__(self, path, inline):
         self.path, self.nodes, self.initializers = path, [], []
@@ -66,7 +66,7 @@ class Network:
 
     def linear(self, x, name, inner, outer):
         repeated = np.resize(self.block, (inner, outer)) * np.float32(inner**-0.5)
-        # No two weights are the same.
+        # All weights differ.
         weight = self.constant(name + ".weight", repeated + np.float32(len(self.initializers) * 1e-4))
         bias = self.vector(name + ".bias", -0.5, 0.5, outer)
         return self.op("Add", self.op("MatMul", x, weight), bias)
@@ -103,8 +103,10 @@ def make(path, layers, width, inline):
 
 
 def run(command):
-    """Seconds, and the peak of the resident set in MB, as GNU time has them: this process is larger than what it
-    starts, which would count."""
+    """Runs a command with GNU time. Returns the seconds and the peak of the resident set in MB.
+
+    Without GNU time, the memory of this process, which is larger, would count.
+    """
     done = subprocess.run(["/usr/bin/time", "-f", "%e %M", *command], stderr=subprocess.PIPE, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed: {done.stderr}")
@@ -137,7 +139,7 @@ def main():
         copied, _ = run(["cp", weights, copy])
         remove(copy)
         folded, peak = run([args.unfold, "fuse", model, "-o", fused, "--verify", "off", "--quiet"])
-        # The first one warms the page cache.
+        # The first round only warms the page cache.
         if number:
             ratios.append(folded / copied)
             peaks.append(peak)

@@ -3,7 +3,7 @@
 fuse(model, output=None, **options)
     folds a model, verifies the result, and returns it in the type of the model
 fuse_with_report(model, output=None, **options)
-    as ``fuse``, with a report of the changes
+    like ``fuse``, with a report of the changes
 plan(model, **options)
     lists the changes that ``fuse`` would make
 tune(model, output=None, engine="tract", ...)
@@ -15,9 +15,9 @@ verify(original, fused)
 prove(original, fused)
     proves that a folded model is the same function as its original, without an engine
 judge(first, second)
-    judges whether two models of any tools are the same function
+    judges whether two models from any tools are the same function
 assert_same(first, second, accept=())
-    fails unless they are: for tests
+    for tests: fails unless both models are the same function
 bench(model)
     measures the gain, in tract
 
@@ -29,8 +29,8 @@ A model is a path, bytes, an ``onnx.ModelProto``, an ``onnx_ir.Model``, a ``torc
 >>> report
 <FuseReport: 13 of 13 sites, 167 to 81 operators, verified>
 
-A site that cannot fold exactly stays, and the plan names the reason; this is no error. ``unfold_onnx.ir`` has ``fuse`` as a
-pass of onnx_ir, and ``unfold_onnx.optimum`` as a step after the exporter of Optimum.
+A site that cannot fold exactly stays. This is not an error, and the plan names the reason. ``unfold_onnx.ir`` provides
+``fuse`` as a pass of onnx_ir, and ``unfold_onnx.optimum`` provides it as a step after the exporter of Optimum.
 """
 
 from unfold_onnx._api import bench, fuse, fuse_with_report, inspect, plan, prove, verify

@@ -87,7 +87,8 @@ def fuse(model: AnyModel, output: StrPath | None = None, **options: Unpack[FuseO
             spelling.
         merge_norms: Whether a normalizer is removed if only other normalizers follow it. The result is equal up to the
             epsilon of those, and cannot be proved.
-        constant_norms: Whether a normalizer is taken as constant whose ε is all of its variance + ε in floating point.
+        constant_norms: Whether a normalizer is taken as constant if its variance is so small that variance + ε equals ε
+            in floating point.
         scale_stream: The exponent of the power of two by which residual streams are divided, so that they fit into
             float16: 5 for ``2^-5``.
         to: Half precision, ``"float16"`` or ``"bfloat16"``, to which the result is converted.
@@ -179,7 +180,7 @@ def fuse_with_report(
 
 
 def fuse_in_place(path: Path, options: FuseOptions) -> FuseReport:
-    """As :func:`fuse_with_report`, for a file that the result replaces."""
+    """Like :func:`fuse_with_report`, but the result replaces the file."""
     folded, _, report = _folded(path, options)
     if folded.changed:
         report = _saved(folded, None, options, report)[1]
@@ -199,7 +200,7 @@ def _fused(model: AnyModel, output: StrPath | None, options: FuseOptions) -> tup
 def _saved(
     folded: _native.Folded, output: StrPath | None, options: FuseOptions, report: FuseReport
 ) -> tuple[Path, FuseReport]:
-    """Writes the result to a path, or over the model; returns the path."""
+    """Writes the result to a path, or over the model. Returns the path and the report."""
     storage = options.get("external_data", "auto"), options.get("external_threshold", 1024)
     path, _, size = folded.save(output, *storage)
     if report.changed:

@@ -97,5 +97,5 @@ class BenchReport:
         return self.text
 
     def _repr_html_(self) -> str:
-        # In its own frame, so that the styles of page and notebook do not affect each other.
+        # The page has its own frame, so that its styles and those of the notebook do not affect each other.
         return f'<iframe srcdoc="{escape(self.html)}" style="width:100%;height:{HEIGHT}px;border:0"></iframe>'

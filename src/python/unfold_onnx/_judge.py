@@ -77,7 +77,7 @@ class Judgement:
         return "\n".join(plain(line) for line in self.text.splitlines())
 
     def is_accepted(self, accept: Sequence[Accepted] = ()) -> bool:
-        """Whether both models are the same function, but for what ``accept`` names."""
+        """Whether both models are the same function, apart from the differences that ``accept`` names."""
         if self.verdict == "casts":
             return "casts" in accept and (not self.tensors or "rounding" in accept)
         return bool(self) or (self.verdict == "rounded" and "rounding" in accept)
@@ -97,7 +97,8 @@ def judge(
 ) -> Judgement:
     """Judges whether two models are the same function, whatever tools wrote them.
 
-    Both are evaluated exactly, in a finite field, at random points. If there is no proof, both run on random inputs.
+    Both models are evaluated exactly, in a finite field, at random points. If this gives no proof, they run on random
+    inputs.
 
     Args:
         first: A model.
@@ -122,7 +123,7 @@ def judge(
 
 
 def assert_same(first: AnyModel, second: AnyModel, *, accept: Accepted | Sequence[Accepted] = (), **options: Any) -> None:
-    """Fails unless two models are proved to be the same function: for tests.
+    """For tests: fails unless two models are proved to be the same function.
 
     Args:
         first: A model.
@@ -131,7 +132,7 @@ def assert_same(first: AnyModel, second: AnyModel, *, accept: Accepted | Sequenc
         options: Those of :func:`judge`.
 
     Raises:
-        AssertionError: they are different, or it could not be decided. The message says what was found and what to do.
+        AssertionError: the models differ, or the verdict is undecided. The message gives the verdict and a next step.
 
     >>> import unfold_onnx as unfold
     >>> model = "models/digits/un-dynamo.onnx"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Program(Protocol):
-    """A ``torch.onnx.ONNXProgram``: what ``torch.onnx.export(..., dynamo=True)`` returns."""
+    """A ``torch.onnx.ONNXProgram``, as ``torch.onnx.export(..., dynamo=True)`` returns it."""
 
     model: onnx_ir.Model
 
@@ -27,7 +27,7 @@ class Program(Protocol):
 
 
 class Script(Protocol):
-    """An ``onnxscript.OnnxFunction``: what the decorator ``onnxscript.script()`` returns."""
+    """An ``onnxscript.OnnxFunction``, as the decorator ``onnxscript.script()`` returns it."""
 
     def to_model_proto(self) -> onnx.ModelProto: ...
 
@@ -37,8 +37,8 @@ Buffer = Union[bytes, bytearray, memoryview]
 AnyModel: TypeAlias = (
     "Union[onnx.ModelProto, onnx_ir.Model, Program, Script, bytes, bytearray, memoryview, str, os.PathLike[str]]"
 )
-"""A model: a message, an intermediate representation, a program of PyTorch's exporter, a function of ONNX Script, the bytes
-of a file, or its path."""
+"""A model: a message, an intermediate representation, a program of PyTorch's exporter, a function of ONNX Script, the
+bytes of a file, or its path."""
 Resolver = Union[StrPath, "Callable[[str, int, int], Buffer]"]
 """The external data of a model in memory: a folder, or a function of ``(location, offset, length)``."""
 
@@ -153,7 +153,7 @@ def _program(program: Program, resolver: Resolver | None) -> tuple[Source, Kind[
 
 
 def _merged(folded: Folded, message: onnx.ModelProto) -> onnx.ModelProto:
-    """Merges the parts of a result into a message, without two copies of all of it in memory."""
+    """Merges the parts of a result into a message, without two full copies in memory."""
     for part in folded.parts(PART):
         message.MergeFromString(part)
         # Dropped before the next part is built.
@@ -164,7 +164,7 @@ def _merged(folded: Folded, message: onnx.ModelProto) -> onnx.ModelProto:
 def _written(message: onnx.ModelProto, resolver: Resolver | None) -> Source:
     """Serializes a message, except for its weights, which are read from the message later.
 
-    ``SerializeToString`` and ``ByteSize``, which serializes too, are not called on messages with many weights.
+    Neither ``SerializeToString`` nor ``ByteSize`` is called on messages with many weights, because both serialize them.
     """
     wire = Wire()
     _write(message, wire)

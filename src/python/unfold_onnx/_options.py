@@ -1,4 +1,4 @@
-"""Arguments without a meaning are refused under their own names."""
+"""Checks arguments. The error for an invalid argument contains its name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Call = TypeVar("Call", bound="Callable[..., Any]")
 
 
 def checked(call: Call) -> Call:
-    """A function that answers a misspelled argument with the right one."""
+    """Wraps a function, so that the error for a misspelled argument suggests the right name."""
     known = [name for name in inspect.signature(call).parameters if name != "options"]
 
     @functools.wraps(call)
@@ -45,7 +45,7 @@ def checked(call: Call) -> Call:
 
 
 def spelled(call: str, options: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
-    """The arguments under their own names. An unknown one is a ``TypeError``, which names the nearest."""
+    """Replaces other spellings of arguments. The ``TypeError`` for an unknown name suggests the nearest name."""
     right: dict[str, Any] = {}
     for name, value in options.items():
         own = name if name in known else SPELLINGS.get(name, name)
@@ -64,19 +64,19 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 
 def one_of(name: str, value: object, possible: Sequence[str]) -> None:
-    """Refuses a word that an argument does not take."""
+    """Refuses a value that is not one of the possible words."""
     if value not in possible:
         raise ValueError(f"{name}: {value!r} is none of {', '.join(possible)}")
 
 
 def from_zero(name: str, value: float) -> None:
-    """Refuses anything but a number from 0 on."""
+    """Refuses a value that is not a number of at least 0."""
     if not (math.isfinite(_number(name, value)) and value >= 0):
         raise ValueError(f"{name}: {value} is not a number from 0 on")
 
 
 def above_zero(name: str, value: float) -> None:
-    """Refuses anything but a number above 0."""
+    """Refuses a value that is not a number above 0."""
     if not (math.isfinite(_number(name, value)) and value > 0):
         raise ValueError(f"{name}: {value} is not a number above 0")
 
@@ -88,7 +88,7 @@ def _number(name: str, value: object) -> float:
 
 
 def count(name: str, value: object, most: int | None = None, least: int = 1) -> int:
-    """An integer from ``least`` to ``most``; anything else is refused."""
+    """Converts a value to an integer from ``least`` to ``most``. Refuses all other values."""
     try:
         number = operator.index(cast(int, value))
     except TypeError:
@@ -101,12 +101,12 @@ def count(name: str, value: object, most: int | None = None, least: int = 1) -> 
 
 
 def counts(name: str, values: Iterable[object]) -> list[int]:
-    """Integers from 1 on."""
+    """Converts values to integers of at least 1."""
     return [count(name, value) for value in values]
 
 
 def sizes(name: str, given: Mapping[str, int] | None) -> dict[str, int]:
-    """Sizes of dimensions by name, which are integers from 1 on."""
+    """Converts the sizes of dimensions to integers of at least 1, by name."""
     if given is None:
         return {}
     if not isinstance(cast(object, given), Mapping):

@@ -71,7 +71,7 @@ class Site:
     """A normalizer or another affine, with its outcome."""
 
     name: str
-    """Module path or node name; no two sites share one."""
+    """The unique name: a module path or a node name."""
     kind: str
     """The kind, such as ``BN``, ``UN``, ``LN``, ``attention scale``."""
     family: str
@@ -161,13 +161,13 @@ class Plan:
     constants: int
     """The number of operators with constant results, which are stored."""
     duplicates: int
-    """The number of operators that compute the same as others."""
+    """The number of operators that compute the same value as another operator."""
     growth: int
     """The number of bytes that copies of shared weights add."""
     text: str = field(repr=False)
     """The plan as the command prints it."""
     bound: Optional[str] = None
-    """The stage at whose bound the run stops; ``None`` if it stops because nothing changes any more."""
+    """The stage whose bound stops the run; ``None`` if the run stops because nothing changes any more."""
 
     @classmethod
     def of(cls, report: str, text: str) -> Plan:

@@ -11,7 +11,10 @@ Progress = Union[bool, "Callable[[str, int, int], object]"]
 
 @contextmanager
 def reporting(progress: Progress) -> Generator[Optional[Callable[[str, int, int], object]]]:
-    """The function that receives the stage and the numbers of completed and of all steps: a tqdm bar, if installed."""
+    """The function to call with the stage, the number of completed steps and the number of all steps.
+
+    If ``progress`` is true and tqdm is installed, the function updates a bar.
+    """
     if not isinstance(progress, bool):
         yield progress
         return

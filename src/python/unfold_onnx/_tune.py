@@ -102,7 +102,8 @@ def tune(
     """Measures the results of several options of :func:`unfold_onnx.fuse` on this machine, and returns the best one.
 
     Candidates are the exported model, the default, each other target, and slices if something can be cut. They run in
-    interleaved rounds on the same random inputs. The default is preferred if it is as fast as the fastest, within 1 % or the 95 % interval.
+    interleaved rounds on the same random inputs. The default is preferred if it is as fast as the fastest candidate,
+    within 1 % or within the 95 % interval.
 
     Args:
         model: As for :func:`unfold_onnx.fuse`.
@@ -224,7 +225,7 @@ def _run_rounds(
 ) -> None:
     """Takes one sample of every session per round: the mean time of as many runs as take 5 ms.
 
-    The order of a round is random, since a run is faster or slower by the session that ran before it.
+    The order of a round is random, because the session that ran before affects the time of a run.
     """
     begun, done, order, draw = perf_counter(), 0, list(sessions), Random(0)
     while order and (done < rounds if rounds else done < LEAST_ROUNDS or perf_counter() - begun < time):

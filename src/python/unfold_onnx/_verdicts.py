@@ -22,7 +22,7 @@ def _number(value: Optional[float]) -> float:
 
 
 def _magnitude(error: float) -> float:
-    """NaN is the largest error."""
+    """The size of an error. NaN counts as infinite, so that it is the largest error."""
     return math.inf if math.isnan(error) else error
 
 
@@ -36,7 +36,7 @@ class OutputError:
     relative: float
     """The largest difference, divided by the largest magnitude in the original's output."""
     mismatched: int
-    """The number of elements beyond any tolerance.
+    """The number of elements that no tolerance accepts.
 
     These are integers that differ, and elements that are NaN or infinite in only one of the outputs.
     """
@@ -97,7 +97,7 @@ class Proof:
     tensors: int = 0
     """The number of tensors that were computed again, bit for bit."""
     at: str = ""
-    """The first value, or the tensor, that differs."""
+    """The first value or tensor that differs."""
     site: Optional[str] = None
     """The site for which it was changed."""
     reason: str = ""
@@ -152,7 +152,7 @@ class FuseReport:
     def of(cls, report: str, text: str) -> FuseReport:
         data: Any = json.loads(report)
         proof = data.get("proof")
-        # JSON has the index of a site, and people see its name.
+        # JSON has the index of a site. It is replaced by the name.
         if proof and "site" in proof:
             number = proof["site"]
             proof["site"] = None if number is None else data["sites"][number]["name"]

@@ -27,7 +27,7 @@ __all__ = ["FusePass"]
 
 
 class FusePass(onnx_ir.passes.InPlacePass):
-    """Folds a model, and verifies that the result computes the same.
+    """Folds a model, and verifies that the result computes the same function.
 
     The model object stays the same, and keeps its inputs and outputs. Its graph and its functions become new objects.
     Nodes and values that the caller took from the model before the pass are not part of it afterwards.

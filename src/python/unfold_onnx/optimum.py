@@ -38,8 +38,8 @@ def post_process(folder: StrPath, **options: Unpack[FuseOptions]) -> dict[Path, 
 
     Raises:
         FileNotFoundError: there is no model in the folder.
-        UnfoldError: the same errors as :func:`unfold_onnx.fuse`. The model with the error is unchanged then. The models
-            before it are already folded.
+        UnfoldError: the same errors as :func:`unfold_onnx.fuse`. The model with the error is then unchanged, and the
+            models before it are already folded.
     """
     models = sorted(Path(folder).rglob("*.onnx"))
     if not models:
