@@ -35,8 +35,8 @@ struct Applied {
     operand: Vec<f64>,
     /// The range of the magnitudes of the operand.
     magnitudes: ValueRange,
-    /// The axes before a run, the last one first: their extents, and the distances of their places
-    /// in the operand.
+    /// The axes before a run, the last axis first. Each has its extent, and the distance between
+    /// its places in the operand.
     axes: Vec<(usize, usize)>,
     /// The number of consecutive elements that are combined with one element of the operand, or one
     /// by one with consecutive elements of it.

@@ -1,4 +1,4 @@
-//! Recipes as lists of steps, in which form certificates hold them.
+//! Recipes as lists of steps. Certificates hold recipes in this form.
 
 use serde::{Deserialize, Serialize};
 

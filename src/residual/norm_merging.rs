@@ -86,7 +86,7 @@ fn ends(cores: &[Option<Core>]) -> HashMap<ValueId, usize> {
     ends
 }
 
-/// Whether statistics are those of a token, with its channels along the last axis.
+/// Whether statistics are over the channels of each token, which lie along the last axis.
 fn is_along_last(core: &Core) -> bool {
     core.axes == [core.rank - 1]
 }

@@ -119,8 +119,8 @@ impl Exponents<'_> {
         Ok(())
     }
 
-    /// The stream to which a result of a node belongs, or to which the product of codes belongs
-    /// that the node scales.
+    /// The stream to which a result of a node belongs. If the node scales a product of codes, the
+    /// stream to which this product belongs.
     fn goal(&self, node: NodeId) -> Option<usize> {
         let mut outputs = self.analysis.graph.outputs(node).iter().flatten();
         let own = outputs.find_map(|value| self.goals.get(value).copied());

@@ -1,4 +1,5 @@
-//! Powers of two at products with weights that are selected at run time, as those of experts are.
+//! Powers of two at products with weights that are selected at run time, such as the weights of
+//! experts.
 //!
 //! A mixture of experts selects the weight of each token from a constant array, `x · weights[expert]`. The product has
 //! no constant operand, but the array absorbs the power of its result.

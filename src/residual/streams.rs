@@ -58,7 +58,7 @@ pub(crate) enum WrittenBy {
     Table(NodeId),
     /// A constant that is this operand of a node, such as a class token, positions or a bias.
     Constant(NodeId, usize),
-    /// An operand of a sum that is constant along the channels.
+    /// An operand that a sum adds and that is constant along the channels.
     Uniform(NodeId, usize),
     /// A normalization by statistics, given by the index of its site.
     Normalizer(usize),

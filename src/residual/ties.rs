@@ -1,4 +1,4 @@
-//! How operators tie values of one stream together: each token of the result is a sum of tokens of
+//! Operators that tie values of one stream together. Each token of the result is a sum of tokens of
 //! the operands, in the same way for all channels. So a change of basis of the operands is an equal
 //! change of the result.
 //!

@@ -28,13 +28,13 @@ pub(super) const LARGE: usize = 1 << 14;
 /// dropped after it.
 const BATCH: usize = 1 << 14;
 
-/// The interval between two progress reports. A report for each piece of work would wake the thread
-/// that draws it too often.
+/// The interval between two progress reports. With a report for each piece of work, the thread that
+/// draws the progress would wake up too often.
 const GLANCE: Duration = Duration::from_millis(20);
 
 /// The elements of a new tensor.
 pub(super) enum Computed {
-    /// The tensor with its elements, because it is small or costly to compute.
+    /// The tensor with its elements. It is small, or too costly to compute twice.
     Now(Box<TensorProto>),
     /// A promise to compute the elements when they are written. They are known to fit their type.
     Later(Arc<Promise>),
@@ -123,7 +123,8 @@ fn by_all_cores<W: Sync, R: Send>(
     let (done, (end, ended)) = (AtomicUsize::new(0), mpsc::channel::<()>());
     std::thread::scope(|scope| {
         let pieces = scope.spawn(|| {
-            // Dropping it tells the waiting thread that the work has ended, even if a piece panics.
+            // Dropping `_end` tells the waiting thread that the work has ended, even if a piece
+            // panics.
             let _end = end;
             let pieces = work.par_iter().map(|work| {
                 let result = piece(work);

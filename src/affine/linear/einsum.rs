@@ -125,7 +125,7 @@ impl Letters {
     fn from_node(at: &At) -> Option<Self> {
         let slot = at.constant_operand()?;
         let letters = Self::beside(at, slot).filter(|_| !at.is_constant(1 - slot))?;
-        // Requires equal extents: an axis of extent 1 may be broadcast along its letter.
+        // Requires equal extents, because an axis of extent 1 may be broadcast along its letter.
         let extents = at.extents(slot).ok()?;
         let is_whole = letters.weight.iter().zip(&extents).all(|(letter, &count)| {
             let axis = letters.operand.iter().position(|other| other == letter);
@@ -257,7 +257,7 @@ impl Letters {
     }
 
     /// Composes the scales of both operands into an affine of the result. If only one operand has
-    /// an affine, converts this affine, and it may have a shift.
+    /// an affine, that affine may have a shift.
     fn product(at: &At, inputs: &[Option<Affine>], rank: usize) -> Option<Affine> {
         let is_only = inputs.iter().flatten().count() == 1;
         let mut product = Affine::identity(rank);

@@ -86,7 +86,7 @@ impl Rule for MatMul {
     }
 }
 
-/// The forward step of an operand whose other factor is a weight that a DequantizeLinear computes.
+/// The forward step of an operand that is multiplied by a weight from a DequantizeLinear.
 fn into_dequantized(at: &At, slot: usize, affine: &Affine) -> Result<Step, Reason> {
     let weight = 1 - slot;
     let (contracted, kept) = match affine.rank() {
@@ -255,8 +255,8 @@ fn weight_shape(at: &At, side: Side, scale: &[usize], weight: usize) -> Result<V
     Ok([&vec![1; room - batch.len()], batch, &matrix].concat())
 }
 
-/// Splits a shape into its batch axes and the extents of its rows and columns. The extent of an
-/// axis that the shape does not have is 1; this happens with operands of rank 1.
+/// Splits a shape into its batch axes and the extents of its rows and columns. An axis that the
+/// shape lacks, as with an operand of rank 1, has extent 1.
 fn split_matrix(
     shape: &[usize],
     [has_rows, has_columns]: [bool; 2],

@@ -157,7 +157,7 @@ fn check_constant(at: &At, slot: usize, affine: &Affine) -> Result<(), Reason> {
     at.weight(slot)?;
     check_readable(at, slot)?;
     let extents = at.extents(slot)?;
-    // Where broadcasts a scalar in any case.
+    // A Where broadcasts a scalar in any case.
     let is_one = at.graph.is(at.node, "Where") && extents.iter().product::<usize>() == 1;
     let fits = broadcasts_to(affine.scale.shape(), &extents)
         && broadcasts_to(affine.shift.shape(), &extents);

@@ -6,7 +6,7 @@ use crate::affine::rule::{At, Fold, Side};
 use crate::recipe::Recipe;
 use crate::refusal::Reason;
 
-/// A constant that folds change.
+/// A constant, with its formula after the folds so far.
 #[derive(Default)]
 pub(super) struct Changing {
     pub(super) now: Option<Recipe>,
@@ -32,7 +32,7 @@ impl Changing {
     }
 }
 
-/// The constants of a linear operator that folds change.
+/// The constants of a linear operator, with their formulas after the folds so far.
 pub(super) struct FoldedConstants {
     pub(super) weight: Changing,
     /// The bias of the operator itself.

@@ -67,7 +67,7 @@ impl<'d> Materializer<'d> {
         units
     }
 
-    /// The folds of each constant that absorbs an affine of its own.
+    /// The folds of each constant operand that is itself scaled and shifted.
     pub(super) fn folds_by_constant(&self) -> BTreeMap<(NodeId, usize), Vec<usize>> {
         let mut operands: BTreeMap<(NodeId, usize), Vec<usize>> = BTreeMap::new();
         for (index, fold) in self.plan.folds.iter().enumerate() {

@@ -75,7 +75,7 @@ pub(crate) enum Change {
     FromInput {
         /// The readers of the last new value, as pairs of node and input.
         readers: Vec<(NodeId, usize)>,
-        /// The new nodes. They replace none.
+        /// The new nodes. They replace no nodes.
         made: Replacement,
     },
 }

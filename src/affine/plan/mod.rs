@@ -156,9 +156,9 @@ pub struct Plan {
     /// The residual streams that were considered for another basis.
     pub streams: Vec<StreamPlan>,
     /// Normalizers that were removed because other normalizers follow them. The result is equal
-    /// except for the epsilons that these add to their variances.
+    /// except for the epsilons that the later normalizers add to their variances.
     pub merged: Vec<MergedNorm>,
-    /// Normalizers of a large ε, which are constant in floating point, or stay.
+    /// Normalizers with a large ε. Each is taken as constant, or stays with a reason.
     pub constant: Vec<ConstantNorm>,
     /// The outcome of the conversion to half precision, with `--to`.
     pub half: Option<HalfPlan>,
@@ -306,7 +306,7 @@ impl Plan {
             && self.half.is_none()
     }
 
-    /// How many normalizers are taken as constant.
+    /// The number of normalizers that are taken as constant.
     pub fn constants(&self) -> usize {
         self.constant
             .iter()

@@ -114,8 +114,8 @@ impl Planner<'_> {
         }
         let made = propagation.folds.iter().filter(|fold| self.makes_add(fold));
         let made: Vec<&Fold> = made.collect();
-        // After an operator without a bias input, such as an Einsum, the part is such an Add
-        // already.
+        // After an operator without a bias input, such as an Einsum, the part is already the Add
+        // that the fold would create.
         if is_add && let Some(fold) = made.iter().find(|fold| self.is_before(fold, &there.part)) {
             return Err(self.no_gain(fold, "it would become an Add again"));
         }
@@ -260,7 +260,8 @@ impl Planner<'_> {
         )
     }
 
-    /// The cost of an alternative: first the number of new Adds by place, then [`Planner::cost`].
+    /// The cost of an alternative: first the number of new Adds with a scalar for each place, then
+    /// [`Planner::cost`].
     pub(crate) fn total_cost(&self, propagation: &Propagation) -> (usize, (usize, usize, usize)) {
         (
             self.adds_by_place(propagation).len(),
@@ -277,7 +278,7 @@ impl Planner<'_> {
     }
 
     /// Whether another normalizer of the same kind reads the same value. Without parameters, both
-    /// are one operator.
+    /// become one operator.
     fn has_twin(&self, part: &Part) -> bool {
         let graph = self.overlay.graph;
         let Some(node) = part.resets.first().map(|reset| reset.node) else {
@@ -387,8 +388,8 @@ impl Planner<'_> {
         folds.len() * self.overlay.constants.len(weight).unwrap_or(0)
     }
 
-    /// Whether the weight is computed from a tensor that has other readers, such as the table of a
-    /// head that is transposed.
+    /// Whether the weight is computed from a tensor that has other readers. For example, a head may
+    /// transpose the table of token embeddings.
     fn is_of_shared(&self, weight: ValueId) -> bool {
         let GraphOverlay {
             graph, constants, ..

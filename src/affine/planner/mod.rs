@@ -77,9 +77,9 @@ struct Planner<'a> {
     replacements: Vec<(Replacement, usize)>,
     /// The sites for which no weight may be copied, each with the reason.
     uncopied: &'a Map<usize, Refusal>,
-    /// The number of failed attempts to fold a scale backward along a stream that are left.
+    /// How many more attempts to fold a scale backward along a stream may fail.
     returns: Cell<usize>,
-    /// The number of attempts to fold a shift backward along a stream that are left.
+    /// How many more attempts to fold a shift backward along a stream are allowed.
     shifts: usize,
     /// Whether streams will be centred after folding.
     is_centring: bool,
@@ -309,7 +309,7 @@ impl<'a> Planner<'a> {
         }
         there.state = State::Folded { direction, into };
         self.remove(&gone.nodes, gone.output, gone.input);
-        // These operators must hold exactly 1 and 0 now.
+        // The parameters of these operators must now be exactly 1 and 0.
         self.overlay
             .replaced
             .extend(gone.resets.iter().map(|reset| reset.node));

@@ -119,7 +119,7 @@ struct ForwardPropagation<'d, 'a> {
     overlay: &'d GraphOverlay<'a>,
     items: &'d Items<'d>,
     item: usize,
-    /// Whether no half of the item's affine stays.
+    /// Whether neither the scale nor the shift of the item stays.
     removes_part: bool,
     /// Whether operands without an affine may need one from their producers.
     may_demand: bool,
@@ -370,7 +370,7 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         if let Err(reason) = passable(overlay, node) {
             return Err(self.end(value, Refusal::new(reason, name)));
         }
-        // Otherwise each input of a node with many inputs would compute the step of all of them.
+        // Without this check, each input of a Concat would compute the step for all of its inputs.
         if concatenates(overlay, node)
             && !self.carried[&value].affine.has_no_scale()
             && let Some(made) = overlay.graph.output(node, 0)
@@ -385,8 +385,8 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
             Some(step) => passes(overlay, node, step)?,
             None => step_forward(overlay, node, &inputs)?,
         };
-        // A propagation that passes other parts makes no demand, because each of these parts would
-        // repeat the search when it folds.
+        // A propagation that passes other parts may not need affines from producers, because each
+        // of these parts would repeat the search when it folds.
         if !self.may_demand && !step.wants.is_empty() {
             return Err(Refusal::new(Reason::ResidualStream, name));
         }

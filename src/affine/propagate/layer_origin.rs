@@ -124,8 +124,8 @@ impl OriginSearch<'_, '_> {
         {
             return Some(Some(layer));
         }
-        // With `alone`, the constant does not matter: it is added to a value that is itself a
-        // summand.
+        // With `alone`, the constant does not matter, because the value to which it is added is
+        // itself a summand.
         if !self.alone {
             if overlay.is_touched(node) {
                 return None;

@@ -144,7 +144,7 @@ impl<'m, 'a> Modulation<'m, 'a> {
         })
     }
 
-    /// The affine that the layer of the summand absorbs. Its scale is the factor of each row; its
+    /// The affine that the layer of the summand absorbs. Its scale is the factor of each row. Its
     /// shift is the product of the modulated shift and the constants.
     fn fold_of_rows(&self, rows: &ModulationRows) -> Option<Affine> {
         let shift = Affine::shift(self.shift.clone());
@@ -210,8 +210,8 @@ fn is_unchanged(overlay: &GraphOverlay, node: NodeId) -> bool {
         && !add.is_some_and(|(add, _)| overlay.is_touched(add))
 }
 
-/// Whether a layer has a matrix on the right without other readers, and either a bias without other
-/// readers or room for one.
+/// Whether a layer multiplies by a matrix on the right without other readers, and has either a bias
+/// without other readers or room for a bias.
 fn is_own_matrix(overlay: &GraphOverlay, layer: &At) -> Option<bool> {
     let graph = overlay.graph;
     let slots = linear(graph.domain_op(layer.node))?.slots(layer).ok()?;

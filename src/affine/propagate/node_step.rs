@@ -106,8 +106,8 @@ fn has_extents(numbers: &Numbers, shape: &Shape) -> bool {
             .all(|(&count, dim)| count == 1 || extent(dim).is_none_or(|extent| extent == count))
 }
 
-/// The only input of a scale-transparent node that is not constant. Unless the node refuses or
-/// absorbs a scale, its result and this input have equal scales, forward and backward.
+/// The only non-constant input of a scale-transparent node. Unless the node refuses or absorbs a
+/// scale, its result and this input have equal scales, forward and backward.
 pub(crate) fn transparent_input(overlay: &GraphOverlay, node: NodeId) -> Option<ValueId> {
     let graph = overlay.graph;
     let read = (0..graph.inputs(node).len()).filter(|&slot| graph.reads_elements(node, slot));

@@ -137,8 +137,8 @@ fn is_mean(overlay: &GraphOverlay, node: NodeId) -> bool {
     means.iter().any(|mean| overlay.graph.is(node, mean))
 }
 
-/// Whether a part reads the result of a Cast, and all readers of its own result cast it back to the
-/// type before that Cast.
+/// Whether a part reads the result of a Cast, and all readers of the part's result cast it back to
+/// the type before that Cast.
 fn is_rounded_anyway(
     overlay: &GraphOverlay,
     part: &Part,

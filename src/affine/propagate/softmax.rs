@@ -70,7 +70,7 @@ impl KeySearch<'_, '_> {
         left.is_some()
     }
 
-    /// Whether all readers ignore a shift of this value, on the way to the scores.
+    /// Whether all readers of a value between the keys and the scores ignore a shift of it.
     fn keys(&mut self, value: ValueId, shift: &Numbers, depth: usize) -> bool {
         let overlay = self.overlay;
         let Some(readers) = depth.checked_sub(1).and_then(|_| readers(overlay, value)) else {
@@ -107,8 +107,8 @@ impl KeySearch<'_, '_> {
         })
     }
 
-    /// Whether all readers ignore a shift past several movements. One of them may merge the axis of
-    /// the shift with another axis, such as heads with an unknown batch, if later movements
+    /// Whether all readers ignore a shift after several movements. One of them may merge the axis
+    /// of the shift with another axis, such as heads with an unknown batch, if later movements
     /// separate the two again.
     fn moved(&mut self, node: NodeId, trace: &LayoutMap, shift: &Numbers, depth: usize) -> bool {
         let overlay = self.overlay;

@@ -134,7 +134,8 @@ impl Groups {
             if !leaves[kept..].iter().all(|atom| reduced.contains(atom)) {
                 return None;
             }
-            // Statistics for each place of a whole axis make it IN, or LN of flattened tokens.
+            // If each place of a whole axis has its own statistics, the normalizer is IN, or LN of
+            // flattened tokens.
             if kept > 0 && (kept == leaves.len() || cut.replace(axis + 1).is_some()) {
                 return None;
             }

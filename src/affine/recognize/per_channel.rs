@@ -34,8 +34,8 @@ impl Normalizer for PerChannel {
     }
 }
 
-/// Whether a node divides a varying value by another varying value. Then its statistics are
-/// computed from the input, whatever they are.
+/// Whether a node divides a varying value by another varying value. Then the statistics of the site
+/// are computed from the input.
 fn is_quotient(view: &View, node: NodeId) -> bool {
     match view.graph.op(node) {
         Some("Div") => view.both_vary(node),

@@ -1,8 +1,8 @@
 //! A scalar scale and shift after a HardSigmoid, as in `1 + g` with a gate g.
 //!
-//! `s·clip(αx + β, 0, 1) + t` is `clip(sαx + sβ + t, t, s + t)` for `s > 0`. This is a Clip of the
-//! layer before it, which absorbs slope and offset like any other affine. Three operators become
-//! one.
+//! `s·clip(αx + β, 0, 1) + t` is `clip(sαx + sβ + t, t, s + t)` for `s > 0`. So the form becomes
+//! one Clip, and the layer before it absorbs slope and offset like any other affine. Three
+//! operators become one.
 
 use crate::affine::recognize::{Family, Kind, Normalizer, Replacement, Site, View};
 use crate::ir::builder::{self, Maker};

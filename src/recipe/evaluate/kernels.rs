@@ -40,7 +40,7 @@ pub(super) fn dot_each(row: &[f64], rows: &[f64], sums: &mut [f64]) {
 /// differently, and the order that a library takes depends on the machine.
 pub(super) fn multiply(a: ArrayView2<f64>, b: ArrayView2<f64>, sums: &mut ArrayViewMut2<f64>) {
     if b.ncols() == 1 {
-        // One column: the order is the same, without a loop over columns.
+        // With one column, no loop over columns is needed. The order is the same.
         for (row, sum) in a.outer_iter().zip(sums.iter_mut()) {
             *sum = row
                 .iter()

@@ -3,7 +3,7 @@
 //! A value with other readers stops the affine, unless all readers need the same affine. Both
 //! branches of a rotary embedding need one scalar, and both ends of a roll need one affine of
 //! channels. Such a value waits until all its readers are known. Readers that need no affine may
-//! compensate for it; then a residual stream changes its basis.
+//! compensate for it. Then a residual stream changes its basis.
 
 mod readers;
 mod search;
@@ -116,7 +116,7 @@ impl Start<'_, '_> {
     }
 
     /// A propagation in which all readers of a value need one affine. A scalar may be shared by all
-    /// readers; an affine of channels may be shared if the other readers take other parts.
+    /// readers. An affine of channels may be shared if the other readers take other parts.
     fn shared_by_readers(&self) -> Option<Propagation> {
         let found = self.waiting_for_readers(false, |_| true);
         // If a rotary embedding covers some tokens and the other tokens are scaled separately, its
@@ -264,8 +264,7 @@ fn first_demand(compensation: &Compensation) -> Option<(NodeId, usize, Affine)> 
     Some((node, slot, compensation.inverse.inverse()?))
 }
 
-/// Propagates an affine that a forward propagation needs on an input of a node backward from that
-/// input.
+/// Propagates backward, from an input of a node, an affine that a forward propagation needs there.
 ///
 /// # Errors
 /// The errors of [`backward`].
@@ -288,7 +287,7 @@ pub(crate) fn wanted(
 /// halves of a rotary embedding.
 ///
 /// # Errors
-/// The errors of [`backward`], if not all readers need the same affine either.
+/// The errors of [`backward`], if not all readers need the same affine.
 pub(crate) fn wanted_by_all(
     overlay: &GraphOverlay,
     items: &Items,

@@ -130,8 +130,8 @@ impl BackwardPropagation<'_, '_> {
     /// The producer of a value, and the alternatives for the inputs of the producer. `None` if the
     /// affine is absorbed or waits.
     ///
-    /// This is a separate function because the frames of the recursion are on the stack for every
-    /// node of a path.
+    /// It is a separate function to keep the frames of the recursion small, because a path has one
+    /// frame on the stack for each node.
     #[inline(never)]
     fn ways(
         &mut self,

@@ -42,7 +42,7 @@ impl BackwardPropagation<'_, '_> {
     /// Adds an affine of the whole operand as another alternative, if the step of the rule needs an
     /// affine that varies along more axes.
     ///
-    /// Such an affine of a part may have no operator that absorbs it, as with the scores that a
+    /// Possibly no operator absorbs such an affine of a part. An example is the scores that a
     /// relative shift reads. If the other parts have no reader, the whole operand may carry the
     /// affine.
     fn or_whole(
@@ -88,7 +88,7 @@ impl BackwardPropagation<'_, '_> {
         fitting.next().map(|wanted| Step::pass_on(slot, wanted))
     }
 
-    /// The first input of a node that is not constant and whose elements the node reads.
+    /// The first non-constant input whose elements a node reads.
     fn varying_slot(&self, node: NodeId) -> Option<usize> {
         let graph = self.overlay.graph;
         (0..graph.inputs(node).len()).find(|&slot| {

@@ -7,8 +7,8 @@ use crate::ir::{NodeId, ValueId};
 /// The exponent of a root.
 const ROOT: f64 = 0.5;
 
-/// The allowed distance of the factor of a sum from one over the number of its terms, since the
-/// factor is rounded.
+/// A mean may be written as a sum times a rounded factor. This is the allowed distance of the
+/// factor from one over the number of terms.
 const ROUNDED: f64 = 1e-6;
 
 /// The quotient `numerator / root^power`.
@@ -223,7 +223,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         self.variance(value).or_else(|| self.squares(value))
     }
 
-    /// Reads the squares of a mean or a sum.
+    /// Reads the squares that a mean or a sum reduces.
     fn squares(&mut self, value: ValueId) -> Option<Squares> {
         let graph = self.view.graph;
         if let Some((nodes, inner, axes)) = self.mean(value) {

@@ -27,8 +27,7 @@ pub(crate) struct Core {
     pub norm: bool,
     /// The value that is squared and reduced.
     pub squared: ValueId,
-    /// Whether the value is squared before its mean is subtracted, and the square of the mean is
-    /// subtracted afterwards.
+    /// Whether the variance is computed as `mean(x²) − mean(x)²`.
     pub less_mean: bool,
     /// The axes of the statistics, counted from the front.
     pub axes: Vec<usize>,

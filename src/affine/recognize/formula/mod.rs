@@ -103,7 +103,7 @@ pub(super) struct Formula {
     /// The coefficient of the whole sum. It is apart from the terms, so that a channel with scale 0
     /// keeps its terms.
     pub scale: Coefficient,
-    /// The coefficients, by the factors of their terms.
+    /// Maps the factors of each term to its coefficient.
     pub terms: BTreeMap<Term, Coefficient>,
 }
 

@@ -1,5 +1,4 @@
-//! Subtracted mean: `x − mean(x)`. It remains of a LayerNorm whose σ is a constant, and is linear
-//! in `x`.
+//! Subtracted mean: `x − mean(x)`. A LayerNorm leaves it if its σ is constant. It is linear in `x`.
 //!
 //! Before: `L(x − mean(x))` or `L(x) − mean(L(x))`, where the mean is over the channels, and L is a
 //! convolution or a product with a constant matrix. After: L with another weight. The mean of this

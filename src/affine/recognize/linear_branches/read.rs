@@ -59,7 +59,7 @@ impl Windowed {
             .then_some(before)
     }
 
-    /// The operator that outputs a value, with the Add of its bias if it has no input for one.
+    /// The operator that outputs a value, with the Add of its bias if it has no bias input.
     pub(super) fn with_bias(view: &View, value: ValueId) -> Option<Self> {
         Self::alone(view, value).or_else(|| {
             let add = view.maker(value)?;

@@ -45,7 +45,7 @@ struct Contraction {
 }
 
 impl Contraction {
-    /// Reads an equation. `slot` is the input of the Einsum that holds the value; the other input
+    /// Reads an equation. `slot` is the input of the Einsum that holds the value. The other input
     /// holds the matrix.
     fn from_equation(equation: Equation, slot: usize) -> Option<Self> {
         let [mut of_value, mut of_matrix] = <[_; 2]>::try_from(equation.operands).ok()?;
