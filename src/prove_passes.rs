@@ -24,7 +24,7 @@ impl PassProof {
         matches!(self.proof, Proof::Disproved { .. } | Proof::Invalid { .. })
     }
 
-    /// The reason why the change is not proved, in one line; `None` if it is proved.
+    /// The reason why the change is not proved, in one line. `None` if it is proved.
     pub(crate) fn failure(&self) -> Option<String> {
         let pass = self.pass;
         match &self.proof {

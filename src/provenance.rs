@@ -203,7 +203,7 @@ impl Provenance {
     }
 }
 
-/// The kinds of the sites that were folded completely or in part, with their numbers, in the order
+/// The kinds of the sites that were folded completely or in part, with their counts, in the order
 /// of the sites.
 fn folded(plan: &Plan) -> String {
     let mut counts: Vec<(&str, usize)> = vec![];

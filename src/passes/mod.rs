@@ -3,14 +3,14 @@
 //! | folder | what it does |
 //! |---|---|
 //! | [`inline`] | writes opaque normalizers, function calls and sequences out |
-//! | [`upgrade_opset`] | upgrades a model to the operator set of an operator that it writes out |
+//! | [`upgrade_opset`] | upgrades a model that writes out an operator of a newer operator set |
 //! | [`canonicalize`] | writes operators in one form before affines are planned |
 //! | [`simplify`] | identity elimination, CSE, DCE, constant and branch folding |
 //! | [`movement`] | merges and cancels Transposes, Reshapes, Slices and Concats |
-//! | [`demand`] | moves selections of places up, before the work that they leave out |
+//! | [`demand`] | moves selections of places up, before the work whose results they leave out |
 //! | `packed_products` | finds and divides one product of queries, keys and values |
 //! | [`placement`] | moves linear work to where values have the fewest places |
-//! | [`mod@slice`] | splits independent regions into parts, which bounds the memory of activations |
+//! | [`mod@slice`] | splits independent regions into parts, to bound the memory of activations |
 //! | [`legalize`] | writes the forms that engines fuse |
 
 pub(crate) mod canonicalize;

@@ -180,7 +180,7 @@ impl Activations<'_> {
 
     /// Turns a node into a Clip between two bounds. Returns the tensors of the bounds, or no
     /// tensors before operator set 11, where bounds are attributes. The bounds are in float64,
-    /// because an image has no type.
+    /// because the image of a number does not depend on its type.
     fn clamp(&self, node: &mut NodeProto, bounds: [f64; 2]) -> Vec<TensorProto> {
         node.op_type = Some("Clip".to_owned());
         node.input.truncate(1);

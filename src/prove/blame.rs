@@ -47,7 +47,7 @@ pub(super) fn first(
         }
         open.extend(other.into_iter().filter(|&read| parted.insert(read)));
     }
-    // Visited in reverse order, so that later values are decided first.
+    // Values are visited in reverse order, so that later values are decided first.
     let mut last_first: Vec<ValueId> = parted.into_iter().collect();
     last_first.sort_by_key(|&value| std::cmp::Reverse(place(graph, value)));
     let mut meets = HashSet::new();

@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 use rayon::prelude::*;
 
-/// The prime. It is 3 modulo 4, for the roots. All numbers up to 46 are squares, so that the root
-/// of the square of a number with only such factors is that number. `(P − 1)/2` is a prime too, so
-/// that no two powers of 2 in the range of floats are equal. `docs/proof.md` explains it.
+/// The prime. It is 3 modulo 4, as [`root`] requires. All numbers up to 46 are squares, so that the
+/// root of the square of a number with only such factors is that number. `(P − 1)/2` is a prime
+/// too, so that no two powers of 2 in the range of floats are equal. `docs/proof.md` explains it.
 pub(super) const P: u64 = (1 << 31) - 819_129;
 
 /// The number of elements whose inverses are computed together.
@@ -55,7 +55,7 @@ pub(super) fn pow(a: u32, mut exponent: u64) -> u32 {
     power
 }
 
-/// `1/a`; `None` for 0.
+/// `1/a`. `None` for 0.
 pub(super) fn inverse(a: u32) -> Option<u32> {
     (a != 0).then(|| pow(a, P - 2))
 }
@@ -71,7 +71,7 @@ pub(super) fn odd_root(a: u32) -> u32 {
     pow(a, (3 * P - 1) / 4)
 }
 
-/// Inverts all elements; `None` if one is 0.
+/// Inverts all elements. `None` if one is 0.
 pub(super) fn invert(elements: &mut [u32]) -> Option<()> {
     elements.par_chunks_mut(TOGETHER).try_for_each(|part| {
         // Computes one inverse of the product of all elements, and splits it from the last element
@@ -101,7 +101,7 @@ pub(super) fn of_int(number: i64) -> u32 {
 /// The exponent of the smallest power of 2 that a float64 may have as a factor.
 const LOWEST: i32 = -1074;
 
-/// The image of a float, which is an integer times a power of 2; `None` if it is not finite.
+/// The image of a float, which is an integer times a power of 2. `None` if it is not finite.
 pub(super) fn of_float(number: f64) -> Option<u32> {
     static POWERS: LazyLock<Vec<u32>> = LazyLock::new(|| {
         let first = pow((P as u32).div_ceil(2), LOWEST.unsigned_abs().into());

@@ -38,8 +38,8 @@ pub(super) type Integers = ArcArray<i64, IxDyn>;
 pub(super) enum FieldValue {
     /// Floats.
     Field(Elements),
-    /// Floats of which at least one is −∞, or counts as −∞ in a softmax. Such elements have the bit
-    /// [`HIDDEN`].
+    /// Floats, at least one of which is −∞, or counts as −∞ in a softmax. Such elements have the
+    /// bit [`HIDDEN`].
     Masked(Elements),
     /// Known integers.
     Int(Integers),
@@ -49,7 +49,7 @@ pub(super) enum FieldValue {
     Opaque(Digest),
 }
 
-/// Applies an expression to the elements of any tensor; the last arm handles opaque tensors.
+/// Applies an expression to the elements of any tensor. The last arm handles opaque tensors.
 macro_rules! either {
     ($value:expr, $array:ident => $result:expr, else $other:expr) => {
         match $value {
@@ -81,12 +81,12 @@ pub(super) fn row_major<T: Clone>(array: ArrayD<T>) -> ArcArray<T, IxDyn> {
 }
 
 impl FieldValue {
-    /// Floats.
+    /// A tensor of floats.
     pub(super) fn field(elements: ArrayD<u32>) -> Self {
         Self::Field(row_major(elements))
     }
 
-    /// Floats of which some may have the bit [`HIDDEN`].
+    /// A tensor of floats, some of which may have the bit [`HIDDEN`].
     pub(super) fn masked(elements: ArrayD<u32>) -> Self {
         match elements.iter().any(|element| element & HIDDEN != 0) {
             true => Self::Masked(row_major(elements)),
@@ -94,12 +94,12 @@ impl FieldValue {
         }
     }
 
-    /// Integers.
+    /// A tensor of integers.
     pub(super) fn int(integers: ArrayD<i64>) -> Self {
         Self::Int(row_major(integers))
     }
 
-    /// Integers of unknown value. An empty tensor counts as known.
+    /// A tensor of unknown integers. An empty tensor counts as known.
     pub(super) fn varying(elements: ArrayD<u32>) -> Self {
         if elements.is_empty() {
             return Self::int(elements.mapv(i64::from));
@@ -132,7 +132,7 @@ impl FieldValue {
         ArrayD::from_shape_vec(shape, integers.collect()).map_or(Self::Opaque(seed), Self::int)
     }
 
-    /// The extents; `None` if they are unknown.
+    /// The extents. `None` if they are unknown.
     pub(super) fn shape(&self) -> Option<&[usize]> {
         match self {
             Self::Field(elements) | Self::Masked(elements) | Self::Varying(elements) => {
@@ -143,7 +143,7 @@ impl FieldValue {
         }
     }
 
-    /// The number of elements; 0 if it is unknown.
+    /// The number of elements, or 0 if it is unknown.
     pub(super) fn len(&self) -> usize {
         self.shape().map_or(0, |shape| shape.iter().product())
     }
@@ -245,8 +245,8 @@ pub(super) fn of_numbers(numbers: &ArrayD<f64>, key: u64) -> FieldValue {
     of_floats(decided, None, key)
 }
 
-/// The image of a Softmax along these axes. If all elements of a lane are equal, each is the
-/// inverse of their number.
+/// The image of a Softmax along these axes. If all elements of a lane are equal, each share is the
+/// inverse of the number of elements.
 pub(super) fn of_shares(numbers: &ArrayD<f64>, along: Range<usize>, key: u64) -> FieldValue {
     let (value, shape) = (of_numbers(numbers, key), numbers.shape());
     let lane: usize = shape[along.clone()].iter().product();
@@ -269,7 +269,7 @@ pub(super) fn of_shares(numbers: &ArrayD<f64>, along: Range<usize>, key: u64) ->
     ArrayD::from_shape_vec(shape, shares).map_or(value, FieldValue::field)
 }
 
-/// The image of stored floats, which are read part by part; `None` if they cannot be read.
+/// The image of stored floats, which are read part by part. `None` if they cannot be read.
 fn of_stored(floats: &Floats, data_type: Option<DataType>, key: u64) -> Option<FieldValue> {
     let count = floats.shape().iter().product();
     let lowest = data_type.and_then(DataType::lowest);

@@ -141,7 +141,7 @@ fn add_products(factors: &[i64; TERMS], numbers: &[[i32; COLUMNS]; TERMS], sums:
 mod tests {
     use super::*;
 
-    /// An arbitrary element; every third one is the largest.
+    /// An arbitrary element. Every third element is the largest.
     fn element(i: usize) -> u32 {
         if i.is_multiple_of(3) {
             P as u32 - 1

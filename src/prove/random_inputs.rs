@@ -55,8 +55,8 @@ fn has_constant_defaults(prepared: &Prepared) -> bool {
     prepared.model.proto.ir_version() < 4
 }
 
-/// The number of points that cover all combinations of a few Boolean elements, or both values of
-/// each of many.
+/// The number of points that cover all combinations of a few Boolean elements. If there are many,
+/// they cover both values of each element.
 pub(super) fn truth_cases(truths: &[(&str, usize)]) -> usize {
     match truths.iter().map(|(_, count)| count).sum() {
         count @ 0..=FEW_TRUTHS => 1 << count,
@@ -91,7 +91,7 @@ fn truth(
     ArrayD::from_shape_vec(shape, places).map_or(FieldValue::Opaque(hash.finish()), FieldValue::int)
 }
 
-/// The values of the inputs: random ones that are equal for equal names.
+/// The values of the inputs: random values that are equal for equal names.
 ///
 /// # Errors
 /// The input that exceeds the limits.

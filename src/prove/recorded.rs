@@ -26,7 +26,7 @@ impl RecordedValues {
         self.0.borrow().0.iter().all(HashMap::is_empty)
     }
 
-    /// Removes and returns the record; empty if no comparison was possible.
+    /// Removes and returns the record. It is empty if no comparison was possible.
     pub(crate) fn take(&self) -> ValueDigests {
         self.0.take()
     }

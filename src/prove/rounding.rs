@@ -143,8 +143,8 @@ struct OriginalTensors<'o> {
 }
 
 impl OriginalTensors<'_> {
-    /// Whether one of them has the type and the contents of a tensor of the folded model, or
-    /// whether that tensor does not hold floats.
+    /// Whether a tensor of the original has the type and the contents of a tensor of the folded
+    /// model. Also true if that tensor does not hold floats.
     fn have(&mut self, name: &str, tensor: &TensorProto, fused: &Model) -> Result<bool, Proof> {
         let Some((data_type, data)) = content(tensor, fused)? else {
             return Ok(true);

@@ -70,8 +70,8 @@ fn is_zero(value: &FieldValue) -> bool {
     }
 }
 
-/// The positive factors between the operands of such operators in the original and in the folded
-/// model.
+/// The positive factors between the operands in the original and in the folded model, of operators
+/// that positive factors pass.
 pub(super) struct Scales {
     positive: HashSet<u32>,
     /// The first elements of operands in the original, by the digest of the operand divided by its
@@ -81,7 +81,7 @@ pub(super) struct Scales {
 }
 
 impl Scales {
-    /// The factors that recipes may introduce; `None` if there are none.
+    /// The factors that recipes may introduce. `None` if there are none.
     pub(super) fn new(
         tensors: &[Stored],
         source: &Sources,

@@ -9,7 +9,7 @@ use crate::onnx::proto::{Dim, GraphProto, ModelProto, TensorProto, ValueInfoProt
 use crate::onnx::tensor::{self, DataType};
 use crate::run::{Dims, Input, free, is_formula};
 
-/// The sizes of a batch that are tried; the first one is the default.
+/// The sizes of a batch that are tried. The first size is the default.
 const BATCHES: [usize; 6] = [2, 3, 1, 4, 8, 16];
 
 /// The sizes of other symbols that are tried next. Several strided layers require multiples of
@@ -33,7 +33,7 @@ const UNUSED_BATCHES: [usize; 10] = [2, 3, 5, 4, 7, 6, 9, 10, 11, 13];
 /// The candidates for sizes of the sides of images, which strides divide.
 const SIDES: [usize; 10] = [160, 96, 192, 128, 288, 320, 352, 64, 416, 448];
 
-/// The inputs of operators that are extents, or lengths of parts.
+/// The inputs that hold extents, or lengths of parts, by operator.
 const EXTENTS: &[(&str, usize)] = &[
     ("Reshape", 1),
     ("Expand", 1),
@@ -205,7 +205,7 @@ impl<'m> SizeSearch<'m> {
         count.is_some_and(|count| count <= usual.saturating_mul(2) || count <= LARGER)
     }
 
-    /// The number of elements of all inputs at these sizes; `None` if the sizes are impossible.
+    /// The number of elements of all inputs at these sizes. `None` if the sizes are impossible.
     fn elements_at(&self, dims: &Dims) -> Option<u64> {
         let inputs = inputs(self.original, dims).ok()?;
         Some(elements(&inputs))

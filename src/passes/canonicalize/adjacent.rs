@@ -30,7 +30,7 @@ pub(crate) fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'
         }
         _ => {
             let mut axes = reduced_axes(&before, rank)?;
-            // The mean of a mean over the same axis is that mean.
+            // A second mean over the same axis has no effect, so each axis is listed once.
             axes.extend(reduced_axes(&behind, rank)?);
             axes.sort_unstable();
             axes.dedup();

@@ -19,8 +19,8 @@ use crate::shape::facts::{extent, same};
 /// The longest chain of operators through which indices are followed.
 const DEPTH: usize = 12;
 
-/// Writes a Gather of all places of a value in order as a Reshape of the value. `None` if it
-/// selects other places.
+/// Replaces a Gather that selects all places of a value in order by a Reshape of the value. `None`
+/// if it selects other places.
 pub(crate) fn as_reshape<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = analysis;
     let at = analysis.at(gather);

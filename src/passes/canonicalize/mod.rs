@@ -94,7 +94,7 @@ fn gather_as_squeeze<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'
     Some(maker)
 }
 
-/// Writes a GatherND that picks constant places of the first axis as a Gather. Exporters write
+/// Replaces a GatherND that picks constant places of the first axis by a Gather. Exporters write
 /// `x[..., places]` as a GatherND between Transposes.
 fn gather_nd_as_gather<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis {
@@ -262,7 +262,7 @@ fn expanded(analysis: &Analysis, value: ValueId) -> Option<(ValueId, ValueId)> {
     }
 }
 
-/// Removes the broadcast of an operand that is uniform along the axes along which it is broadcast.
+/// Removes the broadcast of an operand whose elements are equal along the axes of the broadcast.
 fn without_broadcast<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let [Some(one), Some(other)] = *graph.inputs(node) else {
@@ -317,7 +317,8 @@ fn narrow(analysis: &Analysis, maker: &mut Maker, wide: ValueId) -> Option<Strin
     Some(maker.floats(facts.data_type(wide)?, &uniform::row(analysis, wide)?))
 }
 
-/// Applies an element-wise operator on an expanded constant and scalars before the Expand.
+/// Moves an element-wise operator before an Expand. The operator is applied to the constant that is
+/// expanded, and all its other operands are scalars.
 fn before_expand<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis {
         graph, constants, ..
@@ -346,7 +347,8 @@ fn before_expand<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> 
 }
 
 /// Computes the result of a node whose input `at` has the elements `numbers`, and whose other
-/// inputs are scalars. `None` if the result has another shape than `numbers`, or is not finite.
+/// inputs are scalars. `None` if the shape of the result differs from that of `numbers`, or if an
+/// element is not finite.
 fn applied(analysis: &Analysis, node: NodeId, at: ValueId, numbers: &Numbers) -> Option<Numbers> {
     let Analysis {
         graph, constants, ..

@@ -5,7 +5,7 @@
 //! only for it, and keys and values for all tokens.
 //!
 //! A selection commutes with an operator whose output at place `i` reads place `i` of each operand
-//! that varies along the axis; [`crate::ops::axes`] says which operators do. The selection moves to
+//! that varies along the axis. [`crate::ops::axes`] says which operators do. The selection moves to
 //! each such operand. An operand that is broadcast or read whole stays unchanged. The selection
 //! stops at an operator that mixes places of the axis, and at a value that another node reads
 //! whole.

@@ -331,8 +331,8 @@ impl UpwardSearch<'_> {
     }
 }
 
-/// Whether a node can be written for fewer places of an axis. It cannot if it gives extents or
-/// groups of channels that would change, except for a Reshape to a constant shape.
+/// Whether a node can be written for fewer places of an axis. A node with explicit extents or
+/// groups of channels cannot, because these would change. A Reshape to a constant shape can.
 fn can_be_written(analysis: &Analysis, node: NodeId, axis: usize) -> bool {
     let (graph, at) = (&analysis.graph, analysis.at(node));
     match graph.op(node) {

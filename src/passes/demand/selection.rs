@@ -219,7 +219,7 @@ fn listed(analysis: &Analysis, node: NodeId, slot: usize, axis: usize) -> Option
         .then(|| PlaceSet::Listed((0..count).map(|place| start + place * step).collect()))
 }
 
-/// The place of a Slice that takes one place of an unknown extent.
+/// The place of a Slice that takes one place along an axis of unknown extent.
 fn sliced(analysis: &Analysis, node: NodeId, output: ValueId, axis: usize) -> Option<PlaceSet> {
     let at = analysis.at(node);
     at.only_attributes(&["axes", "ends", "starts"]).ok()?;

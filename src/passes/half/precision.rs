@@ -27,7 +27,8 @@ const UNIFORM: &[&str] = &[
     "SkipSimplifiedLayerNormalization",
 ];
 
-/// The maximum number of elements of a constant in integer arithmetic. A larger constant is a weight.
+/// The maximum number of elements of a constant in integer arithmetic. A larger constant is a
+/// weight.
 const SMALL: usize = 4096;
 
 /// The types of the float32 inputs and outputs of a node after the conversion.
@@ -265,7 +266,8 @@ fn formal(formals: &[Formal], slot: usize) -> Option<Formal> {
     formals.get(slot).copied().or(repeats)
 }
 
-/// Whether an input or output may have a type. If the operator has no definition, it may.
+/// Whether an operator allows a type at an input or output. An operator without a definition allows
+/// every type.
 fn allows(schema: Option<&OperatorSchema>, formal: Option<Formal>, data_type: DataType) -> bool {
     let (Some(schema), Some(formal)) = (schema, formal) else {
         return schema.is_none();

@@ -1,5 +1,5 @@
 //! Writes a SplitToSequence and SequenceAts at constant positions as a Split. torch's exporter
-//! writes every chunk, split and unbind that it does not optimize as a sequence.
+//! writes a chunk, split or unbind as a sequence, unless it optimizes that operator.
 
 use crate::analysis::Analysis;
 use crate::hash::HashMap;
@@ -25,7 +25,7 @@ struct Sequence {
     taken: Vec<(NodeId, usize)>,
 }
 
-/// Rewrites such sequences as Splits. `None` if there are none.
+/// Replaces each such sequence by a Split. `None` if there is none.
 pub(super) fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
     if !model.graph().node.iter().any(is_split) {
         return None;

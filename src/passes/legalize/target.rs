@@ -62,7 +62,7 @@ impl Target {
         }
     }
 
-    /// The edits after all folds whose results other rules may still change.
+    /// The edits that follow all folds. Other rules may still change their results.
     pub(crate) fn engine_form_edits(self, analysis: &Analysis) -> Vec<Edit> {
         match self {
             Target::Portable => vec![],
@@ -73,7 +73,8 @@ impl Target {
             ]
             .concat(),
             Target::Tract => {
-                // A layer moves before windows only if nothing else reads them.
+                // A layer moves before windows only if it is their only reader, so products are
+                // divided later.
                 let mut products = layer_before_windows::edits(analysis);
                 if products.is_empty() {
                     products = unpack_products::edits(analysis);

@@ -208,7 +208,7 @@ impl<'a> RowRegion<'a> {
         })
     }
 
-    /// Writes the region on the axes that all its values get before their channels.
+    /// Writes the region with the axes of [`Self::leading`] before the channels of all its values.
     fn unflattened(&self) -> Option<Edit> {
         let graph = &self.analysis.graph;
         let leading = self.leading()?;

@@ -19,7 +19,7 @@ use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::recipe::Numbers;
 
-/// A Concat with fewer parts is left alone. Its affines propagate one by one.
+/// A Concat with fewer parts stays. Its affines propagate one by one.
 const WIDE: usize = 16;
 
 /// The largest allowed ratio of the new elements to the stored ones. A tensor with its name and

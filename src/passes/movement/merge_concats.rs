@@ -13,8 +13,8 @@ pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| merged(analysis, node))
 }
 
-/// Writes a Concat in which the inputs of each Concat that only this node reads replace its result.
-/// `None` if there is no such Concat.
+/// Replaces each inner Concat that only this node reads by the inputs of the inner Concat. `None`
+/// if there is no inner Concat.
 fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let along = concat_axis(analysis, node)?;

@@ -1,4 +1,5 @@
-//! Merges Reshapes with movements that keep the order of all elements, and two Unsqueezes into one.
+//! Merges a Reshape with a movement that keeps the order of all elements, and merges two
+//! Unsqueezes.
 //!
 //! Attention with one head is exported like attention with several: the heads are split off,
 //! transposed with an axis of extent 1, transposed back and merged. Keras puts axes of extent 1
@@ -76,8 +77,8 @@ fn behind(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
     Some((source, extents))
 }
 
-/// Writes a Reshape after a Transpose, both without the axes of extent 1 that an Unsqueeze before
-/// them adds.
+/// Removes an Unsqueeze before a Transpose and a Reshape. Both are written without the axes of
+/// extent 1 that the Unsqueeze adds.
 fn without_ones<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let (turned, named) = target(&analysis.at(node))?;

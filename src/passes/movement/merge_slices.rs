@@ -1,8 +1,8 @@
 //! Merges a Slice of a Slice into one Slice of the value itself.
 //!
-//! Exporters write a Slice for each indexed axis. Patch merging reads four windows, each with every
-//! other row and every other column. Each first Slice is shared by two windows. Four Slices of both
-//! axes still move fewer elements.
+//! Exporters write a Slice for each indexed axis. Patch merging reads four windows of every other
+//! row and every other column. Two windows share a Slice of one axis, but four Slices of both axes
+//! still move fewer elements.
 
 use crate::affine::materialize::{Edit, written_anew};
 use crate::affine::propagate::rules::slice::{Cut, cuts};
@@ -66,8 +66,8 @@ fn write(maker: &mut Maker, value: &str, all: &[(usize, Cut)]) {
     maker.op("Slice", &read, vec![]);
 }
 
-/// The axes that two Slices in a row cut, each with the composed cut. `None` if two cuts of an axis
-/// cannot be composed.
+/// The axes that two successive Slices cut, each with the composed cut. `None` if two cuts of an
+/// axis cannot be composed.
 fn both(
     analysis: &Analysis,
     first: NodeId,

@@ -16,7 +16,7 @@ use crate::ir::builder::{Maker, int};
 use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::shape::facts::extent;
 
-/// The edits that split first.
+/// The edits that move a Split before a Transpose.
 pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     analysis
         .graph

@@ -3,9 +3,9 @@
 //! Before: `f(resize(x))`. After: `resize(f(x))`. f is a linear operator over channels, or an
 //! element-wise operator after a nearest Resize.
 //!
-//! This is exact. A linear operator over channels commutes with a linear map of places; its bias
-//! does too, if the weights of each place add up to 1. A nearest Resize copies elements, so it
-//! commutes with every function of one element. Other operands must not vary along a resized axis.
+//! This is exact. A linear operator over channels commutes with a linear map of places. So does its
+//! bias, if the weights of each place add up to 1. A nearest Resize copies elements, so it commutes
+//! with every function of one element. Other operands must not vary along a resized axis.
 
 use crate::analysis::Analysis;
 use crate::ir::builder::Maker;

@@ -6,8 +6,8 @@
 //!
 //! This is exact: a product with concatenated channels is a sum of products, and each commutes with
 //! a linear map of places. The bias is added to a product without a Resize, or before one whose
-//! weights add up to 1 at each place. The operator is split if it saves more products than the sum
-//! and the resizing of more channels cost.
+//! weights add up to 1 at each place. The operator is split if the saved products cost more than
+//! the additional sum and the additional channels that are resized.
 
 use super::layer::ChannelOperator;
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};

@@ -134,7 +134,7 @@ fn gemm(at: &At) -> Option<ChannelOperator> {
             .len()
             .checked_sub(2)
             .map_or(Some(1), |rows| at.extent(2, rows).ok())?;
-        // A bias with a row for each place belongs to its places.
+        // A bias with a row for each place cannot move to other places.
         if rows != 1 {
             return None;
         }

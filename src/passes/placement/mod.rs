@@ -1,8 +1,8 @@
 //! Placement: moves linear work to where values have the fewest places.
 //!
-//! A linear operator over channels commutes with a map that is linear over places only. So it moves
+//! A linear operator over channels commutes with a linear map that acts only on places. So it moves
 //! after a mean of windows or of all places (`pooling`), and before a Resize or a Concat with
-//! resized operands. A rule reads an [`Analysis`] and returns a [`PlacementMove`]; it changes
+//! resized operands. A rule reads an [`Analysis`] and returns a [`PlacementMove`]. It changes
 //! nothing itself. A move is made only if the number of products falls for all possible extents.
 //! `docs/placement.md` has the algebra.
 

@@ -3,10 +3,10 @@
 //! Before: `layout(pad(x))·W`. After: `layout(pad(x·W))`. For example, an image is padded to a
 //! multiple of the extents of a window, and then cut into windows.
 //!
-//! This is exact, because W multiplies a zero to a zero, and a Pad with places of the image copies
-//! them. If zeros are padded, an operator with a bias of its own stays, because it does not map
-//! zeros to zeros. An Add of a bias after the product stays after it. Layout operators that keep
-//! the axis of the channels do not mix channels.
+//! This is exact, because W maps a zero to a zero, and any other Pad copies places of the image. If
+//! zeros are padded, an operator with a bias of its own stays, because it does not map zeros to
+//! zeros. An Add of a bias after the product stays after it. Layout operators that keep the axis of
+//! the channels do not mix channels.
 
 use super::layer::{ChannelOperator, again};
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};

@@ -4,10 +4,10 @@
 //! one for each phase of the result, which a Concat and a DepthToSpace merge.
 //!
 //! This is exact: tap t of place `s·q + φ` reads the place `q + ⌊(φ + t − p)/s⌋` of x, where p is
-//! the number of zeros before the image. So all taps of a phase that read one place are one tap,
-//! whose weight is their sum. A tap reads zeros around the larger image exactly if that place is
-//! outside of the small one. Stride and dilation must be 1, and the convolution must keep the
-//! number of places.
+//! the number of zeros before the image. So all taps of a phase that read one place become one tap,
+//! whose weight is the sum of their weights. A tap reads zeros around the larger image if and only
+//! if that place is outside of the small one. Stride and dilation must be 1, and the convolution
+//! must keep the number of places.
 
 use super::layer::are_all;
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};

@@ -4,10 +4,10 @@
 //! GlobalAveragePool, a ReduceMean or a ReduceSum. On the way to a linear operator it also passes
 //! sums, term by term, and products with an operand that is constant over all averaged places.
 //!
-//! This is exact, because both are linear, one over channels and one over places. An operand that
-//! is constant over the places is multiplied by the sum of the weights, which is 1 for a mean, and
-//! the number of places for a ReduceSum. No bias passes if this sum is unknown, or if it differs
-//! between places because zeros around the image count.
+//! This is exact, because the operator is linear over channels, and the mean is linear over places.
+//! An operand that is constant over the places is multiplied by the sum of the weights, which is 1
+//! for a mean, and the number of places for a ReduceSum. No bias passes if this sum is unknown, or
+//! if it differs between places because zeros around the image count.
 
 use super::layer::{ChannelOperator, again, are_all, is_wide};
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};
@@ -33,7 +33,7 @@ const SPACE: usize = 2;
 struct Mean {
     node: NodeId,
     value: ValueId,
-    /// The axes along which it averages.
+    /// The averaged axes.
     axes: Vec<usize>,
     /// Whether these axes stay, with fewer places.
     keeps_axes: bool,

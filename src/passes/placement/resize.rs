@@ -2,9 +2,9 @@
 //!
 //! Along each axis it is a linear map of places, whose weights depend on the attributes, the factor
 //! and the extent of that axis. A nearest Resize commutes with every operator that computes each
-//! element separately, and any Resize with a linear operator over channels. The index of a nearest
-//! Resize is computed by the definition of the operator, rather than derived from the names of
-//! modes.
+//! element separately. Any Resize commutes with a linear operator over channels. The index of a
+//! nearest Resize is computed by the definition of the operator, rather than derived from the names
+//! of modes.
 
 use tract_onnx::prelude::TDim;
 
@@ -131,8 +131,8 @@ impl Enlarged {
             })
     }
 
-    /// Whether the nearest place to i is `⌊i/s⌋`. The first s places decide, because `i + s` has
-    /// the place after that of i.
+    /// Whether the nearest place to i is `⌊i/s⌋`. The first s places decide, because the nearest
+    /// place to `i + s` is the one after that of i.
     fn index_is_quotient(&self, times: usize) -> bool {
         let Ok(times) = i64::try_from(times) else {
             return false;
@@ -143,7 +143,7 @@ impl Enlarged {
         })
     }
 
-    /// The coordinate in the input of place i of the result, multiplied by twice the factor.
+    /// The input coordinate of place i of the result, multiplied by twice the factor.
     fn scaled_coordinate(&self, i: i64, times: i64) -> Option<i64> {
         match self.coordinates.as_str() {
             "asymmetric" => Some(2 * i),

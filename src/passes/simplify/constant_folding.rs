@@ -1,5 +1,5 @@
-//! Constant folding: computes values that do not depend on the inputs of the model once. These are
-//! expressions over weights and arithmetic of fixed extents.
+//! Constant folding: computes once the values that do not depend on the inputs of the model. These
+//! are expressions over weights and arithmetic of fixed extents.
 //!
 //! A value keeps its name, and a tensor replaces its producer. Nodes whose results only such
 //! producers read then have no reader.
@@ -91,8 +91,8 @@ impl StoredResults {
                 };
             }
             for (node, refusal) in beyond {
-                // Its operands are tried in the next round. After several rounds they are refused
-                // too.
+                // The operands of the node are tried in the next round. After several rounds they
+                // are refused too.
                 frontier.refuse(node, round >= ROUNDS);
                 kept.push(refusal);
             }
@@ -200,7 +200,7 @@ fn new_tensors(graph: &Graph, new: &dyn Fn(&str) -> bool) -> Vec<bool> {
         .collect()
 }
 
-/// Whether each result of a node that is read is a constant that can be stored.
+/// Whether all results of a node that have readers are constants that can be stored.
 fn makes_only_constants(analysis: &Analysis, node: NodeId) -> bool {
     let graph = &analysis.graph;
     let mut made = graph.outputs(node).iter().flatten().peekable();
@@ -412,7 +412,7 @@ impl Frontier<'_> {
         (node, Refusal::new(reason, self.analysis.graph.name(node)))
     }
 
-    /// The bytes of those results of a node that are read. `None` if a shape is unknown.
+    /// The bytes of a node's results that are read. `None` if a shape is unknown.
     fn bytes(&self, node: NodeId) -> Option<u64> {
         self.read_outputs(node)
             .map(|value| self.value_bytes(value))

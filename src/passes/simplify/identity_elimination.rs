@@ -22,8 +22,8 @@ use prost::Message;
 /// An identity, with the value that its readers can read instead.
 pub(super) type IdentityNode = (NodeId, ValueId);
 
-/// Finds the identities whose names no caller needs. With `removes_activations`, redundant
-/// activations count too.
+/// Finds the identities whose results need no name of their own. With `removes_activations`,
+/// redundant activations count too.
 pub(super) fn find(analysis: &Analysis, removes_activations: bool) -> Vec<IdentityNode> {
     let signs = &ZeroSigns::new(analysis);
     let pairs = IdempotentPairs { analysis, signs };
@@ -130,8 +130,8 @@ fn can_rename(
         })
 }
 
-/// Finds identities of a weight with other readers. Exporters write one for each additional use of
-/// a module, and a fold into the weight must see all its uses.
+/// Finds identities of a weight with other readers. Exporters write an Identity for each additional
+/// use of a module, and a fold into the weight must see all its uses.
 pub(super) fn sharing(graph: &Graph) -> Vec<IdentityNode> {
     let annotated = annotated(graph);
     graph
@@ -319,14 +319,14 @@ pub(super) fn identity_operand(analysis: &Analysis, node: NodeId) -> Option<Valu
     let operand = match graph.op(node)? {
         "Identity" => source,
         "OptionalGetElement" => optional_element(analysis, source)?,
-        // Exporters write one wherever a module asks for the type that a value has already.
+        // Exporters write a Cast wherever a module asks for the type that a value already has.
         "Cast" | "CastLike" => {
             let [from, to] =
                 [source, graph.only_output(node)?].map(|value| analysis.facts.data_type(value));
             Some(source).filter(|_| from.is_some() && from == to)?
         }
-        // Before operator set 7 it may be in training mode, and since operator set 12 if it has
-        // more inputs.
+        // A Dropout may be in training mode before operator set 7, and since operator set 12 if it
+        // has more inputs.
         "Dropout" if graph.inputs(node).len() == 1 && graph.model().own_opset() >= 7 => source,
         // An empty cache has length 0, and an empty mask masks nothing.
         "Add" => operand_beside(analysis, node, 0)?,

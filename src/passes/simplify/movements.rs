@@ -84,7 +84,7 @@ struct Links<'g> {
 struct Readers {
     /// The movements that read the value.
     places: Vec<usize>,
-    /// Whether another kind of node reads the value. This is known for results of movements.
+    /// Whether another kind of node reads the value. This is known only for results of movements.
     others: bool,
 }
 

@@ -1,7 +1,8 @@
 //! Renames values with names that onnxruntime's own passes give to new values.
 //!
-//! A file that onnxruntime wrote contains such names. onnxruntime refuses to load it once its pass
-//! finds another match, such as a product with a bias: "Attempt to replace the existing tensor".
+//! A file that onnxruntime wrote contains such names. onnxruntime refuses to load the file if its
+//! pass then finds another match, such as a product with a bias: "Attempt to replace the existing
+//! tensor".
 
 use crate::hash::HashSet;
 use crate::ir::editor::collect_names;

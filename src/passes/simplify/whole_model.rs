@@ -214,7 +214,7 @@ pub(crate) fn fold_constants(
     }
 }
 
-/// Whether the graphs of a training information refer to values of the main graph.
+/// Whether a model has training information, whose graphs may refer to values of the main graph.
 fn has_training_info(model: &Model) -> bool {
     !model.proto.training_info.is_empty()
 }

@@ -17,9 +17,9 @@ pub(super) enum PartRead {
     Whole,
 }
 
-/// Which part of each operand is read to compute one place along an axis of all outputs of a node.
-/// `None` if places depend on each other or are unknown, or if the node cannot be repeated for a
-/// part of them.
+/// The part of each operand that is read to compute one place along an axis of all outputs of a
+/// node. `None` if places depend on each other or are unknown, or if the node cannot be repeated
+/// for a part of them.
 pub(super) fn reads(analysis: &Analysis, node: NodeId, axis: usize) -> Option<Vec<PartRead>> {
     let at = analysis.at(node);
     let mut found = None;
@@ -37,7 +37,7 @@ pub(super) fn reads(analysis: &Analysis, node: NodeId, axis: usize) -> Option<Ve
     reads.into_iter().map(read).collect()
 }
 
-/// Which part of each operand is read to compute one place along an axis of an output. `None` if
+/// The part of each operand that is read to compute one place along an axis of an output. `None` if
 /// the axis has extent 1.
 fn output_reads(at: &At, slot: usize, axis: usize) -> Option<Vec<AxisRead>> {
     let dim = at.output_shape(slot).ok()?.get(axis)?.clone();

@@ -42,8 +42,8 @@ const LIMITS: &[f64] = &[0.75, 0.5, 0.24, 0.12, 0.05];
 /// many bytes of scores. Fewer scores stay in the cache of a core.
 const MANY_SCORES: u64 = 4 << 20;
 
-/// The number of parts of such an attention, in which 7/16 of the scores of a causal attention are
-/// left out. More parts leave few more out, and have smaller products.
+/// The number of parts of such an attention. Of a causal attention, 7/16 of the scores are then
+/// left out. More parts leave out few more scores, and have smaller products.
 const MASKED_PARTS: usize = 8;
 
 /// The state of a search for cuts.
@@ -88,7 +88,7 @@ impl<'s> CutSearch<'s> {
     /// Cuts at one peak after another until all are under the goal, or no cut lowers the highest
     /// one.
     pub(super) fn reach(&self, goal: u64, mut cuts: Vec<PlannedCut>) -> Vec<PlannedCut> {
-        // Each round cuts one more region, or cuts one that is cut already into more parts.
+        // Each round cuts one more region, or cuts a region into more parts.
         for _ in 0..self.sizes.plan.steps.len() {
             let Some(plan) = with_cuts(self.analysis, &self.sizes.plan, &cuts) else {
                 break;
@@ -128,7 +128,7 @@ impl<'s> CutSearch<'s> {
         cuts
     }
 
-    /// Cuts each attention with many scores of which a mask hides some.
+    /// Cuts each attention with many scores, some of which a mask hides.
     pub(super) fn masked(&self) -> Vec<PlannedCut> {
         let mut cuts: Vec<PlannedCut> = vec![];
         for &node in self.analysis.graph.order() {
@@ -346,7 +346,7 @@ fn hides_scores(analysis: &Analysis, node: NodeId) -> Option<()> {
     is_masked.then_some(())
 }
 
-/// The input of a softmax; `None` for another node.
+/// The input of a softmax. `None` for another node.
 fn softmax_input(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     let input = analysis.graph.input(node, 0);
     input.filter(|_| analysis.graph.is(node, "Softmax"))

@@ -35,8 +35,8 @@ const KEEP_ZERO: &[&str] = &[
     "Unsqueeze",
 ];
 
-/// For each place along an axis, the keys that the place sees. Or the reason why hidden keys are
-/// computed.
+/// For each place along an axis, the keys that the place sees. The error is the reason why hidden
+/// keys are computed.
 pub(super) type Visible = Result<Option<Rc<Vec<Range<usize>>>>, String>;
 
 /// The visible keys of scores, by the value and the axes of its queries and keys.

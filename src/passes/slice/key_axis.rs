@@ -28,12 +28,12 @@ impl KeyAxis {
         first.unwrap_or(0)..last.unwrap_or(self.keys)
     }
 
-    /// The axis of keys of an operand; `None` if it has none.
+    /// The axis of keys of an operand. `None` if it has none.
     pub(super) fn of_operand(&self, node: NodeId, slot: usize) -> Option<usize> {
         self.operands.get(&(node, slot)).copied()
     }
 
-    /// The axis of keys of a value that is computed in the region; `None` if it has none.
+    /// The axis of keys of a value that is computed in the region. `None` if it has none.
     pub(super) fn of_value(&self, value: ValueId) -> Option<usize> {
         self.within.get(&value).copied()
     }

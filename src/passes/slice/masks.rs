@@ -165,7 +165,7 @@ impl MaskSearch<'_> {
         Grid::constant(0)
     }
 
-    /// The flags of a value that a node computes from masks; `None` for other values.
+    /// The flags of a value that a node computes from masks. `None` for other values.
     fn masked(&self, value: ValueId, axes: MaskAxes, depth: usize) -> Option<Grid> {
         let (node, _) = self.analysis.graph.producer(value)?;
         let at = self.analysis.at(node);
@@ -197,7 +197,7 @@ impl MaskSearch<'_> {
         Some(self.grid(at.input(slot).ok()?, axes, depth + 1))
     }
 
-    /// The flags of a float constant; `None` if it cannot be read.
+    /// The flags of a float constant. `None` if it cannot be read.
     fn constant(&self, value: ValueId, axes: MaskAxes) -> Option<Grid> {
         let lowest = self
             .analysis
@@ -297,7 +297,8 @@ const HOLDS: u8 = 1;
 /// A condition fails at a place.
 const FAILS: u8 = 2;
 
-/// The flags of a selection. Where the condition is not known, only common flags are.
+/// The flags of a selection. If the condition is unknown, they are the flags that both operands
+/// have.
 fn selected([condition, one, other]: [u8; 3]) -> u8 {
     match condition {
         HOLDS => one,
@@ -306,7 +307,7 @@ fn selected([condition, one, other]: [u8; 3]) -> u8 {
     }
 }
 
-/// The axes of an operand that correspond to axes of a node's output; `None` if they are unknown.
+/// The axes of an operand that correspond to axes of a node's output. `None` if they are unknown.
 fn operand_axes(at: &At, slot: usize, axes: MaskAxes) -> Option<MaskAxes> {
     let mut own = [None, None];
     for (own, axis) in own.iter_mut().zip(axes) {

@@ -27,7 +27,7 @@ pub(super) fn open_extents(places: usize, parts: usize) -> Vec<usize> {
 }
 
 /// Computes the number of places of each part along an axis of a value, for a Split. A part has at
-/// least `least` places, as long as there are so many left.
+/// least `least` places, as long as that many places are left.
 pub(super) fn computed_extents<'a>(
     analysis: &'a Analysis<'a>,
     (value, axis): (ValueId, usize),

@@ -85,8 +85,8 @@ struct Growing<'g> {
     ahead: Vec<(ValueId, usize)>,
 }
 
-/// The regions around a value along one of its axes. The first has all nodes around values with
-/// more bytes than a limit. Larger regions with more nodes before it follow, each with fewer bytes
+/// The regions around a value along one of its axes. The first region has all nodes around values
+/// with more bytes than a limit. Each next region has more nodes at its beginning, and fewer bytes
 /// on its border.
 pub(super) fn grow(
     analysis: &Analysis,

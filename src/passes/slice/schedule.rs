@@ -32,7 +32,7 @@ impl PlannedCut {
             .collect()
     }
 
-    /// The keys that each part reads; `None` if no key is hidden.
+    /// The keys that each part reads. `None` if no key is hidden.
     pub(super) fn keys(&self) -> Option<Vec<Range<usize>>> {
         let axis = self.region.keys.as_ref()?;
         let mut start = 0;

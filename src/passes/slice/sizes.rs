@@ -31,7 +31,7 @@ impl<'e> ExpectedSizes<'e> {
         self.facts.extent(value, axis)
     }
 
-    /// The bytes of a value; 0 for a constant or if its size is unknown.
+    /// The bytes of a value. They are 0 for a constant, or if the size is unknown.
     pub(super) fn bytes(&self, value: ValueId) -> u64 {
         self.plan.buffers[value.index()].bytes
     }

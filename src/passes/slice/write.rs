@@ -84,7 +84,8 @@ struct PartWriter<'w> {
     constants: Vec<NewConstant>,
     /// The names of integer constants, by their elements.
     shared: HashMap<Vec<i64>, String>,
-    /// The names of values with some keys, by the name of the value and their axis.
+    /// The names of Slices along the axis of keys, by the name of the value, the axis and the
+    /// range.
     by_keys: HashMap<(String, usize, Range<usize>), String>,
     /// The name of the computed extents of the parts.
     open_extents: Option<String>,

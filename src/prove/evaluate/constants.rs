@@ -16,7 +16,7 @@ use crate::prove::field_value::{FieldValue, of_floats, of_numbers, of_shares};
 use crate::shape::facts::extent;
 
 impl Evaluation<'_> {
-    /// The constant results of a node in numbers; `None` if they depend on an input.
+    /// The constant results of a node in numbers. `None` if they depend on an input.
     pub(super) fn constants(
         &self,
         node: &NodeProto,
@@ -94,7 +94,7 @@ impl Evaluation<'_> {
         })
     }
 
-    /// The axes of a lane of a Softmax; `None` for other operators.
+    /// The axes of a lane of a Softmax. `None` for other operators.
     fn softmax_lane(&self, node: &NodeProto, rank: usize) -> Option<Range<usize>> {
         if node.op() != ("", "Softmax") {
             return None;
@@ -119,7 +119,7 @@ impl Evaluation<'_> {
         Some(constants)
     }
 
-    /// The results of a node that reads such a result of a division by 0.
+    /// The results of a node that reads the result of a division of constants by 0.
     pub(super) fn of_unbounded(
         &self,
         node: &NodeProto,

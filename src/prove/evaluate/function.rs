@@ -63,7 +63,7 @@ impl<'n> CapturedNames<'n> {
         }
     }
 
-    /// The digest that identifies the value of a name; `None` if no value has this name.
+    /// The digest that identifies the value of a name. `None` if no value has this name.
     fn digest(&self, name: &str, key: u64) -> Option<Digest> {
         match self {
             Self::Closed => None,

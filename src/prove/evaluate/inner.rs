@@ -22,7 +22,7 @@ const DEEPEST: usize = 32;
 pub(super) struct Bodies {
     /// The digest of all results.
     pub digest: Digest,
-    /// The facts about the results of the node, as far as they follow.
+    /// The facts about the results of the node that follow from its bodies.
     pub results: Vec<Expected>,
     /// Integer results that are equal in both branches of an If, or all results of the branch that
     /// an If is known to take.
@@ -76,7 +76,7 @@ impl Evaluation<'_> {
         }))
     }
 
-    /// The inputs of the bodies of a node; `None` if they are unknown.
+    /// The inputs of the bodies of a node. `None` if they are unknown.
     fn formals(&self, call: &Call, rounds: usize) -> Option<Vec<FieldValue>> {
         let formals = Formals {
             key: self.point.key,
@@ -130,7 +130,7 @@ impl Evaluation<'_> {
         Ok(Some(made))
     }
 
-    /// The results of one body; `None` if it does not fit its inputs, or reads a missing value.
+    /// The results of one body. `None` if it does not fit its inputs, or reads a missing value.
     fn body_results(
         &self,
         body: &GraphProto,
@@ -225,7 +225,7 @@ impl Evaluation<'_> {
         Ok(())
     }
 
-    /// The element types of the results of a node of a body; `None` for unknown ones.
+    /// The element types of the results of a node of a body. `None` for unknown ones.
     fn result_types(&self, node: &NodeProto, location: &Location) -> Vec<Option<DataType>> {
         let Some((analysis, id)) = self.analyzed(node, location) else {
             return vec![];
@@ -291,7 +291,7 @@ fn has_inputs(node: &NodeProto, values: &HashMap<String, Graded>, location: &Loc
     read.all(|name| values.contains_key(name) || location.captured(name).is_some())
 }
 
-/// A node of a function with the attributes of a call; `None` if an attribute is missing.
+/// A node of a function with the attributes of a call. `None` if an attribute is missing.
 fn resolved(inner: &NodeProto, function: &FunctionProto, call: &Call) -> Option<NodeProto> {
     let mut node = NodeProto {
         attribute: vec![],

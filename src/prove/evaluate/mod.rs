@@ -49,7 +49,8 @@ impl Stopped {
     }
 }
 
-/// A value that replaces a stored tensor, by its name; `None` to keep its stored elements.
+/// Returns the value that replaces a stored tensor, given its name. `None` if the tensor keeps its
+/// elements.
 pub(super) type Instead<'i> = &'i dyn Fn(&str) -> Option<Result<FieldValue, NotEvaluated>>;
 
 /// The parameters of an evaluation.
@@ -92,7 +93,7 @@ pub(super) struct OnlyAtSizes {
 /// The results of an evaluation.
 #[derive(Default)]
 pub(super) struct Findings {
-    /// The digests of the values by index; `None` for values that were not needed.
+    /// The digests of the values by index. `None` for values that were not needed.
     pub digests: Vec<Option<Digest>>,
     /// The requested values.
     pub kept: HashMap<ValueId, FieldValue>,
@@ -184,9 +185,9 @@ type Graded = (FieldValue, f64);
 
 /// The place of a node.
 struct Location<'c> {
-    /// Its identity in the main graph; `None` in a body.
+    /// Its identity in the main graph. `None` in a body.
     node: Option<NodeId>,
-    /// The region path of the body that it is in; `None` in a function.
+    /// The region path of the body that it is in. `None` in a function.
     region: Option<&'c str>,
     /// The values around it.
     scope: Option<&'c CaptureScope<'c>>,

@@ -86,7 +86,7 @@ impl Evaluation<'_> {
         self.functions.get(&callee(node)).copied()
     }
 
-    /// The results of a node that is passed through, interpreted or constant; `None` for other
+    /// The results of a node that is passed through, interpreted or constant. `None` for other
     /// nodes.
     fn interpreted(
         &self,
@@ -189,8 +189,8 @@ impl Evaluation<'_> {
         })
     }
 
-    /// The result of the original's node, divided by `factor`. The original's inputs are these
-    /// inputs, multiplied by `factor`.
+    /// Evaluates the original's node, whose inputs are these inputs multiplied by `factor`, and
+    /// divides the result by `factor`.
     fn rescaled(&self, call: &Call, factor: u32, location: &Location) -> NodeResults {
         let factors = self.point.scales.map_or(0, Scales::len);
         self.add_doubt(factors as f64);
@@ -241,7 +241,7 @@ impl Evaluation<'_> {
                     made => made,
                 }
             }
-            // The axes are an attribute or an input. They are the axes of the lanes.
+            // The axes are those of the lanes, so they are no part of the function.
             (("", op @ ("ReduceMax" | "ReduceMin")), _) => {
                 self.of_lanes(call, self.operator_alone(op, location), expected)
             }

@@ -103,8 +103,8 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// The index of the body that an If takes, sorted by attribute name, if the condition depends
-    /// on no input and no size.
+    /// The index of the body that an If takes, among its bodies sorted by attribute name. `None` if
+    /// the condition depends on an input or a size.
     pub(super) fn taken(&self, node: &NodeProto, location: &Location) -> Option<usize> {
         let (analysis, _) = self.point.laid_out.filter(|_| node.op() == ("", "If"))?;
         let condition = analysis.graph.input(self.laid_out(node, location)?, 0)?;

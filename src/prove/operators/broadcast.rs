@@ -5,7 +5,7 @@ use ndarray::{ArcArray, ArrayD, IxDyn};
 use crate::prove::field_value::slice;
 use crate::recipe::broadcast;
 
-/// Applies `f` element by element, with broadcasting, in row-major order; `None` if the shapes do
+/// Applies `f` element by element, with broadcasting, in row-major order. `None` if the shapes do
 /// not broadcast.
 ///
 /// The last axes form a run if each operand varies along all of them, or along none. A run is one

@@ -59,7 +59,7 @@ pub(crate) fn wrapped(made: FieldValue, data_type: DataType) -> FieldValue {
     }
 }
 
-/// A sum or a product of int64 numbers, of which some are unknown. The elements that represent them
+/// A sum or a product of int64 numbers, some of which are unknown. The elements that represent them
 /// are added or multiplied.
 pub(crate) fn of_unknown_integers(call: &Call) -> OpResult {
     let mut images = vec![];

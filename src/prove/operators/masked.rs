@@ -1,4 +1,4 @@
-//! Operators on masks: floats of which some are −∞, or count as −∞ in a softmax.
+//! Operators on masks: floats, some of which are −∞, or count as −∞ in a softmax.
 //!
 //! A softmax gives such a place exactly 0, and no other place of its lane depends on it. Movements,
 //! sums and selections carry these places to the softmax. For every other operator they are

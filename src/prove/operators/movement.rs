@@ -154,7 +154,7 @@ pub(super) fn reshape(call: &Call) -> OpResult {
     Ok(vec![reshaped(call.value(0)?, &shape)?])
 }
 
-/// The number of elements; `None` if it overflows.
+/// The number of elements. `None` if it overflows.
 fn product(shape: &[usize]) -> Option<usize> {
     shape
         .iter()

@@ -57,7 +57,7 @@ pub(super) fn pad(call: &Call) -> OpResult {
     Ok(vec![value])
 }
 
-/// The place whose element a mode uses at a place outside of an axis of this extent; `None` for the
+/// The place whose element a mode uses at a place outside of an axis of this extent. `None` for the
 /// fill value.
 fn inside(mode: &str, place: i64, extent: usize) -> Option<usize> {
     let last = extent as i64 - 1;

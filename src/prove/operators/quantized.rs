@@ -126,8 +126,8 @@ pub(super) fn product(call: &Call) -> OpResult {
     Ok(vec![FieldValue::field(sum.ok_or(NotEvaluated::Misfit)?)])
 }
 
-/// The zero point of each block of a MatMulNBits: given as codes, packed for each channel, or as
-/// floats, or half of the range.
+/// The zero point of each block of a MatMulNBits. It is given as codes that are packed for each
+/// channel, or as floats. The default is half of the range.
 fn zeros_of_blocks(
     call: &Call,
     bits: usize,

@@ -83,7 +83,7 @@ fn resized_to(call: &Call) -> Result<Vec<ResizedAxis>, NotEvaluated> {
 }
 
 /// The input place that is nearest to an output place of a Resize, by the definition of the
-/// operator; `None` for other attributes.
+/// operator. `None` for other attributes.
 fn nearest(
     place: usize,
     (from, to): (usize, usize),

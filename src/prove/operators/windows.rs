@@ -64,7 +64,8 @@ struct KernelLayout<'l> {
     pads: Vec<i64>,
     /// The number of additional places in the output of a transposed convolution.
     more: Vec<i64>,
-    /// The requested extents of the output of a transposed convolution; 0 if none are given.
+    /// The requested extents of the output of a transposed convolution. An extent is 0 if none is
+    /// given.
     asked: Vec<i64>,
     auto_pad: &'l str,
     rounds_up: bool,
@@ -181,7 +182,7 @@ fn numbers(
     fits.then_some(numbers).ok_or(NotEvaluated::Uncovered)
 }
 
-/// The padding before and after; `auto_pad` decides on which side an odd place is added.
+/// The padding before and after. `auto_pad` decides on which side an odd place is added.
 fn halves(total: i64, auto: &str) -> (i64, i64) {
     let small = total / 2;
     if auto == "SAME_UPPER" {

@@ -198,7 +198,7 @@ fn splits_evenly(analysis: &Analysis, split: NodeId, axis: usize) -> bool {
     outputs.all(|output| output.is_some_and(|value| analysis.facts.extent(value, axis) == Some(1)))
 }
 
-/// A place, counted from the front.
+/// A place, counted from the front. `None` if there is no such place.
 fn counted(place: i64, places: usize) -> Option<usize> {
     axis(place, places).ok()
 }

@@ -40,7 +40,7 @@ pub(super) enum AttentionRefusal {
     /// There may be no keys. Then the plain product is 0, but the kernel divides by 0.
     #[error("the number of keys may be 0")]
     NoKeys,
-    /// With few keys, the kernel gains nothing.
+    /// With few keys, the kernel is not faster.
     #[error("there are fewer than {} keys", FEWEST_KEYS)]
     FewKeys,
     /// The kernel reads rows. Queries, keys or values in another order need a Transpose, which only

@@ -32,7 +32,7 @@ pub(super) struct Projection {
     pub bias: Option<Recipe>,
 }
 
-/// Finds the operator that computes a projection. The value is the projection in another layout.
+/// Finds the operator that computes a projection. `value` is the projection in another layout.
 pub(super) fn operator_before(analysis: &Analysis, value: ValueId) -> Option<ChannelOperator> {
     let graph = &analysis.graph;
     let mut value = value;

@@ -115,8 +115,8 @@ impl RepeatedOperand {
     }
 }
 
-/// Adds a node that reads only the shape of a value, and all nodes after it, which must end in
-/// nodes of the list.
+/// Adds a node that reads only the shape of a value, and the nodes after it, up to nodes that are
+/// already in the list.
 ///
 /// # Errors
 /// [`Reason::OtherReader`] if it reads elements, or if another node reads its results.
