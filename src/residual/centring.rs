@@ -365,7 +365,7 @@ impl Writers<'_> {
         writers.any(|writer| writer.source.node() == Some(node))
     }
 
-    /// Writes a node with a subtraction of the mean after it.
+    /// Writes a node again, followed by operators that subtract the mean of its result.
     fn taken_off(&self, node: NodeId, at: Channels) -> Option<Replacement> {
         let graph = &self.analysis.graph;
         let written = graph

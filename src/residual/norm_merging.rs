@@ -158,7 +158,7 @@ impl Behind<'_, '_> {
         made.is_some_and(|made| self.is_scale_transparent(node, input) && self.all(made))
     }
 
-    /// Whether a factor of each token, a positive number, passes the node unchanged.
+    /// Whether a positive factor of each token passes the node unchanged.
     fn is_scale_transparent(&self, node: NodeId, input: usize) -> bool {
         let (graph, at) = (self.view.graph, self.view.at(node));
         match graph.domain_op(node) {

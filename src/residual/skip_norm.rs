@@ -103,7 +103,7 @@ fn input_name<'a>(at: &At<'a>, slot: usize) -> Option<&'a str> {
 }
 
 impl NormalizedSum {
-    /// Writes the normalizer of a sum. The last node has its result.
+    /// Writes the normalizer of a sum. The last node computes its result.
     fn normalize(&self, at: &At, maker: &mut Maker, sum: &str) -> Option<()> {
         let epsilon = at.attr_float("epsilon", 1e-12).ok()?;
         let parameters = self.parameters.clone();

@@ -210,8 +210,8 @@ fn is_unchanged(overlay: &GraphOverlay, node: NodeId) -> bool {
         && !add.is_some_and(|(add, _)| overlay.is_touched(add))
 }
 
-/// Whether a layer multiplies by a matrix on the right without other readers, and has either a bias
-/// without other readers or room for a bias.
+/// Whether a layer multiplies its input by a matrix on the right. The matrix and the bias must have
+/// no other readers. The bias may be missing if the layer has room for one.
 fn is_own_matrix(overlay: &GraphOverlay, layer: &At) -> Option<bool> {
     let graph = overlay.graph;
     let slots = linear(graph.domain_op(layer.node))?.slots(layer).ok()?;

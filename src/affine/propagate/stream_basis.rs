@@ -53,7 +53,8 @@ pub(crate) fn beside(
     found.and_then(|propagation| with_factors(overlay, items, item, propagation))
 }
 
-/// Adds the backward propagation of the affines that a propagation needs from producers.
+/// Propagates backward the affines that a propagation needs from producers, and adds the changes to
+/// it.
 fn with_wants(
     overlay: &GraphOverlay,
     items: &Items,
@@ -67,9 +68,9 @@ fn with_wants(
     propagation.in_one_basis(overlay)
 }
 
-/// Adds the backward propagation of the scales that other factors of products must absorb. The
-/// scale of a parameter is refused: removing it saves no operator, and the other operand of the
-/// product may have an operator to save.
+/// Propagates backward the scales that other factors of products must absorb, and adds the changes
+/// to the propagation. The scale of a parameter is refused: removing it saves no operator, and the
+/// other operand of the product may have an operator to save.
 fn with_factors(
     overlay: &GraphOverlay,
     items: &Items,

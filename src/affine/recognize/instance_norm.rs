@@ -22,7 +22,8 @@ impl Normalizer for InstanceNorm {
         let places =
             !core.axes.is_empty() && core.axes.iter().all(|&axis| axis > 0 && axis < core.rank);
         let last = core.rank.checked_sub(1)?;
-        // Statistics over only the last axis are those of LN on channels-last tokens.
+        // If the statistics are over only the last axis, the normalizer is an LN of tokens with
+        // channels last.
         let is_in = core.centred
             && !core.norm
             && places

@@ -11,7 +11,7 @@ const QUOTIENT: Kind = Kind {
     ..Kind::new("affine of a quotient", Family::Online)
 };
 
-/// An affine is of this kind whether its constants are stored or computed.
+/// An affine is of this kind no matter whether its constants are stored or computed.
 const AFFINE: Kind = Kind {
     is_told_by_constants: false,
     ..offline("per-channel affine")

@@ -31,7 +31,8 @@ impl Normalizer for Scalar {
     }
 }
 
-/// Whether a value is computed only from the extents of another value. Then no tensor is scaled.
+/// Whether a value is computed only from the extents of another value. A scale of such a value
+/// scales no tensor.
 pub(super) fn is_of_extents(view: &View, mut value: ValueId) -> bool {
     for _ in 0..DEPTH {
         let Some(node) = view.maker(value) else {

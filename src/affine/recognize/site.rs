@@ -144,7 +144,8 @@ pub(crate) struct Reset {
     pub neutral: f64,
     /// Whether the operator works without this input.
     pub optional: bool,
-    /// The input of the node that has the same shape, even if this input is absent.
+    /// An input of the node with the shape of this parameter. It is present even if the parameter
+    /// is absent.
     pub like: usize,
     /// The axes of the value along which the parameter lies: from the first up to, but not
     /// including, the second.

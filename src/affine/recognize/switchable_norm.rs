@@ -1,6 +1,6 @@
 //! SN: Switchable Normalization (Luo et al., 2018).
 //!
-//! `γ(x − Σ w_k μ_k)/√(Σ w'_k σ²_k + ε) + β`, equation (3) of its paper, where k runs over the
+//! `γ(x − Σ w_k μ_k)/√(Σ w'_k σ²_k + ε) + β`, equation (3) of the paper, where k runs over the
 //! statistics of IN, LN and BN. The statistics of BN and all weights are constants of a trained
 //! model.
 

@@ -16,7 +16,7 @@ pub(in crate::recipe) struct Cutting {
 }
 
 impl Cutting {
-    /// The recipe of a range along an axis of a tensor.
+    /// Builds the recipe of the part of a tensor in a range along an axis.
     pub(in crate::recipe) fn recipe(
         &mut self,
         recipe: &Recipe,

@@ -48,7 +48,7 @@ impl Rule for Maximum {
     }
 
     fn backward(&self, at: &At, output: usize, affine: &Affine) -> Result<Step, Reason> {
-        // The second output holds the places of the maxima, not maxima.
+        // The second output holds the places of the maxima, not their values.
         if output != 0 {
             return Err(at.not_linear());
         }

@@ -235,7 +235,7 @@ impl Search<'_> {
     }
 
     /// Whether a value is a result of a dynamic quantization, such as its scale. Engines expect the
-    /// scale in its place, so nothing may be folded into it.
+    /// operators on the scale in their places, so these form no chain.
     fn is_quantized(&self, value: ValueId) -> bool {
         let producer = self.graph.producer(value);
         producer.is_some_and(|(node, _)| self.graph.is(node, "DynamicQuantizeLinear"))

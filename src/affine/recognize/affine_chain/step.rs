@@ -52,7 +52,7 @@ fn arithmetic(at: &At, op: &str, value_is_first: bool, rank: usize) -> Option<Af
 
 /// A constant operand of rank `rank`, if it varies along at most one axis.
 ///
-/// A tensor as large as the value itself counts only if it repeats one parameter at each place.
+/// A constant as large as the value counts only if it repeats the same parameters at each place.
 fn parameter(at: &At, slot: usize, rank: usize) -> Option<Numbers> {
     let shape = at.shape(slot).ok()?;
     let extents: Vec<usize> = shape.iter().map(extent).collect::<Option<_>>()?;

@@ -274,8 +274,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         self.is_in_place &= one.zip(other).is_some_and(|(one, other)| one == other);
         if let Some((node, _)) = bounded {
             self.nodes.push(node);
-            // The difference is negative only after rounding, so a proof over exact numbers cannot
-            // model the bound.
+            // Only rounding makes the difference negative. No ε describes this bound.
             self.epsilon = None;
         }
         self.nodes.extend(nodes);

@@ -130,7 +130,7 @@ impl Difference {
         self.replacement(view, nodes, &merged)
     }
 
-    /// A linear operator that reads the difference, changed so that it reads the value instead.
+    /// Rewrites a linear operator that reads the difference, so that it reads the value instead.
     fn without_mean(&self, view: &View, node: NodeId) -> Result<(Windowed, Branch), Refusal> {
         let graph = view.graph;
         let operator = reads(view, node, self.output).filter(|operator| operator.has_weight(view));

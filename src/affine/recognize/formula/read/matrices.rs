@@ -211,8 +211,8 @@ impl Reading<'_> {
 
     /// The axis factors of the value along which a stack of matrices with these extents lies.
     ///
-    /// If the matrices are equal for all items, only those of one item are known. So if an axis
-    /// holds both items and heads, the matrices lie along the heads.
+    /// A stack that is equal for all items of a batch holds the matrices of one item only. So if an
+    /// axis holds both items and heads, the stack lies along the heads.
     fn stacked_atoms(&self, value: &Value, extents: &[usize], axes: &[usize]) -> Vec<AxisFactor> {
         let stacked = extents.iter().zip(axes).filter(|&(&extent, _)| extent > 1);
         stacked
