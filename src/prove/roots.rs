@@ -1,9 +1,9 @@
 //! Square roots in the field, and the values of which a graph takes roots.
 //!
 //! A root is multiplicative, so that a scale moves through it. A multiplicative root of −1 is 1 or
-//! −1, while the real numbers have none: `√(−x)` and `√x` agree only under the first convention,
-//! and `√(−x)` and `−√x` only under the second one. If the two graphs compute roots of different
-//! values, they must agree under both conventions.
+//! −1, while the real numbers have no root of −1. So `√(−x)` and `√x` agree only under the first
+//! convention, and `√(−x)` and `−√x` only under the second one. If the two graphs take roots of
+//! different values, they must agree under both conventions.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

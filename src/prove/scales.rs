@@ -1,8 +1,8 @@
 //! Positive factors that pass through operators: `f(k·x) = k·f(x)`.
 //!
 //! An element of the field has no sign. So a factor counts as positive if it is built from positive
-//! numbers in recipes. These are scalars, alone or in products and quotients of two, and products
-//! of successive factors by which a tensor or its channels are multiplied.
+//! numbers in recipes. Such factors are scalars, products and quotients of two scalars, and
+//! products of successive factors by which a tensor or its channels are multiplied.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};

@@ -182,8 +182,8 @@ fn wrong_count(node: &NodeProto, schema: &OperatorSchema) -> Option<String> {
     })
 }
 
-/// Finds an input whose element type the operator does not accept, or differs from that of an input
-/// with the same type variable.
+/// Finds an input whose element type is not allowed, or differs from that of another input with the
+/// same type variable.
 fn wrong_type(
     id: NodeId,
     node: &NodeProto,

@@ -1,4 +1,4 @@
-//! Merges two Transposes in a row into one, and two means into one.
+//! Merges two successive Transposes into one, and two successive means into one.
 
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;

@@ -1,7 +1,7 @@
 //! Writes a Pad before a convolution or a pooling as the `pads` attribute of that operator.
 //!
-//! PyTorch ports of TensorFlow networks pad one end more than the other by a Pad. The padding is
-//! zeros before a convolution, and before a mean that counts its padding. It is −∞ before a
+//! PyTorch ports of TensorFlow networks use a Pad to pad one end more than the other. The padding
+//! is zeros before a convolution, and before a mean that counts its padding. It is −∞ before a
 //! maximum. As an attribute, the padding does not separate the operator from the normalizer before
 //! it, and engines read the image once.
 
@@ -91,7 +91,7 @@ fn sum(own: &[i64], more: &[i64]) -> Option<Vec<i64>> {
 }
 
 /// Whether each window of a pooling contains a place of the image. onnxruntime refuses padding that
-/// is as large as the window, and a dilated window of a MaxPool may contain only zeros.
+/// is as large as the window. A dilated window of a MaxPool may contain only padding.
 fn has_image_in_windows(at: &At, op: &str, pads: &[i64]) -> Option<bool> {
     let kernel = at.attr_ints("kernel_shape").ok()?.unwrap_or_default();
     let dilations = at.attr_ints("dilations").ok()?.unwrap_or_default();

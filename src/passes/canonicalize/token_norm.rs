@@ -1,11 +1,11 @@
 //! Recognizes a LayerNormalization of tokens that is exported as a BatchNormalization with the
 //! statistics of its input.
 //!
-//! Keras runs a LayerNormalization as a BatchNormalization in training whose channels are the
-//! tokens. It is exported as `Reshape(x, [1, N, C, 1])`, mean and variance over all axes except the
-//! second, a BatchNormalization with γ = 1 and β = 0, and a Reshape to the shape of x. That is `(x
-//! − mean(x))/√(var(x) + ε)` over the last axis of x. Engines have an operator for this, while
-//! tract cannot run a BatchNormalization whose statistics are not constants.
+//! Keras runs a LayerNormalization as a BatchNormalization in training mode whose channels are the
+//! tokens. It is exported as a Reshape to `[1, N, C, 1]`, the mean and the variance over all axes
+//! except the second, a BatchNormalization with γ = 1 and β = 0, and a Reshape to the shape of x.
+//! That is `(x − mean(x))/√(var(x) + ε)` over the last axis of x. Engines have an operator for
+//! this, while tract cannot run a BatchNormalization whose statistics are not constants.
 
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
@@ -20,7 +20,7 @@ const REACH: usize = 4;
 /// Movements that keep the order of the elements.
 const MOVEMENTS: [&str; 3] = ["Reshape", "Squeeze", "Unsqueeze"];
 
-/// Writes the result of a Reshape as a written-out LayerNormalization. `None` if no such
+/// Replaces the result of a Reshape by a written-out LayerNormalization. `None` if no such
 /// normalization precedes the Reshape.
 pub(crate) fn as_layer_norm<'m>(analysis: &'m Analysis, reshape: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = analysis;

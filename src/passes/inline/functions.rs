@@ -275,8 +275,8 @@ fn has_opsets_of_model(model: &Model, function: &FunctionProto) -> bool {
         .all(|set| model.opset(set.domain()) == set.version)
 }
 
-/// The nodes of a function for one call. Each node comes with a prefix for the names of the values
-/// that it adds if it is itself a call.
+/// The nodes of a function for one call. Each node comes with a prefix. If the node is itself a
+/// call, the names of its new values begin with this prefix.
 fn body(
     function: &FunctionProto,
     call: &NodeProto,

@@ -1,5 +1,5 @@
 //! Legalization: writes products with biases and normalizations in the forms that the target
-//! engines fuse, and keeps the shapes in `value_info` that they use.
+//! engines fuse. It also removes shapes from `value_info` that make an engine slower.
 
 pub(crate) mod attention;
 mod dense_layer;

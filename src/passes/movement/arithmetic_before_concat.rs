@@ -4,8 +4,8 @@
 //!
 //! Sums, differences and quotients move in the same way. An affine that propagates through a Concat
 //! is as long as all parts together, so n of them would take n² numbers. All parts must have the
-//! same operator, with a constant that does not widen the part, and the Concat must be the only
-//! reader of each result.
+//! same operator, with a constant that does not widen the part. The Concat must be the only reader
+//! of each result.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;

@@ -257,8 +257,8 @@ impl GroupWriter<'_> {
         Some(name)
     }
 
-    /// Returns the nodes, in which the parts have the names of the values that they replace, and
-    /// the constants.
+    /// Returns the nodes and the constants. In the nodes, the parts have the names of the values
+    /// that they replace.
     fn finish(self) -> (Vec<NodeProto>, Vec<NewConstant>) {
         let (mut nodes, constants) = self.maker.done();
         for (name, output) in &self.made {

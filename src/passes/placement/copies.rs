@@ -1,7 +1,7 @@
 //! Tiles and Expands that copy places.
 //!
-//! Along each axis, every place is copied equally often, so that they commute like a nearest
-//! Resize: with each element-wise operator, and with each linear operator over channels.
+//! Along each axis, a Tile or an Expand copies every place equally often. So it commutes with each
+//! element-wise operator, and with each linear operator over channels, like a nearest Resize.
 
 use crate::analysis::node_view::At;
 use crate::ir::builder::Maker;

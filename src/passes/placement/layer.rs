@@ -24,7 +24,7 @@ pub(super) struct ChannelOperator {
     pub axis: usize,
     /// The rank of both.
     pub rank: usize,
-    /// The number of channels that it reads, and the number that it outputs.
+    /// The number of channels that the operator reads, and the number that it outputs.
     pub channels: [usize; 2],
     /// The number of products for each place.
     pub products: usize,

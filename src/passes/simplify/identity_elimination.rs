@@ -183,8 +183,8 @@ pub(super) fn may_share(graph: &GraphProto) -> bool {
 }
 
 /// Finds Transposes and Casts of a weight that equal an earlier node, with the result of that node.
-/// Exporters write one for each layer that shares the weight, and each would get a folded copy of
-/// the weight.
+/// Exporters write such a node for each layer that shares the weight, and each node would get a
+/// folded copy of the weight.
 pub(super) fn repeated(graph: &Graph) -> Vec<IdentityNode> {
     let annotated = annotated(graph);
     let mut firsts: HashMap<(ValueId, &str, &str, Vec<u8>), ValueId> = HashMap::default();

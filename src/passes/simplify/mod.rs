@@ -1,4 +1,4 @@
-//! Simplification: removes dead code and movements around folded sites after folds, folds constants
+//! Simplification: removes dead code, and movements around folded sites. It also folds constants
 //! and branches, and eliminates common subexpressions.
 //!
 //! Values that no node read in the original model stay.

@@ -1,4 +1,4 @@
-//! Replaces computed extents of a Reshape that it can infer itself: `0` copies an extent of the
+//! Replaces computed extents of a Reshape that the Reshape can infer: `0` copies an extent of the
 //! input, and one `-1` takes the remaining elements.
 
 use crate::analysis::Analysis;

@@ -44,8 +44,8 @@ const MOVEMENTS: &[&str] = &[
     "Unsqueeze",
 ];
 
-/// For each place along the axis of queries, the smallest range of places along the axis of keys
-/// that has every place which is not hidden. `None` if no place is hidden.
+/// For each query, the smallest range of keys that contains every key that is not hidden. `None` if
+/// no key is hidden, or if an extent is unknown or too large.
 ///
 /// # Errors
 /// The reason why places that seem hidden must be computed.

@@ -12,9 +12,9 @@
 //! If a mask hides keys from all queries of a part, the part leaves their scores out.
 //!
 //! With a goal for the peak of activations, the region at the peak is cut into the fewest parts
-//! that bring it under the goal, then the region at the next peak. If no region at a peak can be
-//! cut, the plan names the node and the values there. With a given number of parts, each region
-//! around a large value is cut into that many parts.
+//! that bring it under the goal. Then the region at the next peak is cut. If no region at a peak
+//! can be cut, the plan names the node and the values there. With a given number of parts, each
+//! region around a large value is cut into that many parts.
 
 mod axes;
 mod choose_cuts;

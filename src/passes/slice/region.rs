@@ -1,5 +1,5 @@
-//! Regions along one independent axis: nodes, each with an axis of its outputs, so that values
-//! between them have the same places.
+//! Regions along one independent axis. A region has nodes, each with an axis of its outputs. Along
+//! these axes, the values between the nodes have the same places.
 //!
 //! A region grows from one large value along one of its axes. Nodes around a value larger than a
 //! limit belong to it. Smaller values are on its border: they are cut before the first part, or

@@ -75,8 +75,8 @@ impl Evaluation<'_> {
         analysis: &Analysis,
         alike: Option<&Alike>,
     ) -> Option<FieldValue> {
-        // Formulas with more than arithmetic may use values that are constant only at these sizes,
-        // if each item of a batch has equal elements.
+        // Values that are constant only at these sizes are used only if a recipe has more than
+        // arithmetic. Such a recipe may use them if each item of a batch has equal elements.
         let only_at_sizes = &self.point.only_at_sizes.constants;
         let is_of_size = only_at_sizes.contains(analysis.graph.value_name(value));
         if is_of_size && !self.point.has_formulas {

@@ -3,8 +3,9 @@
 //!
 //! A maximum has `f(x + t) = f(x) + t`, and `f(k·x) = k·f(x)` for k > 0. Sampling of images and
 //! rotation of channel pairs are linear: the second law holds for every k, and the first one if
-//! their weights sum to 1. So the result is the first element of the lane, plus the first
-//! difference to it times an uninterpreted function of the normalized lane.
+//! their weights sum to 1. So the result is `a + d·g`. Here a is the first element of the lane, d
+//! is the first difference from a that is not 0, and g is an uninterpreted function of the
+//! normalized lane.
 
 use ndarray::ArrayD;
 

@@ -150,8 +150,8 @@ pub(crate) fn softsign(call: &Call, abs: Digest) -> OpResult {
 /// inverse of a slope.
 const WHOLE: u32 = 64;
 
-/// A Clip between two bounds with an integer difference, HardSigmoid and HardSwish, all expressed
-/// by one function of an element: the clip to `0..=1`.
+/// Expresses a Clip between two bounds with an integer difference, HardSigmoid and HardSwish by one
+/// function of an element, the clip to `0..=1`.
 pub(crate) fn ramp(call: &Call, unit: Digest) -> OpResult {
     let elements = call.field(0)?;
     let (times, plus, height, low) = match call.node.op_type() {

@@ -5,9 +5,9 @@
 //! b`. If only a class token or the last token is needed, M is 1. Then each token costs `H·C`
 //! products, instead of `C·H·D` for the projection.
 //!
-//! This is exact, because products of matrices are associative, for each head with its columns of
-//! W. The bias of a mean passes if the weights of the mean add up to 1, such as those of a Softmax.
-//! All heads share x, so the rows of all heads are rows of one matrix in the product with x.
+//! This is exact: products of matrices are associative, and each head has its own columns of W. The
+//! bias of a mean passes if the weights of the mean add up to 1, such as those of a Softmax. All
+//! heads share x, so the rows of all heads are rows of one matrix in the product with x.
 //!
 //! All readers of the projection must be such products, since the projection would stay otherwise.
 

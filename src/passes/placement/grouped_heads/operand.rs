@@ -92,8 +92,8 @@ impl RepeatedOperand {
         repeats.all(|&factor| self.map.factors.extent(factor).is_some())
     }
 
-    /// All nodes from the first repetition up to, but not including, the product, and the nodes
-    /// that compute shapes for them from repeated values.
+    /// The nodes from the first repetition to the product, without the product. Also the nodes that
+    /// compute shapes for them from repeated values.
     ///
     /// # Errors
     /// [`Reason::GraphOutput`], or [`Reason::OtherReader`] if another node needs a repeated value.
