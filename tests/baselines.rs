@@ -1,4 +1,4 @@
-//! LayerNorm in place of normalizers, and no normalizer at all, against the form of exporters.
+//! Tests the variants with LayerNorm in place of each normalizer, and without normalizers.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn runs(model: &Model) {
     assert!(output.iter().all(|value| value.is_finite()));
 }
 
-/// The names of the nodes that the normalizers of a model consist of.
+/// The names of the nodes that form the normalizers of a model.
 fn normalizers(model: &Model) -> BTreeSet<String> {
     Baselines::new(model).unwrap().normalizers
 }
@@ -159,7 +159,7 @@ fn ln_twin_matches_layer_norm_over_channels() {
             [1.0, 1.0, 2.0, 6.0]
         ],
     ];
-    // LayerNormalization is an operator from 17 on.
+    // LayerNormalization is an operator since operator set 17.
     for opset in [13, 17] {
         let Baselines {
             ln_twin: twin,
@@ -221,7 +221,7 @@ fn opaque() -> Model {
     builder.model(&[&second])
 }
 
-/// tract cannot run the model itself, but the reference of the comparison.
+/// tract cannot run the model itself, but it can run the reference of the comparison.
 #[test]
 fn opaque_normalizers_have_variants() {
     let model = opaque();
@@ -240,7 +240,7 @@ fn opaque_normalizers_have_variants() {
     runs(&twin);
 }
 
-/// The notes of a node: where it was exported from.
+/// The metadata of a node, which name the module that it was exported from.
 fn notes(node: &NodeProto) -> Vec<(&str, &str)> {
     node.metadata_props
         .iter()

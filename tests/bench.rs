@@ -79,7 +79,7 @@ fn report_has_four_variants_and_folding_adds_no_memory() {
             "8",
         ]);
         let ran = ran(&report);
-        // For any engine a product and its bias are two operators.
+        // For a target of any engine, a product and its bias are two operators.
         let names: Vec<&str> = ran.iter().map(|(name, _)| *name).collect();
         assert_eq!(names, VARIANTS, "{kind}");
         assert_eq!(report["settings"][0]["rounds"], 10);
@@ -252,11 +252,11 @@ fn report_lines_fit_80_columns() {
         "{text}"
     );
     let line = |start: &str| text.lines().filter(|line| line.starts_with(start)).count();
-    // Latency, memory and time have a row for each variant, which has a bar too.
+    // Each variant has a row in the tables of latency, memory and time, and a bar.
     assert!(VARIANTS.iter().all(|name| line(name) >= 4), "{text}");
 }
 
-/// The sizes of an array are those of the dimensions that have no size.
+/// If a dimension has no size, it gets the size in the array.
 #[test]
 fn input_option_reads_npy_and_npz() {
     let folder = tempdir().unwrap();

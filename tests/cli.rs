@@ -48,7 +48,7 @@ fn un() -> PathBuf {
     digits("un", "dynamo")
 }
 
-/// The end of a run of the program.
+/// The exit code and the output of a run of the program.
 struct Run {
     code: i32,
     stdout: String,
@@ -61,7 +61,7 @@ impl Run {
         serde_json::from_str(&self.stdout).unwrap()
     }
 
-    /// The one line of an error.
+    /// The only line of an error.
     fn error(&self) -> &str {
         let line = self.stderr.trim_end();
         assert!(
@@ -79,7 +79,7 @@ fn unfold<const N: usize>(args: [&dyn AsRef<std::ffi::OsStr>; N]) -> Run {
     run(&mut command, args)
 }
 
-/// The program on a terminal of this width.
+/// Runs the program on a terminal of this width.
 fn unfold_in_columns<const N: usize>(
     columns: usize,
     args: [&dyn AsRef<std::ffi::OsStr>; N],
@@ -103,7 +103,7 @@ fn run<const N: usize>(
     }
 }
 
-/// A folder, and a name in it.
+/// A new folder, and the path of a file in it.
 fn out() -> (TempDir, PathBuf) {
     let folder = tempdir().unwrap();
     let path = folder.path().join("out.onnx");
@@ -119,7 +119,7 @@ fn names_in(folder: &TempDir) -> Vec<String> {
     names
 }
 
-/// The UN model after a change to its message, in a folder of its own.
+/// Saves the UN model in a new folder after a change to its message.
 fn changed(change: impl FnOnce(&mut ModelProto)) -> (TempDir, PathBuf) {
     let mut model = Model::open(un()).unwrap();
     change(&mut model.proto);
@@ -227,7 +227,7 @@ fn second_fuse_reports_nothing_to_fold() {
 
 #[test]
 fn model_without_folds_is_copied_byte_for_byte() {
-    // Its first field comes last here, which no writer does.
+    // No writer puts the first field last, as this file does.
     let model = Model::open(digits("none", "dynamo"))
         .unwrap()
         .into_memory()
@@ -329,7 +329,7 @@ fn inspect_reads_every_digits_model_in_80_columns() {
                 path.display()
             );
             let mut lines = run.stdout.lines();
-            // A sentence about a stream has its whole name.
+            // A sentence about a stream contains its full name, so it may be longer.
             assert!(
                 lines.all(|line| line.chars().count() <= 80 || line.starts_with("stream ")),
                 "{}",
@@ -499,7 +499,7 @@ fn merge_norms_reports_its_error_and_fails_verify_require() {
         "{}",
         unverified.stdout
     );
-    // It is another function.
+    // The result is another function, so a proof finds a difference.
     let proved = unfold([
         &"fuse",
         &model,
@@ -510,7 +510,7 @@ fn merge_norms_reports_its_error_and_fails_verify_require() {
         &"prove",
     ]);
     assert_eq!(proved.code, DIFFERS, "{}{}", proved.stdout, proved.stderr);
-    // Where it cannot run, no proof is attempted.
+    // If the model cannot run, no proof is attempted.
     let made = "input i batch 3 4\n weight k 4 4\n x = com.microsoft.TransposeMatMul(i, k)";
     let fused = text.replace("input x batch 3 4", made);
     text::model(&fused).save(&model).unwrap();
@@ -646,7 +646,7 @@ fn dry_run_json_has_the_formula_of_each_new_tensor() {
         .iter()
         .find(|tensor| tensor["sites"] == serde_json::json!(["blocks.0.norm2.un"]))
         .unwrap();
-    // W·diag(γ/σ), as Algorithm 1 of the UN paper has it.
+    // W·diag(γ/σ), as in Algorithm 1 of the UN paper.
     assert_eq!(
         mlp["formula"],
         "mul(val_122, reshape(mul(div(1, sqrt_1), view_10), [40, 1]))"
@@ -656,7 +656,7 @@ fn dry_run_json_has_the_formula_of_each_new_tensor() {
         serde_json::json!(["sqrt_1", "val_122", "view_10"])
     );
     assert_eq!(mlp["shape"], serde_json::json!([40, 80]));
-    // A weight and a bias for each of the seven.
+    // Each of the seven layers has a new weight and a new bias.
     assert_eq!(tensors.len(), 14);
 }
 
@@ -703,7 +703,7 @@ fn skip_matches_the_star_in_a_kind_literally() {
     assert_eq!(run.json()["summary"]["offline"]["folded"], 0);
 }
 
-/// The name of a site skips it literally, even if it is a pattern too.
+/// A name matches the site with this name, even if it is also a pattern.
 #[test]
 fn skip_matches_site_names_with_brackets_literally() {
     for name in ["layers[0].norm", "layers[", "a{b"] {
@@ -824,7 +824,7 @@ fn to_float16_reports_casts_errors_and_what_stays() {
     assert_eq!(json["half_error"]["naive_overflow"], "s");
     let error = json["half_error"]["error"].as_f64().unwrap();
     assert!((1e-6..1e-2).contains(&error), "{error}");
-    // The proof is that of the result in float32.
+    // The proof is about the result in float32.
     let proved = fuse("--verify=prove");
     assert!(
         proved.stdout.contains("proved to be the same function"),
@@ -875,7 +875,7 @@ fn option_without_effect_is_a_warning() {
         let warning = format!("warning: {shown}: {reason}\n");
         for run in [
             unfold([&"fuse", &path, &"--dry-run", &option]),
-            // Once for all models.
+            // The warning is printed once for all models.
             unfold([
                 &"fuse",
                 &path,
@@ -1053,7 +1053,7 @@ fn model_that_tract_cannot_run_is_proved() {
         (&json["verified"], json.get("sensitivity")),
         (&true.into(), None)
     );
-    // Running alone is no proof.
+    // tract cannot run the model, so nothing is verified without a proof.
     let run = unfold([&"fuse", &model, &"-o", &path, &"--verify", &"run"]);
     assert_eq!(run.code, DONE);
     assert!(
@@ -1120,7 +1120,7 @@ fn difference_by_rounding_is_proved_and_its_sensitivity_reported() {
     assert_eq!(fuse("run").code, DIFFERS);
 }
 
-/// A folded model and its certificate, in a folder.
+/// Folds a model, and writes the result and its certificate to a new folder.
 fn certified(model: &Path) -> (TempDir, PathBuf, PathBuf) {
     let (folder, path) = out();
     let file = folder.path().join("certificate.json");
@@ -1228,7 +1228,7 @@ fn prove_reports_an_invalid_graph_as_an_error() {
     }
 }
 
-/// Moves one number of one tensor to a neighbour.
+/// Replaces one element of a tensor by the next representable number.
 fn nudge(path: &Path, tensor: &str) {
     let mut model = Model::open(path).unwrap().into_memory().unwrap();
     let tensor = model
@@ -1290,13 +1290,13 @@ fn prove_saves_the_witness_of_a_difference_and_accepts_roundings() {
     );
     let different = unfold([&"prove", &one, &wrong, &"--witness", &witness]);
     assert_eq!(different.code, DIFFERS, "{}", different.stderr);
-    // The file has the input of both models.
+    // The file holds the inputs of both models.
     let run = unfold([&"bench", &one, &"--rounds", &"1", &"--input", &witness]);
     assert_eq!(run.code, DONE, "{}", run.stderr);
 }
 
-/// A folded tensor with another number is one that was rounded in another way, and a stored weight
-/// with another number is a weight that the original lacks.
+/// A changed element of a folded tensor counts as rounding. A changed element of a stored weight
+/// makes the weight different from that of the original.
 #[test]
 fn prove_finds_one_changed_element() {
     for (tensor, verdict, code) in [
@@ -1614,7 +1614,7 @@ fn reported_sizes_equal_the_file_sizes() {
     ]));
     let files = size(&beside) + size(&path("beside.onnx.data"));
     assert_eq!(fused, [size(&un()), files]);
-    // Weights that were split before, and weights that are joined.
+    // The weights of this model are in a data file, and those of its result are in the model.
     let split = path("split.onnx");
     let run = unfold([
         &"fuse",
@@ -1676,7 +1676,8 @@ fn file_that_is_no_model_is_a_one_line_error() {
     }
 }
 
-/// Node names are untrusted: printed ones neither colour nor move nor reverse the text around them.
+/// Node names are untrusted. A printed name must not change the colour, position or direction of
+/// the text.
 #[test]
 fn control_characters_in_names_are_escaped() {
     let (_folder, path) = changed(|proto| {
@@ -1714,7 +1715,7 @@ fn control_characters_in_names_are_escaped() {
     }
     assert!(told.contains("\\u{1b}]0;mine\\u{7}"), "{told}");
     assert!(told.contains("two\\nlines"), "{told}");
-    // Of an error too.
+    // The names in an error are escaped too.
     let (_folder, path) = changed(|proto| {
         let [first, second, ..] = &mut nodes(proto)[..] else {
             panic!("too few")
@@ -2189,7 +2190,7 @@ fn json_of_one_model_into_a_folder_is_a_list() {
     assert!(alone.error().contains("none.onnx"), "{}", alone.stderr);
 }
 
-/// In a terminal of 60 columns, which the last column would not fit in beside the others.
+/// The last column of the table would not fit next to the others in a terminal of 60 columns.
 #[cfg(target_os = "linux")]
 #[test]
 fn inspect_fits_a_terminal_of_60_columns() {
@@ -2224,7 +2225,7 @@ fn inspect_fits_a_terminal_of_60_columns() {
     );
 }
 
-/// Which of the rows is the affine before the core, and which the one behind it.
+/// The rows say which affine is before the core, and which is after it.
 #[test]
 fn inspect_labels_the_parts_of_a_site() {
     let run = unfold([&"inspect", &digits("dyt", "dynamo")]);
@@ -2357,7 +2358,7 @@ fn help_has_examples_and_exit_codes() {
             help.contains(&format!("Examples:\n  unfold {command} ")),
             "{help}"
         );
-        // Except for lines to copy, and for the exit codes.
+        // Lines to copy and exit codes may be longer.
         let text = help.split("\nExamples:").next().unwrap();
         assert!(
             text.lines().all(|line| line.chars().count() <= 80),
@@ -2395,7 +2396,7 @@ fn completions_name_the_command_for_each_shell() {
     assert_eq!(unfold([&"completions", &"cmd"]).code, USAGE);
 }
 
-/// The completions that a shell offers.
+/// Checks the completions that bash offers.
 #[test]
 fn bash_completion_offers_commands_options_and_values() {
     let script = unfold([&"completions", &"bash"]).stdout;
@@ -2463,7 +2464,7 @@ fn each_command_has_a_manual_page() {
         (unknown.code, unknown.error()),
         (USAGE, "error: there is no command nothing")
     );
-    // `man` fills lines up, but for those between these two.
+    // `man` refills all lines except those between these two requests.
     let (_, extra) = page
         .split_once(".SH EXTRA\n.nf\nExamples:\n  unfold fuse model.onnx ")
         .unwrap();
@@ -2547,7 +2548,7 @@ fn certificate_has_digests_and_formulas() {
         serde_json::json!({ "op": "constant", "name": "val_122", "shape": [40, 80] })
     );
     assert_eq!(steps.last().unwrap()["op"], "mul");
-    // It replaces itself, and nothing else.
+    // An existing certificate is replaced, but no other file.
     let again = unfold([&"fuse", &un(), &"-o", &path, &"--certificate", &file]);
     assert_eq!(
         (again.code, &json(&file)["options"]["skip"]),
@@ -2786,7 +2787,7 @@ fn model_without_folds_passes_verify_require() {
     assert!(!run.stdout.contains("verified"), "{}", run.stdout);
 }
 
-/// The run of the program on models given as paths.
+/// Runs `unfold fuse` on models that are given as paths.
 fn fuse_all(models: &[PathBuf], rest: &[&str]) -> Run {
     let output = cargo_bin_cmd!("unfold")
         .env("COLUMNS", "80")
@@ -2859,7 +2860,7 @@ fn several_models_go_into_a_folder_despite_a_broken_one() {
     assert!(lines[1].contains("167 to 81"), "{}", lines[1]);
     assert_eq!(lines[7], "5 models, 2 of them failed");
 
-    // Each result equals that of its own run.
+    // Each result equals the one that a run on only this model gives.
     for model in [&un(), &ln, &plain] {
         let alone = path("alone.onnx");
         assert_eq!(unfold([&"fuse", model, &"-o", &alone]).code, DONE);
@@ -2869,7 +2870,7 @@ fn several_models_go_into_a_folder_despite_a_broken_one() {
         );
     }
     assert_eq!(fs::read_dir(&out).unwrap().count(), 3);
-    // A second time the results are replaced.
+    // In a second run, the results are replaced.
     assert_eq!(fuse_all(&models, &rest).code, FAILED);
     assert_eq!(fs::read_dir(&out).unwrap().count(), 3);
 }
@@ -3052,7 +3053,7 @@ fn growth_by_shared_weights_is_reported() {
         folder.path().join("tied.onnx"),
         folder.path().join("out.onnx"),
     );
-    // Larger than results that are stored in any case.
+    // The table is larger than the results that are always stored.
     let text = "indices ids batch 3
                 weight table 1200 4
                 scale g 4
@@ -3090,7 +3091,7 @@ fn growth_by_shared_weights_is_reported() {
     ])
     .json();
     assert_eq!(told["growth"]["bytes"], 19200);
-    // It is proved with the option that it was folded with.
+    // The proof uses the option with which the model was folded.
     assert!(provenance(&out).contains(&(
         "unfold.options".into(),
         r#"{"max_growth":100.0,"skip":[],"target":"cpu"}"#.into()
@@ -3207,7 +3208,7 @@ fn scale_stream_takes_a_power_or_measures_samples() {
     };
     let [fuse, file, dry, option, auto, input, at] = planned(&model);
     let found = unfold([fuse, file, dry, option, auto, input, at, &"--json"]).json();
-    // Three hundred thousand, give or take the other terms, must become 4,096 at most.
+    // The largest value is 300,000 plus small other terms. It must become at most 4,096.
     assert!(
         (found["largest_on_stream"].as_f64().unwrap() - 300_000.0).abs() < 100.0,
         "{found}"
@@ -3236,7 +3237,7 @@ fn scale_stream_takes_a_power_or_measures_samples() {
         unfold([&"fuse", &model, &"--dry-run", &"--input", &samples]).code,
         USAGE
     );
-    // They would say nothing.
+    // With a given exponent, the samples would have no effect.
     let by = unfold([
         &"fuse",
         &model,
@@ -3256,7 +3257,8 @@ fn scale_stream_takes_a_power_or_measures_samples() {
     assert!(run.error().contains("i.npy"), "{}", run.error());
 }
 
-/// A scale before a product, and the counts of places up to each token, which the shape of the input tells.
+/// A scale before a product. The model also counts the places up to each token, which follow from
+/// the shape of the input.
 fn counted() -> Model {
     text::model(
         "input x batch tokens 4\n scale g 4\n weight w 4 4\n ints one 1 = 1\n ints zero = 0\n ints step = 1
@@ -3331,7 +3333,7 @@ fn fix_option_writes_a_model_of_fixed_sizes() {
     }
 }
 
-/// The extents that inputs and outputs declare as numbers.
+/// The declared extents of the inputs and outputs. `None` for a symbol.
 fn declared_extents(model: &Model) -> Vec<Option<i64>> {
     let mut extents = vec![];
     for value in model.graph().input.iter().chain(&model.graph().output) {
@@ -3354,7 +3356,7 @@ fn declared_extents(model: &Model) -> Vec<Option<i64>> {
     extents
 }
 
-/// The tensors of a model whose elements are in a data file, and all elements of its initializers.
+/// The names of the tensors in a data file, and the elements of all initializers.
 fn stored(path: &Path) -> (Vec<String>, Vec<Bytes>) {
     let model = Model::open(path).unwrap();
     let initializers = &model.graph().initializer;
@@ -3402,7 +3404,8 @@ fn external_data_option_places_the_weights() {
     };
     let (larger, bytes) = stored(&from("12000"));
     assert!(bytes == expected && !larger.is_empty() && larger.len() < outside.len());
-    // All, but for shapes and what may be scales of a Resize, which engines read before.
+    // All tensors are in the data file, except for shapes and possible scales of a Resize, which
+    // engines read while they load the model.
     let all = from("1");
     let (smaller, bytes) = stored(&all);
     let initializers = &Model::open(&all).unwrap().graph().initializer.clone();
@@ -3414,7 +3417,7 @@ fn external_data_option_places_the_weights() {
         bytes == expected && smaller.len() > outside.len() && smaller.len() < initializers.len()
     );
     assert!(floats.map(|tensor| tensor.name()).eq(smaller));
-    // A model without foldable sites is written there too.
+    // The weights of a model without foldable sites are written to a data file too.
     let inside = folder.path().join("inside.onnx");
     unfold([
         &"fuse",
@@ -3521,7 +3524,7 @@ fn next_command_is_suggested() {
             un().display()
         ))
     );
-    // A copy is as fast as the model.
+    // A copy is not faster than the model, so nothing is suggested.
     let run = unfold([&"fuse", &path, &"-o", &path.with_extension("2.onnx")]);
     assert!(!run.stdout.contains("next:"), "{}", run.stdout);
 

@@ -1,4 +1,4 @@
-//! The cost of folding and verifying is linear in the size of the graph.
+//! Checks that the cost of folding and verifying is linear in the size of the graph.
 
 mod common;
 
@@ -26,7 +26,8 @@ fn fuse(model: &Model) -> (Fused, Duration) {
     (fused, start.elapsed())
 }
 
-/// The plan for the large graph of a form.
+/// Folds a small and a large graph of a form, and asserts that the time is linear. Returns the plan
+/// of the large graph.
 fn plan_in_linear_time(make: fn(usize) -> Model) -> Plan {
     let small = make(SMALL);
     let least = (0..5).map(|_| fuse(&small).1).min().unwrap();
@@ -40,7 +41,7 @@ fn plan_in_linear_time(make: fn(usize) -> Model) -> Plan {
     fused.plan
 }
 
-/// How a result is held against the original, as `unfold fuse` does it.
+/// The way in which `unfold fuse` compares a result with the original.
 #[derive(Debug, PartialEq)]
 enum Held {
     ByRunning,
@@ -70,7 +71,8 @@ fn verified(model: &Model) -> (Held, Duration) {
     (held, start.elapsed())
 }
 
-/// How the large graph of a form is verified, and the small one.
+/// Asserts that verification takes linear time. Returns how the large and the small graph of a form
+/// are verified.
 fn verify_in_linear_time(make: fn(usize) -> Model) -> [Held; 2] {
     let small = make(SMALL);
     let least = (0..5).map(|_| verified(&small).1).min().unwrap();

@@ -1,4 +1,5 @@
-//! A save that a signal ends at a random moment, and several saves at once, leave the old or the new model complete.
+//! Checks that the old or the new model is complete after a signal ends a save at a random moment,
+//! and after several saves at once.
 #![cfg(unix)]
 
 mod common;
@@ -19,7 +20,7 @@ use rand_chacha::ChaCha8Rng;
 use tempfile::TempDir;
 use unfold::onnx::{Model, tensor};
 
-/// A scale before some products, whose weights are in another file: 4 MB of them, no two the same.
+/// A scale before some products. Their weights are all different, and are in another file of 4 MB.
 fn model(folder: &Path, scale: f64) -> PathBuf {
     const WIDTH: usize = 512;
     let mut builder = Builder::new(17);
@@ -39,7 +40,7 @@ fn model(folder: &Path, scale: f64) -> PathBuf {
     path
 }
 
-/// All of a model: its operators, and the elements of its initializers.
+/// The contents of a model: its operators, and the elements of its initializers.
 fn whole(path: &Path) -> (Vec<String>, Vec<Bytes>) {
     let model = Model::open(path).unwrap();
     let operators = common::operators(&model)
@@ -97,7 +98,7 @@ fn command(input: &Path, output: &Path) -> Command {
     command
 }
 
-/// Two models, what folding makes of each, and how long that takes.
+/// Two models, the result of folding each of them, and the duration of folding.
 struct Bench {
     folder: TempDir,
     inputs: [PathBuf; 2],
@@ -126,8 +127,8 @@ impl Bench {
         }
     }
 
-    /// Saves one model after the other under one name, and sends a signal some time later: at any
-    /// time, or shortly after a write. `check` must hold afterwards.
+    /// Saves the models in turn under one name, and sends a signal to each save: at a random time,
+    /// or shortly after a write. `check` must hold afterwards.
     fn interrupt(&self, signal: &str, check: impl Fn(&Path)) {
         let count = env::var("UNFOLD_KILLS").map_or(40, |count| count.parse().unwrap());
         let mut random = ChaCha8Rng::seed_from_u64(7);
@@ -181,7 +182,8 @@ fn interrupted_save_leaves_no_temporary_files() {
     }
 }
 
-/// Each process reserves a name for its data file before it writes, and removes what the model that it replaces had.
+/// Each process reserves a name for its data file before it writes, and then removes the data file
+/// of the model that it replaces.
 #[test]
 fn four_concurrent_saves_of_one_model_succeed() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! Results and proofs depend on the model and the options alone.
+//! Checks that results and proofs depend only on the model and the options.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,8 @@ use assert_cmd::cargo::cargo_bin_cmd;
 use tempfile::tempdir;
 use unfold::onnx::Model;
 
-/// All files that folding makes, by name, in a process of its own: its hashes have another seed each time.
+/// Folds a model in a new process, whose hashes have another seed. Returns all files that it
+/// writes, by name.
 fn folded(model: &Path, threads: &str) -> Vec<(String, Vec<u8>)> {
     let folder = tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);

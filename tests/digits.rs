@@ -1,4 +1,4 @@
-//! The trained models: predictions and accuracy stay the same.
+//! Checks that folding keeps the predictions and the accuracy of trained models.
 //!
 //! `docs/accuracy.md` is written by `UNFOLD_WRITE_DOCS=1 cargo test --release --test digits`.
 
@@ -20,7 +20,7 @@ const KINDS: [&str; 16] = [
 ];
 const EXPORTERS: [&str; 2] = ["dynamo", "legacy"];
 
-/// The largest difference of two logits, as a part of the largest logit.
+/// The largest accepted difference of two logits, relative to the largest logit.
 const TOLERANCE: f32 = 1e-5;
 
 fn root() -> PathBuf {
@@ -139,7 +139,7 @@ fn digits_predictions_are_unchanged_by_folding() {
     );
 }
 
-/// The accuracy in the table of models/README.md is what PyTorch's exports have in onnxruntime.
+/// The table of models/README.md has the accuracy of PyTorch's exports in onnxruntime.
 #[test]
 fn digits_accuracy_equals_that_measured_on_export() {
     let tests = Tests::read();

@@ -1,4 +1,4 @@
-//! The documents agree with the code.
+//! Checks that the documentation agrees with the code.
 
 #[cfg(feature = "cli")]
 #[path = "docs/commands.rs"]
@@ -56,7 +56,7 @@ fn relative_links_of_the_docs_exist() {
             };
             let there = link.starts_with("http") || path.exists() && has_anchor(&path, anchor);
             assert!(there, "{page} links to {link}");
-            // The book has only what lies in its folder.
+            // The book contains only the files in its folder.
             let leaves_book = page.starts_with("docs/") && link.starts_with("..");
             assert!(!leaves_book, "{page} links out of the book to {link}");
         }
@@ -99,7 +99,7 @@ fn book_summary_lists_each_page_once() {
     assert_eq!(listed, expected);
 }
 
-/// All Rust sources below a folder, one behind the other.
+/// All Rust sources below a folder, concatenated.
 fn sources(folder: &Path) -> String {
     let entries = fs::read_dir(folder)
         .unwrap()
@@ -116,7 +116,7 @@ fn sources(folder: &Path) -> String {
         .collect()
 }
 
-/// The page that a stranger reads with the tree beside it names files and types that are there.
+/// The files and types that the page on the architecture names must exist.
 #[test]
 fn architecture_page_names_existing_files_and_types() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -203,7 +203,7 @@ fn commands_page_has_the_exit_codes_of_the_help() {
     }
 }
 
-/// The examples of how to extend unfold name tables that are there.
+/// The tables that the guide to extending unfold names must exist.
 #[test]
 fn extension_tables_are_where_the_guide_says() {
     for (table, file) in [
@@ -224,7 +224,7 @@ fn extension_tables_are_where_the_guide_says() {
     }
 }
 
-/// The header of the C API is what cbindgen makes of its source.
+/// The header of the C API must be the one that cbindgen generates from the source.
 #[test]
 fn c_header_is_what_cbindgen_generates() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

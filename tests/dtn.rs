@@ -1,4 +1,4 @@
-//! Dynamic Token Normalization against its definition, written out in float64.
+//! Compares Dynamic Token Normalization with its definition in float64.
 
 mod common;
 
@@ -31,14 +31,16 @@ struct Dtn {
     form: Form,
 }
 
-/// How the site is written.
+/// The form of the site in the graph.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
-    /// Algorithm 1: the statistics are put together from the heads, γ comes before the division.
+    /// As in Algorithm 1: the statistics of the heads are concatenated, and γ is multiplied before
+    /// the division.
     Algorithm,
-    /// Everything by heads; `P` for every item of the batch, λ as one number less another.
+    /// Everything is computed for each head, `P` for each item of the batch, and 1 − λ as a
+    /// difference.
     ByHeads,
-    /// The products as Einsum, a reciprocal root.
+    /// The products are Einsums, and the root is a reciprocal root.
     Einsum,
 }
 
@@ -133,7 +135,7 @@ impl Dtn {
         })
     }
 
-    /// `DTN(x) W`, as an exporter would write it.
+    /// The model of `DTN(x) W`, as an exporter would write it.
     fn model(&self) -> Model {
         let mut g = Builder {
             opset: self.opset(),
@@ -355,7 +357,7 @@ fn weight(channels: usize) -> Array2<f64> {
     })
 }
 
-/// Makes graphs from lines such as `Add a, b -> c`.
+/// Builds graphs from lines such as `Add a, b -> c`.
 #[derive(Default)]
 struct Builder {
     opset: i64,
@@ -459,7 +461,7 @@ impl Builder {
         self.constants.push(tensor::make_i64(name, values));
     }
 
-    /// From `x` of [b, tokens, channels] to `out`.
+    /// Builds a model from `x` of [b, tokens, channels] to `out`.
     fn model(self, shape: &[i64]) -> Model {
         let dim = |value| Dimension {
             value: Some(value),
@@ -507,7 +509,7 @@ fn run(model: &Model, x: &Array3<f64>) -> ArrayD<f64> {
         .mapv(f64::from)
 }
 
-/// The largest difference beside the largest number.
+/// The largest difference, relative to the largest expected number.
 fn error(result: &ArrayD<f64>, expected: &ArrayD<f64>) -> f64 {
     assert_eq!(result.shape(), expected.shape());
     let largest = |values: &ArrayD<f64>| values.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
@@ -538,13 +540,14 @@ fn sites(plan: &Plan) -> usize {
         .count()
 }
 
-/// How many of them are replaced by fewer operators.
+/// The number of sites whose core is replaced by fewer operators.
 fn replaced(plan: &Plan) -> usize {
     let sites = plan.sites.iter().filter(|site| site.kind.name == "DTN");
     sites.filter(|site| site.core.is_none()).count()
 }
 
-/// The fused model, after it was compared with the definition and fused a second time.
+/// Fuses the model, compares the result with the definition, and fuses it a second time. Returns
+/// the result.
 fn fused(dtn: &Dtn) -> Model {
     let original = dtn.model();
     let fused = fuse(&original);
@@ -630,7 +633,8 @@ fn dtn_with_uniform_attention_becomes_instance_norm() {
     }
 }
 
-/// Tokens without a gradient between them are all alike; what a float is no ninth, and nearly alike is not alike.
+/// Attention becomes a mean only if all tokens have exactly the same weight. No float is exactly
+/// 1/9, and nearly equal weights do not count.
 #[test]
 fn uniform_attention_becomes_a_mean_only_where_it_is_exact() {
     let slope = |dtn: Dtn| Dtn {
@@ -646,7 +650,7 @@ fn uniform_attention_becomes_a_mean_only_where_it_is_exact() {
         (alike(3, Form::ByHeads), (2, 0)),
         (alike(3, Form::Einsum), (0, 0)),
         (alike(4, Form::Einsum), (2, 0)),
-        // As float32 they would be alike: they stay what computes them.
+        // In float32 the weights would be equal, but the operators that compute them stay.
         (slope(alike(4, Form::Algorithm)), (2, 1)),
         (slope(alike(3, Form::Algorithm)), (0, 0)),
     ];
@@ -712,7 +716,7 @@ fn attention_rows_that_do_not_sum_to_one_are_kept() {
     constants[place] = tensor::make("P", DataType::Float, &doubled.view()).unwrap();
     let fused = fuse(&model);
     assert_eq!((sites(&fused.plan), replaced(&fused.plan)), (1, 1));
-    // Small tokens, so that the radicand stays positive.
+    // The tokens are small, so that the radicand stays positive.
     let x = tokens(&dtn).mapv(|v| f64::from((0.2 * v) as f32));
     let (before, after) = (run(&model, &x), run(&fused.model, &x));
     assert!(before.iter().all(|v| v.is_finite()));
@@ -744,7 +748,7 @@ fn large_means_lose_no_more_precision_than_the_original() {
     }
 }
 
-/// Changes a graph that would be recognised.
+/// Changes a graph that would be recognized without the change.
 fn with_fault(dtn: &Dtn, spoil: impl Fn(&mut GraphProto)) -> (Model, Plan) {
     let mut model = dtn.model();
     spoil(model.graph_mut());
@@ -824,7 +828,7 @@ fn near_dtn_graphs_are_not_recognized() {
             },
         ),
         ("the squares are mixed along the channels", square, |g| {
-            // As many tokens as channels of a head: only the axis tells.
+            // A head has as many channels as there are tokens, so only the axis shows the fault.
             let node = producer(g, "r");
             node.input.swap(0, 1);
         }),
@@ -905,7 +909,7 @@ fn near_dtn_graphs_are_not_recognized() {
             "heads are put together in another order",
             Dtn::new(&[0.5, -0.5, 0.1, 0.9]),
             |g| {
-                // 4 heads of 4 channels: the shapes do not tell.
+                // There are 4 heads of 4 channels, so the shapes do not show the fault.
                 producer(g, "mu turned").attribute[0].ints = vec![0, 2, 3, 1];
             },
         ),
@@ -957,7 +961,7 @@ fn linearly_resized_statistics_stay() {
     assert!(error(&run(&fused.model, &x), &run(&model, &x)) < 1e-5);
 }
 
-/// 2 blocks times 2.1 are 4 tokens, too, but the third of them is then in the first block.
+/// Two blocks times 2.1 are also 4 tokens, but the third token is then in the first block.
 #[test]
 fn unevenly_resized_statistics_stay() {
     let dtn = Dtn {
@@ -1018,7 +1022,7 @@ fn float16_dtn_core_stays() {
             .unwrap()
             .mapv(f64::from)
     });
-    // Eleven bits, a few roundings after one another.
+    // A few successive roundings to eleven bits.
     assert!(
         error(&after, &before) < 8.0 / 2048.0,
         "{}",
@@ -1080,7 +1084,7 @@ fn affine_on_a_residual_stream_stays_after_dtn() {
     for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
         let dtn = Dtn::new(&[0.5, -0.5]).form(form);
         let mut model = dtn.model();
-        // On a residual stream, nothing takes γ and β in.
+        // On a residual stream, no operator absorbs γ and β.
         let last = model.graph().node.len() - 1;
         model.graph_mut().node[last].op_type = Some("Add".into());
         model.graph_mut().node[last].input = vec!["y".into(), "x".into()];
@@ -1126,7 +1130,8 @@ fn dtn_without_affine_is_replaced_by_fewer_nodes() {
     }
 }
 
-/// The linear layer of a model behind a layout move, with another reader beside it, or with neither.
+/// Changes the end of a model. If `turned`, the linear layer reads the value after a Transpose.
+/// `beside` is the operator of another reader of the value.
 fn with_end(mut model: Model, channels: usize, turned: bool, beside: Option<&str>) -> Model {
     let graph = model.graph_mut();
     let last = graph.node.pop().unwrap();
@@ -1188,7 +1193,7 @@ fn fusing_dtn_twice_changes_nothing() {
     }
 }
 
-/// The second fuse changes nothing, and the first one no number.
+/// Asserts that the second fuse changes nothing, and that the first one changes no number.
 fn assert_idempotent(model: &Model, x: &Array3<f64>) {
     let nodes = || {
         model

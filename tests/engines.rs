@@ -1,4 +1,5 @@
-//! tract's operators for models: `fuse` loses no fusion, and tract still cannot prepare the forms
+//! Checks in tract that `fuse` loses no fusion, and that tract still cannot prepare the forms that
+//! docs/engines.md lists.
 //! that docs/engines.md lists.
 
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ fn models(folder: &str) -> Vec<PathBuf> {
     found
 }
 
-/// An operator that replaces several, or absorbs others.
+/// Whether an operator replaces several operators, or absorbs others.
 fn is_fused(operator: &str) -> bool {
     [
         "OptMatMul",
@@ -96,8 +97,8 @@ fn error_of_tract(model: &Model) -> String {
     prepared.map_or_else(|error| format!("{error:?}"), |_| "none".to_owned())
 }
 
-/// If this test fails, tract has learned a form: docs/engines.md and the definition that unfold
-/// writes for it can go.
+/// If this test fails, tract supports a form now. Then docs/engines.md need not list the form, and
+/// unfold need not write it out.
 #[test]
 fn tract_still_refuses_the_minimal_models() {
     for (name, part) in REFUSED {

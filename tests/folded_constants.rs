@@ -1,4 +1,5 @@
-//! The numbers in folded constants: what an output is de-normalised by, the scale of attention, and a
+//! Checks the numbers in folded constants: the de-normalization of an output, the scale of
+//! attention, and a Dynamic Tanh in float32 within a float16 model.
 //! Dynamic Tanh that is computed in float32 within a float16 model.
 
 mod common;
@@ -12,7 +13,7 @@ use unfold::onnx::{DataType, Externals, Model, tensor};
 use unfold::plan::{Direction, Family, Outcome};
 use unfold::refusal::Reason;
 
-/// Fuses a model, and holds that the result computes the same to the last bit.
+/// Fuses a model, and asserts that the result computes the same numbers bit for bit.
 fn fused(model: &Model) -> Fused {
     let fused = fuse(model);
     let inputs = judge::inputs(model, 3, true, Kind::Exact);
@@ -104,7 +105,7 @@ fn scalar_de_normalisation_folds_into_gemm() {
 
 #[test]
 fn image_de_normalisation_folds_into_a_padded_conv() {
-    // The padding belongs to the convolution: an affine behind it folds all the same.
+    // The affine is after the convolution and its padding, so it folds.
     let fused = fused(&model(
         "input x batch 1 4 4
          const w 2 1 1 2 = 1 -2 3 4
@@ -156,7 +157,8 @@ fn de_normalisation_of_a_read_value_stays() {
     }
 }
 
-/// A Dynamic Tanh in a float16 model, whose tanh is computed in float32; α before or behind the cast.
+/// A Dynamic Tanh in a float16 model, whose tanh is computed in float32. α is multiplied before or
+/// after the cast.
 fn mixed(scaled_in_half: bool, shift: &str) -> Model {
     let (before, alpha) = match scaled_in_half {
         true => ("z = Mul(l, alpha)\n c = Cast(z) to=1", DataType::Float16),
@@ -213,7 +215,7 @@ fn dynamic_tanh_folds_around_mixed_precision_casts() {
             operators(&fused.model),
             ["MatMul", "Cast", "Tanh", "Cast", "MatMul", "Add"]
         );
-        // αV, diag(γ)W and βW, all of them halves: nothing is rounded.
+        // αV, diag(γ)W and βW are representable in float16, so nothing is rounded.
         assert_eq!(
             numbers(&fused.model, 0, 1),
             array(&[2, 2], &[0.5, 0.25, -0.5, 1.0])
@@ -231,7 +233,7 @@ fn dynamic_tanh_folds_around_mixed_precision_casts() {
             );
         }
         let inputs = judge::inputs(&original, 3, true, Kind::Exact);
-        // The reference rounds at every cast to half precision, before γ or behind it.
+        // The reference rounds at every cast to half precision, before or after γ.
         let agree = judge::agree(&original, &fused.model, &inputs, 1.0 / 1024.0);
         assert_eq!(agree, Ok(true), "{}", text::print(&fused.model));
     }
@@ -239,7 +241,8 @@ fn dynamic_tanh_folds_around_mixed_precision_casts() {
 
 #[test]
 fn dynamic_tanh_that_overflows_float16_stays() {
-    // βW = 1 + 3e4·1 fits, and 3 + 3e4·2 fits; with 4e4 the second does not.
+    // With 3e4, both 1 + 3e4·1 and 3 + 3e4·2 fit into float16. With 4e4, the second sum does not
+    // fit.
     let fits = fuse(&mixed(true, "-30000"));
     assert!(fits.plan.sites[0].is_folded(), "{:#?}", fits.plan.sites);
     let over = fuse(&mixed(true, "40000"));
@@ -271,7 +274,7 @@ fn tanh_cast_to_integers_is_no_dynamic_tanh() {
     );
 }
 
-/// Scores of two heads of queries of which something was made, before the heads' scores are mixed.
+/// The scores of two heads, which are mixed afterwards. `queries` holds operators on the queries.
 fn talking_heads(queries: &str) -> Model {
     model(&format!(
         "input x 2 4 6
@@ -306,7 +309,7 @@ fn attention_scale_folds_past_talking_heads() {
         ("attention scale", true)
     );
     assert!(!operators(&fused.model).contains(&"Mul"));
-    // The smallest weight on the way takes it.
+    // The smallest weight on the path absorbs the scale.
     let talk = operators(&fused.model)
         .iter()
         .rposition(|op| *op == "MatMul")

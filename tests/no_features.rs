@@ -1,4 +1,4 @@
-//! The library without any feature: load, plan, fuse, save.
+//! Tests the library without any feature: load, plan, fuse and save.
 
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,7 @@ fn library_without_features_loads_plans_folds_and_saves() {
         (167, 81)
     );
 
-    // The rows of a weight behind a UN, each by γ / √(σ² + ε) of its channel.
+    // Each row of a weight after a UN is multiplied by γ / √(σ² + ε) of its channel.
     let [weight, deviation, gamma] =
         ["val_122", "sqrt_1", "view_10"].map(|name| constant(&model, name));
     let folded = constant(&saved, "val_122_folded");
@@ -63,7 +63,7 @@ fn library_without_features_loads_plans_folds_and_saves() {
 
 #[test]
 fn computed_shapes_and_statistics_are_known_without_features() {
-    // Its √(σ² + ε) and the shapes of its Reshapes are computed by operators.
+    // In this model, operators compute √(σ² + ε) and the shapes of Reshapes.
     let model = Model::open(digits("un-legacy.onnx")).unwrap();
     let plan = unfold::plan(&model, &Default::default()).unwrap();
     assert!(plan.sites.len() == 13 && plan.sites.iter().all(|site| site.is_folded()));

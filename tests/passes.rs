@@ -1,4 +1,4 @@
-//! The list of passes, the end of a run, statistics, and skips.
+//! Tests the list of passes, the reason why a run stops, the statistics, and `--skip`.
 
 use std::path::Path;
 
@@ -133,7 +133,7 @@ fn statistics_count_runs_changes_and_operators() {
         let row = plan.passes.iter().find(|row| row.name == name).unwrap();
         (row.runs, row.changes, row.operators)
     };
-    // Both Identities in one change, and the scale in one.
+    // One change removes both Identities, and another one folds the scale.
     assert_eq!(row("identity-elimination"), (2, 1, 2));
     assert_eq!(row("fold-affines"), (2, 1, 1));
     let all: i64 = plan.passes.iter().map(|row| row.operators).sum();
@@ -184,7 +184,7 @@ fn skipped_pass_does_not_run() {
         "--skip",
         "restore-regions",
     ]);
-    // Bodies have to be restored.
+    // The pass that restores bodies cannot be skipped.
     let line = "warning: --skip `restore-regions`: no site has this name or kind\n";
     assert_eq!((code, errors.as_str()), (0, line));
 }

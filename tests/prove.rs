@@ -1,4 +1,4 @@
-//! Results of folding are proved, and changed models are not.
+//! Checks that results of folding are proved, and that changed models are not.
 
 #[path = "prove/bodies.rs"]
 mod bodies;
@@ -59,7 +59,8 @@ fn proof(original: &Model, fused: &Model, tensors: &[Stored]) -> Proof {
     proof_with(original, fused, tensors, &ProveOptions::default())
 }
 
-/// The verdict on a copy with another note: an identical file is proved without an evaluation.
+/// The verdict on a copy with other metadata, because an identical file is proved without an
+/// evaluation.
 fn proof_with(
     original: &Model,
     fused: &Model,
@@ -108,7 +109,8 @@ fn rewritten_graph_is_proved_and_a_different_one_is_not() {
         "input x batch 4\nweight w 4 3\nscale s 3\ny = MatMul(x, w)\nt = Tanh(y)\nz = Mul(t, s)\nq = Softmax(z)\noutput q",
     );
     assert!(is_proved(&proof(&before, &same, &[])));
-    // The constant is not in the original; with it, the shift is one that a Softmax ignores.
+    // The original lacks the constant. If it has the constant, the prover knows that Softmax
+    // ignores the shift.
     assert!(!is_proved(&proof(&before, &shifted, &[])));
     let mut before_too = before.clone();
     before_too
@@ -136,7 +138,7 @@ fn changed_output_order_or_types_are_disproved() {
     assert_eq!(first_difference(&model, &half), "x");
 }
 
-/// Where two models are found to differ.
+/// The first value in which two models differ.
 fn first_difference(one: &Model, other: &Model) -> String {
     match proof(one, other, &[]) {
         Proof::Disproved { at, .. } => at,
@@ -144,7 +146,8 @@ fn first_difference(one: &Model, other: &Model) -> String {
     }
 }
 
-/// A model, with a tensor that a recipe gives, for the sake of a site.
+/// Adds a tensor that a recipe computes, for site 3. Returns the model and the new tensor with its
+/// recipe.
 fn with_new(
     mut model: Model,
     original: &Model,
@@ -165,7 +168,7 @@ fn with_new(
     )
 }
 
-/// The numbers of a recipe.
+/// The elements that a recipe computes.
 fn computed(recipe: &Recipe, original: &Model) -> ArrayD<f64> {
     let read = |name: &str| {
         let mut tensors = original.graph().initializer.iter();
@@ -175,7 +178,7 @@ fn computed(recipe: &Recipe, original: &Model) -> ArrayD<f64> {
     unfold::recipe::evaluate(recipe, &read).unwrap()
 }
 
-/// Whether the second of two models is found to be another function than the first, or left open.
+/// Whether the second model is disproved, or left undecided.
 fn is_not_proved(one: &Model, other: &Model) -> bool {
     assert!(is_proved(&proof(one, one, &[])));
     !is_proved(&proof(one, other, &[]))

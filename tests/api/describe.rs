@@ -1,4 +1,4 @@
-//! The public items, one a line, with what belongs to each below it.
+//! Lists the public items, one in each line. The lines below an item list its members.
 
 use quote::ToTokens;
 use syn::{Attribute, Fields, ImplItem, Item, ItemImpl, Meta, Signature, TraitItem, Type};
@@ -31,10 +31,10 @@ pub fn describe(sources: &Sources) -> Description {
     }
 }
 
-/// The lines of an item, behind its path.
+/// The path of an item, and its lines.
 type Described = (ModulePath, Vec<String>);
 
-/// Describes the public items of a module and of those in it.
+/// Describes the public items of a module and of its inner modules.
 fn module(sources: &Sources, path: &[String], found: &mut Vec<Described>) {
     for item in sources.items(path) {
         match item {
@@ -139,7 +139,7 @@ fn definition(sources: &Sources, item: &Item, at: &[String]) -> Option<Vec<Strin
     })
 }
 
-/// The public fields, and whether there are others.
+/// The fields whose visibility is not restricted, as `pub(crate)` would.
 fn fields(fields: &Fields) -> Vec<String> {
     let public = fields.iter().enumerate().filter_map(|(place, field)| {
         let name = field
@@ -228,7 +228,7 @@ fn signature(signature: &Signature) -> String {
     text.replace(",)", ")")
 }
 
-/// Tokens as rustfmt would write them in a line, roughly.
+/// Writes tokens in one line, roughly as rustfmt does.
 fn plain(tokens: &impl ToTokens) -> String {
     let mut text = tokens.to_token_stream().to_string();
     for (spaced, tight) in SPACES {

@@ -1,4 +1,4 @@
-//! The public API of the library, as a snapshot: a change of it is seen in review.
+//! Compares the public API of the library with a snapshot, so that a review sees each change.
 //!
 //! The sources are parsed, so that the test needs no other toolchain. After an intended change,
 //! `INSTA_UPDATE=always cargo test --release --test api` accepts it.
@@ -9,13 +9,13 @@ mod sources;
 use describe::{Description, describe};
 use sources::Sources;
 
-/// The most public items, beside the messages of [`WIRE_FORMAT`].
+/// The maximum number of public items, without the messages of [`WIRE_FORMAT`].
 const MOST: usize = 120;
 
 /// The module of the messages of ONNX, whose names are those of the format.
 const WIRE_FORMAT: &str = "onnx::proto";
 
-/// Lines of the description, so that an empty one is noticed.
+/// Some lines that the description must have. An empty description would otherwise pass.
 const SOME: [&str; 5] = [
     "fn fuse(model: &Model, options: &FuseOptions) -> Result<Fused>",
     "struct onnx::Model",

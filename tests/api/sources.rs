@@ -1,4 +1,4 @@
-//! The modules of the crate, and the definitions that their names lead to.
+//! Reads the modules of the crate, and resolves names to their definitions.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,7 +9,7 @@ use syn::{Attribute, Item, ItemImpl, UseTree, Visibility};
 /// The names from the root of the crate to a module.
 pub type ModulePath = Vec<String>;
 
-/// The items of each module, and the blocks of methods of all.
+/// The items of each module, and all `impl` blocks.
 pub struct Sources {
     modules: HashMap<ModulePath, Vec<Item>>,
     pub impls: Vec<ItemImpl>,
@@ -36,7 +36,7 @@ impl Sources {
         sources
     }
 
-    /// Adds a module and those in it; the files of these are in a folder.
+    /// Adds a module and its inner modules, whose files are in `folder`.
     fn add(&mut self, module: ModulePath, folder: &Path, items: Vec<Item>) {
         for item in &items {
             match item {
@@ -59,7 +59,8 @@ impl Sources {
         self.modules.get(module).map_or(&[], Vec::as_slice)
     }
 
-    /// The definition that a path leads to, through imports: a type, a trait or a function, or its name in another crate.
+    /// Follows imports from a path to the definition of a type, a trait or a function. For an item
+    /// of another crate, this is the import itself.
     pub fn definition(&self, path: &[String]) -> Option<&Item> {
         let (name, module) = path.split_last()?;
         let items = self.modules.get(module)?;
@@ -107,7 +108,7 @@ impl Sources {
     }
 }
 
-/// The file of a module whose own modules would be in this folder.
+/// The file of a module. The files of its inner modules would be in `folder`.
 fn file(folder: &Path) -> PathBuf {
     let beside = folder.with_extension("rs");
     if beside.exists() {
@@ -125,7 +126,7 @@ fn parsed(file: &Path) -> Vec<Item> {
     parsed.items
 }
 
-/// The imports of a tree behind a path.
+/// Collects the imports of a tree. `path` is the path before the tree.
 fn leaves(tree: &UseTree, mut path: ModulePath, found: &mut Vec<Import>) {
     match tree {
         UseTree::Path(step) => {
@@ -170,7 +171,7 @@ fn name_of(item: &Item) -> Option<String> {
     })
 }
 
-/// Whether a module is compiled for tests alone.
+/// Whether a module is compiled only for tests.
 fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let condition = attribute

@@ -1,6 +1,7 @@
-//! The pages in a real browser: Chromium without a window, where there is one.
+//! Tests the pages in headless Chromium, if it is installed.
 //!
-//! `CHROME` names the program; otherwise the usual names are tried. Without a browser the tests are
+//! `CHROME` names the program. Without it, the usual names are tried. Without a browser, the tests
+//! are reported as ignored. The harness of the standard library cannot do this.
 //! ignored and say so, which the harness of the standard library cannot.
 
 mod outline;
@@ -37,7 +38,7 @@ addEventListener("message", ({ data }) => {
 /// The name of a test, and its function on a browser.
 type Look = (&'static str, fn(&Path));
 
-/// How a page is looked at.
+/// The window and the address of a page.
 #[derive(Clone, Copy)]
 struct How<'h> {
     width: usize,
@@ -46,7 +47,7 @@ struct How<'h> {
     address: &'h str,
 }
 
-/// The report of a page, as `[key=value]...`.
+/// The report that a page wrote, as `[key=value]...`.
 struct SiteRecord(String);
 
 impl SiteRecord {
@@ -73,7 +74,7 @@ fn write(folder: &Path, page: &str, probe: &str) {
     fs::write(folder.join("page.html"), page.to_owned() + probe).unwrap();
 }
 
-/// The report of the page in a folder.
+/// Opens the page in a folder, and returns its report.
 fn look(browser: &Path, folder: &Path, how: How) -> SiteRecord {
     let How {
         width,

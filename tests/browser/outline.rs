@@ -96,8 +96,8 @@ fn digits(name: &str, skip: &[&str]) -> Page {
     Page::new(name, &model, skip)
 }
 
-/// The report of a page after steps in it: those have `one(selector)`, `all(selector)`, `key(name)`
-/// and `tell(name, value)`.
+/// Runs steps in a page, and returns its report. The steps may call `one(selector)`,
+/// `all(selector)`, `key(name)` and `tell(name, value)`.
 pub(super) fn after(browser: &Path, page: &Page, how: How, steps: &str) -> SiteRecord {
     let probe = format!(
         r#"<script>
@@ -343,7 +343,7 @@ fn phone_width_shows_one_graph_at_a_time(browser: &Path) {
     );
 }
 
-/// A model of blocks that each have a normalizer, with names as an exporter gives them.
+/// A model of blocks with one normalizer each, with names as an exporter gives them.
 fn made(blocks: usize, per_block: usize, prefix: &str) -> Model {
     let text = |text: &str| Some(text.to_owned());
     let mut graph = GraphProto {
@@ -423,7 +423,7 @@ fn rows_within(page: &Page, block: usize) -> Vec<&Value> {
     rows.collect()
 }
 
-/// Steps that draw the block with the title `name`.
+/// Writes the steps that draw the block with the title `name`.
 fn draws(name: &str) -> String {
     format!(
         r##"
@@ -492,7 +492,7 @@ fn drawing_of_a_large_block_has_a_box_for_each_inner_block(browser: &Path) {
     let inner = draws("blocks.7.mlp")
         + r##"tell("boxes", boxes(0).length); tell("layers", new Set(boxes(0).map(box => centre(box)[1])).size);"##;
     let seen = after(browser, &page, DESK, &inner);
-    // Each operator and the input are below one another.
+    // Each operator is in its own layer, below the input.
     assert_eq!((seen.count("boxes"), seen.count("layers")), (101, 101));
     let outer = r##"
         one("#draw").click();
@@ -554,7 +554,7 @@ fn names_are_never_markup(browser: &Path) {
         tell("node", one("#panel h2").textContent.startsWith("/<" + "/script><img src=x onerror=alert(1)>&quot;blocks/"));
     "##;
     let seen = after(browser, &page, DESK, steps);
-    // The data, the script of the page, and the one that tells.
+    // The scripts are the data, the script of the page, and the one that reports.
     assert_eq!((seen.count("foreign"), seen.count("rows")), (3, 6));
     assert_eq!(seen.text("node"), "true");
 }

@@ -38,7 +38,7 @@ pub const TRIALS: &[Look] = &[
     ),
 ];
 
-/// The page of two models, and the difference that `--json` prints.
+/// Writes the page of two models. Returns it, and the difference that `--json` prints.
 fn compared(first: &Model, second: &Model) -> (Page, Value) {
     let folder = tempfile::tempdir().unwrap();
     let [a, b, page] = ["a.onnx", "b.onnx", "page.html"].map(|name| folder.path().join(name));
@@ -61,7 +61,8 @@ fn digits(name: &str) -> Model {
     Model::open(format!("models/digits/{name}.onnx")).unwrap()
 }
 
-/// A copy of a model in which all nodes and values inside have other names.
+/// A copy of a model in which all nodes and all values except the inputs and outputs have other
+/// names.
 fn renamed(model: &Model) -> Model {
     let mut model = model.clone();
     let graph = model.graph_mut();
@@ -250,7 +251,7 @@ fn pair_page_shows_one_model_at_a_time_on_a_phone(browser: &Path) {
     );
 }
 
-/// The operators of [`chain`], in turn.
+/// The operators that [`chain`] uses in turn.
 const OPERATORS: [&str; 3] = ["Sin", "Softplus", "Tanh"];
 
 /// A model of blocks of element-wise operators, with names as an exporter gives them. The node at `doubled` is followed by an
@@ -335,8 +336,8 @@ fn pair_page_of_five_thousand_nodes_opens_as_blocks(browser: &Path) {
     let seen = after(browser, &page, DESK, steps);
     assert_eq!(change_starts(&page), [seen.count("at")]);
     assert!(seen.text("change").contains("new"), "{}", seen.0);
-    // The Identity has a block of its own, because the names of the second model have another path. The name of a node
-    // finds the node and its reader.
+    // The Identity is in its own block, because the names of the second model have another path. A
+    // search for the name of a node finds the node and its reader.
     assert_eq!(
         (seen.count("first"), seen.count("all"), seen.count("found")),
         (51, 5001, 2)
@@ -368,6 +369,6 @@ fn names_of_both_models_are_never_markup(browser: &Path) {
         tell("rows", all("[data-row]").length);
     "##;
     let seen = after(browser, &page, DESK, steps);
-    // The data, the script of the page, and the one that reports.
+    // The scripts are the data, the script of the page, and the one that reports.
     assert_eq!((seen.count("foreign"), seen.count("rows")), (3, 4));
 }

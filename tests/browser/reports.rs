@@ -89,7 +89,8 @@ addEventListener("load", () => {
 });
 </script>"#;
 
-/// A page at the width of a desk and of a phone, in light and dark.
+/// Asserts that a page is readable at the widths of a desktop and of a phone, in light and dark
+/// mode.
 fn assert_readable(browser: &Path, page: &str) {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), page, PROBE);
@@ -123,7 +124,7 @@ fn assert_readable(browser: &Path, page: &str) {
                 "{}",
                 seen.0
             );
-            // On a phone wide parts scroll inside the page, which itself does not.
+            // On a phone, wide parts scroll inside the page, but the page itself does not.
             assert_eq!(seen.count("scrolling") > 0, width == 375, "{}", seen.0);
             assert_ne!(seen.text("background"), seen.text("text"), "{}", seen.0);
             (

@@ -1,4 +1,4 @@
-//! The action for GitHub in `docs/examples/action.yml`: its scripts, as a runner executes them.
+//! Runs the scripts of the GitHub action in `docs/examples/action.yml`, as a runner executes them.
 
 use std::env::{join_paths, split_paths, var_os};
 use std::process::Command;
@@ -33,7 +33,7 @@ fn steps() -> Vec<Step> {
     steps
 }
 
-/// The text behind the name of a field in a step; empty if the step lacks it.
+/// The text after the name of a field in a step. Empty if the step lacks the field.
 fn field<'i>(item: &'i str, name: &str) -> &'i str {
     let mut lines = item.lines().map(str::trim);
     let field = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));

@@ -1,4 +1,5 @@
-//! `unfold diff`: which nodes of two models compute the same value, and which became others.
+//! `unfold diff` finds the nodes of two models that compute the same value, and the nodes that
+//! differ.
 
 use std::collections::HashMap;
 
@@ -146,7 +147,7 @@ fn diff_of_different_models_ends_as_prove_does() {
     assert_eq!(blocks[0]["verdict"], "different");
     assert_eq!(names(&blocks[0], "first"), ["Add_a"]);
     assert_eq!(names(&blocks[0], "second"), ["Add_a"]);
-    // Behind the difference, both models are the same.
+    // After the difference, both models are the same.
     let counts = serde_json::json!({"all": 4, "same": 3, "only": 1, "unread": 0});
     assert_eq!(json["nodes"], serde_json::json!([counts, counts]));
     assert_eq!(json["aligned"][0]["first"], "MatMul_m");

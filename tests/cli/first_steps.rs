@@ -64,7 +64,7 @@ fn a_folder_with_one_model_needs_a_folder_for_its_result() {
     assert_eq!((run.code, file.exists()), (USAGE, false), "{}", run.stderr);
 }
 
-/// The system refuses a folder in `/proc`, even to the root user.
+/// The system does not create folders in `/proc`, even for the root user.
 #[cfg(target_os = "linux")]
 #[test]
 fn an_error_of_writing_has_no_name_of_a_temporary_folder() {

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 
 use super::*;
 
-/// The errors of a value by the schema of this name.
+/// The violations of the schema with this name in a value.
 fn violations(name: &str, value: &Value) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("docs/schema/{name}.json"));
     let schema: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();

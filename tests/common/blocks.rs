@@ -1,11 +1,11 @@
-//! Graphs of any number of nodes, with sites in proportion.
+//! Builds graphs of any number of nodes. The number of sites is proportional to it.
 
 use unfold::onnx::Model;
 
 use super::Builder;
 use super::numbers::{Kind, Numbers, Role};
 
-/// A graph under construction, with constants that are drawn.
+/// A graph under construction, with random constants.
 struct Graph {
     builder: Builder,
     numbers: Numbers,
@@ -80,7 +80,7 @@ pub fn transformer(nodes: usize, width: usize) -> Model {
     graph.builder.model(&[&x])
 }
 
-/// One site whose output very many products read, all of them joined at last.
+/// One site whose output very many products read. One operator joins all products.
 pub fn fan(nodes: usize) -> Model {
     let mut graph = Graph::new();
     let x = graph.builder.input("x", &["batch", "4"]);
@@ -91,7 +91,7 @@ pub fn fan(nodes: usize) -> Model {
     join(graph, &made)
 }
 
-/// One value that very many sites read, each with its own product behind it.
+/// One value that very many sites read. Each site has its own product after it.
 pub fn fans(nodes: usize) -> Model {
     let mut graph = Graph::new();
     let x = graph.builder.input("x", &["batch", "4"]);
@@ -103,7 +103,7 @@ pub fn fans(nodes: usize) -> Model {
     join(graph, &made)
 }
 
-/// One value that very many factors multiply, all of which one product reads.
+/// One value that is multiplied by very many factors separately. One product reads all results.
 pub fn factors(nodes: usize) -> Model {
     let mut graph = Graph::new();
     let x = graph.builder.input("x", &["batch", "4"]);
@@ -113,7 +113,8 @@ pub fn factors(nodes: usize) -> Model {
     product(graph, &made, 4 * nodes)
 }
 
-/// A value that is split into very many parts, each with a factor of its own, all of which one product reads.
+/// A value that is split into very many parts. Each part has its own factor, and one product reads
+/// all parts.
 pub fn split(nodes: usize) -> Model {
     let mut graph = Graph::new();
     let x = graph
@@ -139,7 +140,7 @@ fn product(mut graph: Graph, values: &[String], width: usize) -> Model {
     graph.builder.model(&[&made])
 }
 
-/// Outputs that are one value by other names.
+/// Outputs that are one value under different names.
 pub fn names(nodes: usize) -> Model {
     let mut graph = Graph::new();
     let x = graph.builder.input("x", &["batch", "4"]);
@@ -162,7 +163,8 @@ pub fn unread(nodes: usize) -> Model {
     graph.builder.model(&[&made])
 }
 
-/// One value that very many normalizers read, each with its product, of which one sum is made.
+/// One value that very many normalizers read. Each has a product after it, and all products are
+/// added.
 pub fn norms(nodes: usize) -> Model {
     let mut graph = Graph::new();
     let x = graph.builder.input("x", &["batch", "4"]);
@@ -185,7 +187,7 @@ fn join(mut graph: Graph, values: &[String]) -> Model {
     graph.builder.model(&[&joined])
 }
 
-/// Sites that stay, since their neighbours are not linear.
+/// Sites that stay, because their neighbours are not linear.
 pub fn stuck(nodes: usize) -> Model {
     let mut graph = Graph::new();
     let mut x = graph.builder.input("x", &["batch", "4"]);
@@ -196,7 +198,8 @@ pub fn stuck(nodes: usize) -> Model {
     graph.builder.model(&[&x])
 }
 
-/// Layers whose input is split, scaled part by part and joined in another order.
+/// Layers whose input is split into parts, which are scaled separately and concatenated in another
+/// order.
 pub fn branches(nodes: usize) -> Model {
     let mut graph = Graph::new();
     let parts = graph.builder.ints(&[2, 2, 4]);
@@ -217,7 +220,8 @@ pub fn branches(nodes: usize) -> Model {
     graph.builder.model(&[&x])
 }
 
-/// Patches, a class token, positions, two blocks of which the second is written out, and the token that a head reads.
+/// A vision transformer: patches, a class token, positions, and two blocks. The second block
+/// consists of single operators. A head reads the class token.
 pub const VIT: &str = "input i batch 6 5
      weight w 5 4
      shift b 4

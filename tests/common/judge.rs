@@ -1,4 +1,4 @@
-//! Whether two models compute the same.
+//! Compares the results of two models.
 
 use ndarray::{ArrayD, Zip, arr0};
 use unfold::onnx::proto::{Dim, ValueInfoProto};
@@ -32,8 +32,8 @@ pub fn inputs(model: &Model, open: usize, truth: bool, kind: Kind) -> Env {
             .collect();
         match DataType::from_code(tensor.elem_type()) {
             Some(DataType::Bool) => Value::Ints(arr0(i64::from(truth)).into_dyn()),
-            // A list of integers may be a shape, in which 0 is the extent that was there; more of them are
-            // places of a table that has two at least.
+            // A list of integers may be a shape, in which 0 keeps the extent. An array of a higher
+            // rank holds indices into a table with at least two rows.
             Some(DataType::Int64) if shape.len() < 2 => Value::Ints(ArrayD::zeros(shape)),
             Some(DataType::Int64) => {
                 let mut places = [1, 0, 0].into_iter().cycle();
@@ -52,10 +52,10 @@ pub fn inputs(model: &Model, open: usize, truth: bool, kind: Kind) -> Env {
         .collect()
 }
 
-/// Compares the results of two models for the same inputs. Differences up to `tolerance`, relative
-/// to the largest number in the whole computation, are accepted; with 0, results are equal bit for
-/// bit, except for the sign of zero. Integers are equal. `Ok(false)` if the first model cannot be
-/// computed.
+/// Compares the results of two models for the same inputs. Accepts differences up to `tolerance`,
+/// relative to the largest number in the whole computation. With a tolerance of 0, results must be
+/// equal bit for bit, except for the sign of zero. Integers must be equal. Returns `Ok(false)` if
+/// the first model cannot be computed.
 pub fn agree(model: &Model, other: &Model, inputs: &Env, tolerance: f64) -> Result<bool, String> {
     let Ok(before) = reference::values(model, inputs) else {
         return Ok(false);
@@ -71,7 +71,7 @@ pub fn agree(model: &Model, other: &Model, inputs: &Env, tolerance: f64) -> Resu
         .fold(1.0, |largest: f64, v| largest.max(v.abs()));
     for (output, after) in model.graph().output.iter().zip(after) {
         let (name, before) = (output.name(), &before[output.name()]);
-        // The mean of nothing is no number, before as after.
+        // The mean of no elements is NaN in both models.
         let near = |a: &f64, b: &f64| {
             a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= tolerance * largest
         };

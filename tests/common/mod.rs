@@ -1,4 +1,4 @@
-//! Helpers of the tests of folding: small models, and their computation by the specification.
+//! Helpers for tests of folding: they build small models, and compute them by the specification.
 
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
@@ -24,8 +24,8 @@ use unfold::onnx::{DataType, Externals, Model, tensor};
 use unfold::prove::{Proof, ProveOptions, prove};
 use unfold::{FuseOptions, Fused};
 
-/// Folds a model as `unfold::fuse` does, and keeps it in the folder that `UNFOLD_GRAPHS` names, if it names one: what
-/// two builds make of the same models can then be compared.
+/// Folds a model, and checks its new tensors. If `UNFOLD_GRAPHS` names a folder, saves the model
+/// there, so that two builds can be compared on the same models.
 pub fn fuse(model: &Model) -> Fused {
     keep(model);
     let fused = unfold::fuse(model, &options()).unwrap();
@@ -35,8 +35,8 @@ pub fn fuse(model: &Model) -> Fused {
     fused
 }
 
-/// Everything folds that can: the weights of models that are so small are copied, whatever that adds. Normalizations and
-/// products stay the operators that they are.
+/// Options with which everything folds that can. Weights of such small models are copied, whatever
+/// that adds. Normalizations and products stay the same operators.
 pub fn options() -> FuseOptions<'static> {
     FuseOptions {
         max_growth: f64::INFINITY,
@@ -44,7 +44,8 @@ pub fn options() -> FuseOptions<'static> {
     }
 }
 
-/// As usual, where normalizations and products stay the operators that they are: for tests of folding by itself.
+/// The default options, but normalizations and products stay the same operators, for tests of
+/// folding by itself.
 pub fn portable() -> FuseOptions<'static> {
     FuseOptions {
         target: Target::Portable,
@@ -52,7 +53,8 @@ pub fn portable() -> FuseOptions<'static> {
     }
 }
 
-/// Whether the result of a model is proved, or the test is listed as one whose proof may be undecided.
+/// Checks that the result of a model is proved, or that the test is listed as one whose proof may
+/// be undecided.
 pub fn is_proved_or_listed(model: &Model, fused: &Fused) -> Result<(), String> {
     match prove(
         model,
@@ -69,15 +71,15 @@ pub fn is_proved_or_listed(model: &Model, fused: &Fused) -> Result<(), String> {
     }
 }
 
-/// The names of the tests whose results the prover may leave undecided, a line each.
+/// The names of the tests whose results the prover may leave undecided, one in each line.
 const UNDECIDED: &str = include_str!("undecided.txt");
 
-/// Whether the running test is in [`UNDECIDED`]. With `LIST_UNDECIDED=FILE`, a test that is not is added to the file
-/// and passes.
+/// Checks that the running test is in [`UNDECIDED`]. With `LIST_UNDECIDED=FILE`, a test that is not
+/// in the list is added to the file, and passes.
 fn may_be_undecided() -> Result<(), String> {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or_default();
-    // With one thread, tests run on the main thread, which has no name of a test.
+    // With one thread, all tests run on the main thread, whose name is not that of a test.
     if test == "main" || UNDECIDED.lines().any(|listed| listed == test) {
         return Ok(());
     }
@@ -95,8 +97,8 @@ fn may_be_undecided() -> Result<(), String> {
     Ok(())
 }
 
-/// Whether each tensor of floats that a result has and the model has not is in the plan, with a formula over constants
-/// of the model that gives it to the last bit.
+/// Checks each float tensor that is in the result but not in the model. The plan must have it, with
+/// a formula over constants of the model that gives it bit for bit.
 pub fn check_new_tensors(model: &Model, fused: &Fused) -> Result<(), String> {
     let recomputed = fused.recompute(model).map_err(|error| error.to_string())?;
     let known = float_names(model);
@@ -130,7 +132,8 @@ pub fn bodies(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
     attributes.flat_map(|attribute| attribute.g.as_deref().into_iter().chain(&attribute.graphs))
 }
 
-/// The names of all values that a graph and its bodies read, or have as outputs; of bodies, those that they make too.
+/// The names of all values that a graph and its bodies read or have as outputs. Values that are
+/// computed in bodies are included.
 pub fn reads(graph: &GraphProto) -> HashSet<&str> {
     let mut names: HashSet<&str> = graph.output.iter().map(|output| output.name()).collect();
     for node in &graph.node {
@@ -154,13 +157,14 @@ fn collect_names<'g>(body: &'g GraphProto, names: &mut HashSet<&'g str>) {
     names.extend(body.initializer.iter().map(|tensor| tensor.name()));
 }
 
-/// The inferred extents of a value, those that are no numbers as `None`; `None` if the rank is unknown.
+/// The inferred extents of a value. An unknown extent is `None`. Returns `None` if the rank is
+/// unknown.
 pub fn extents(model: &Model, name: &str) -> Option<Vec<Option<usize>>> {
     let shape = unfold::infer_shapes(model).unwrap().remove(name)?.shape?;
     Some(shape.iter().map(extent).collect())
 }
 
-/// An inferred extent, if it is a number.
+/// An inferred extent, if it is known.
 pub fn extent(dim: &Option<Dim>) -> Option<usize> {
     match dim {
         Some(Dim::DimValue(extent)) => Some(*extent as usize),
@@ -172,7 +176,7 @@ fn is_float(tensor: &TensorProto) -> bool {
     tensor::data_type(tensor).is_ok_and(DataType::is_float)
 }
 
-/// Keeps a model in the folder that `UNFOLD_GRAPHS` names, under a name that tells it from others.
+/// Saves a model under a unique name in the folder that `UNFOLD_GRAPHS` names.
 pub fn keep(model: &Model) {
     let Some(folder) = std::env::var_os("UNFOLD_GRAPHS") else {
         return;
@@ -290,7 +294,7 @@ pub fn attribute(name: &str, value: Attr) -> AttributeProto {
     attribute
 }
 
-/// The declaration of a value: numbers, symbols, and `?` for an extent without a name.
+/// Declares a value. A dimension is a number, a symbol, or `?` for an extent without a name.
 pub fn declared(name: &str, element: DataType, dims: &[&str]) -> ValueInfoProto {
     let dim = |text: &&str| {
         let value = match *text {
@@ -321,7 +325,7 @@ pub fn declared(name: &str, element: DataType, dims: &[&str]) -> ValueInfoProto 
     }
 }
 
-/// A value of which only the name is said.
+/// Declares a value by its name, without a type.
 pub fn undeclared(name: &str) -> ValueInfoProto {
     ValueInfoProto {
         name: Some(name.into()),
@@ -334,7 +338,7 @@ pub fn floats(name: &str, values: &ArrayD<f64>) -> TensorProto {
     tensor::make(name, DataType::Float, &values.view()).unwrap()
 }
 
-/// Puts an operator that tract does not have behind the first output.
+/// Appends an operator that tract does not have to the first output.
 pub fn beyond_tract(proto: &mut ModelProto) {
     let graph = proto.graph.get_or_insert_default();
     let output = graph.output[0].name().to_owned();
@@ -354,7 +358,7 @@ pub fn beyond_tract(proto: &mut ModelProto) {
     });
 }
 
-/// A model that is made one node at a time.
+/// A model that is built node by node.
 #[derive(Debug, Clone)]
 pub struct Builder {
     pub proto: ModelProto,
@@ -384,7 +388,7 @@ impl Builder {
         self.proto.graph.get_or_insert_default()
     }
 
-    /// A name that nothing has yet.
+    /// A new name.
     pub fn fresh(&mut self, stem: &str) -> String {
         self.count += 1;
         format!("{stem}{}", self.count)

@@ -12,7 +12,7 @@ pub enum Role {
     Input,
 }
 
-/// Whether every sum of products is exact, or numbers are as they come.
+/// The kind of random numbers: `Exact` ones whose sums of products are exact, or `Real` ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Exact,
@@ -25,12 +25,12 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Numbers that one number decides.
+    /// Numbers that the seed determines.
     pub fn new(seed: u64) -> Self {
         Numbers { state: seed }
     }
 
-    /// Numbers that belong to a name.
+    /// Numbers that the name determines.
     pub fn from_recipe(name: &str) -> Self {
         Numbers::new(
             name.bytes()
@@ -38,7 +38,7 @@ impl Numbers {
         )
     }
 
-    /// Any number at all.
+    /// The next 64 random bits.
     pub fn any(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -50,7 +50,7 @@ impl Numbers {
         list[(self.any() % list.len() as u64) as usize]
     }
 
-    /// One number, which a float32 holds.
+    /// One number that float32 represents exactly.
     pub fn number(&mut self, role: Role, kind: Kind) -> f64 {
         if kind == Kind::Exact {
             return match role {

@@ -1,6 +1,6 @@
-//! Operators computed in float64, plainly and as the specification words them.
+//! Computes operators in float64, directly by the words of the specification.
 //!
-//! Nothing here knows of folding, nor shares code with it: this is what folds are judged by.
+//! Results of folding are judged by this code. It therefore shares no code with folding.
 
 mod layers;
 mod places;
@@ -13,7 +13,7 @@ use ndarray::{ArrayD, Axis, Dimension, IxDyn, Slice, indices};
 use unfold::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use unfold::onnx::{DataType, Externals, Model, tensor};
 
-/// A tensor: all floats are float64 here, all integers and booleans int64.
+/// A tensor. All floats are stored as float64, and all integers and booleans as int64.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     Floats(ArrayD<f64>),
@@ -49,7 +49,7 @@ impl Value {
     }
 }
 
-/// Does the same to floats and to integers.
+/// Applies the same expression to floats or to integers.
 macro_rules! either {
     ($value:expr, $array:ident => $result:expr) => {
         match $value {
@@ -106,7 +106,7 @@ pub fn constant(tensor: &TensorProto) -> Result<Value> {
     value(tensor, &Externals::none())
 }
 
-/// The value of a tensor message, whose elements may be elsewhere.
+/// The value of a tensor message. Its elements may be in external data.
 fn value(tensor: &TensorProto, externals: &Externals) -> Result<Value> {
     Ok(if tensor::data_type(tensor)?.is_float() {
         Value::Floats(tensor::read_f64(tensor, externals)?)
@@ -115,7 +115,7 @@ fn value(tensor: &TensorProto, externals: &Externals) -> Result<Value> {
     })
 }
 
-/// The operands of a node.
+/// A node with the values of its operands.
 struct Call<'a> {
     proto: &'a NodeProto,
     env: &'a Env,
@@ -154,7 +154,7 @@ impl<'a> Call<'a> {
         Ok(self.proto.attr_s(name)?.unwrap_or(absent))
     }
 
-    /// A list that is an attribute in some versions of an operator and an input in others.
+    /// Reads a list that is an attribute in some versions of an operator and an input in others.
     fn list(&self, name: &str, slot: usize) -> Result<Option<Vec<i64>>> {
         match (self.proto.attr_ints(name)?, self.optional(slot)?) {
             (Some(list), _) => Ok(Some(list.to_vec())),
@@ -172,7 +172,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// An index given as `-length..length`, counted from the front.
+/// Converts an index in `-length..length` to one that counts from the front.
 fn counted(index: i64, length: usize) -> Result<usize> {
     let from_front = if index < 0 {
         index + length as i64
@@ -359,7 +359,7 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
     Ok(vec![one])
 }
 
-/// The results of a body, for its inputs and captures.
+/// The results of a body for these inputs.
 fn body(call: &Call, name: &str, given: Vec<Value>) -> Result<Vec<Value>> {
     let body = call.proto.attr_g(name)?.context("no body")?;
     let mut inner = call.env.clone();
@@ -519,7 +519,8 @@ fn zip(a: &ArrayD<f64>, b: &ArrayD<f64>, f: impl Fn(f64, f64) -> f64) -> Result<
     Ok(a)
 }
 
-/// The numbers of each lane over their sum, raised; before version 13 all axes from one on are one.
+/// Divides the exponentials of each lane by their sum. Before operator set 13, the axes from `axis`
+/// to the last one form one lane.
 fn softmax(call: &Call) -> Result<ArrayD<f64>> {
     let x = call.floats(0)?;
     let (absent, last) = if call.opset < 13 {
@@ -626,7 +627,7 @@ fn gemm(call: &Call) -> Result<Value> {
     }))
 }
 
-/// How a kernel is laid over the places of its input.
+/// The places of a kernel on its input.
 struct Window {
     kernel: Vec<usize>,
     strides: Vec<i64>,
@@ -860,7 +861,7 @@ fn instance_norm(call: &Call) -> Result<Value> {
     ))
 }
 
-/// The error function, by its series.
+/// GELU, with the error function as a series.
 fn gelu(v: f64) -> f64 {
     0.5 * v * (1.0 + erf(v / 2f64.sqrt()))
 }
@@ -869,7 +870,7 @@ fn erf(x: f64) -> f64 {
     if x.abs() > 5.0 {
         return x.signum();
     }
-    // All terms have one sign, so that none takes digits of another.
+    // All terms have the same sign, so that nothing cancels.
     let (mut term, mut sum) = (x, x);
     for n in 1..200 {
         term *= 2.0 * x * x / f64::from(2 * n + 1);
@@ -884,7 +885,7 @@ fn rooted(x: &ArrayD<f64>, axes: &[usize], epsilon: f64) -> ArrayD<f64> {
     x / moment.mapv(|v| (v + epsilon).sqrt())
 }
 
-/// LN or RMSNorm of a sum, which is the last output: onnxruntime's ContribOperators.md.
+/// LN or RMSNorm of a sum, as in onnxruntime's ContribOperators.md. The sum is the last output.
 fn skip_norm(call: &Call) -> Result<Vec<Value>> {
     let simplified = call.proto.op_type() == "SkipSimplifiedLayerNormalization";
     let mut sum = zip(call.floats(0)?, call.floats(1)?, |a, b| a + b)?;
@@ -910,8 +911,9 @@ fn skip_norm(call: &Call) -> Result<Vec<Value>> {
     ])
 }
 
-/// γ and β are those of the channels from version 21 on, and of the groups before. onnxruntime's own has
-/// those of the channels, which may be last: ContribOperators.md.
+/// γ and β have one element for each channel since operator set 21, and for each group before. In
+/// onnxruntime's own operator, they have one for each channel, and the channels may be last:
+/// ContribOperators.md.
 fn group_norm(call: &Call) -> Result<Value> {
     let own = call.proto.op_type() == "GroupNorm";
     let last = own && call.int("channels_last", 1)? != 0;

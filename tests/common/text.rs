@@ -1,4 +1,4 @@
-//! Small models as text, to be read and to be printed.
+//! Reads and prints small models as text.
 //!
 //! ```text
 //! input x batch 4 6                  floats; the others are half, indices and condition
@@ -10,7 +10,7 @@
 //! g = com.microsoft.QuickGelu(n)
 //! output n
 //! ```
-//! `opset`, 17 where nothing is said, and `ir` may come first.
+//! `opset` and `ir` may come first. The default operator set is 17.
 
 use ndarray::ArrayD;
 use unfold::onnx::Model;

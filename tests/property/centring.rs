@@ -17,7 +17,8 @@ const TOKENS: usize = 3;
 /// New constants are rounded once to float32, and means are subtracted in another order.
 const TOLERANCE: f64 = 5e-6;
 
-/// Centres the streams of the graph that the bytes spell, and finds the first thing that is wrong.
+/// Centres the streams of the graph that the bytes determine. Returns the first error that is
+/// found.
 pub fn check(bytes: &[u8], counts: &mut Counts) -> Result<(), String> {
     let model = stream(bytes);
     let told = |why: String| format!("{why}\n{}", text::print(&model));
@@ -52,7 +53,7 @@ pub fn check(bytes: &[u8], counts: &mut Counts) -> Result<(), String> {
             return Err(told("the graph cannot be run".into()));
         }
     }
-    // Floats that come to the same when they are stored are the same from then on.
+    // Floats that become equal when they are stored can be merged only in the next run.
     let again = FuseOptions {
         skip: ["constant", "duplicate"].map(str::to_owned).to_vec(),
         ..options
@@ -173,7 +174,7 @@ impl Maker<'_> {
                 self.op("Gather", &[&table, &ids], vec![])
             }
             4 => {
-                // One token of its own before the others.
+                // A separate token before the others.
                 let weight = self.constant(&[CHANNELS, CHANNELS]);
                 let all = self.op("MatMul", &[&input, &weight], vec![]);
                 let [from, to, axis] =
@@ -226,7 +227,8 @@ impl Maker<'_> {
         }
     }
 
-    /// A normalization as an operator, or written out, along the last axis or on transposed tokens.
+    /// A normalization, as one operator or as several ones, along the last axis or on transposed
+    /// tokens.
     fn normalized(&mut self, value: &str) -> String {
         if self.tape.chance(60) {
             let (scale, shift) = (self.constant(&[CHANNELS]), self.constant(&[CHANNELS]));
@@ -260,7 +262,8 @@ impl Maker<'_> {
         if turns { self.turned(&made) } else { made }
     }
 
-    /// Mostly a normalizer and a linear operator, of all tokens, of one, or of their mean.
+    /// Adds an output: mostly a normalizer and a linear operator, of all tokens, of one token, or
+    /// of their mean.
     fn head(&mut self, value: &str) {
         let first = self.builder.ints(&[0]);
         let seen = match self.tape.below(3) {

@@ -1,4 +1,4 @@
-//! The properties of a model and its result.
+//! Checks the properties of a model and of its result.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,14 +20,14 @@ use crate::common::{
 };
 use crate::generate::Case;
 
-/// How far a result may be off when numbers are as they come: this part of the largest number in
-/// the whole computation. Folded constants are rounded once to float32.
+/// The tolerance for arbitrary numbers, relative to the largest number in the whole computation.
+/// Folded constants are rounded once to float32.
 const TOLERANCE: f64 = 2e-6;
 
-/// The tolerance where all numbers are small integers except for means, which float64 rounds.
+/// The tolerance if all numbers are small integers, except for means, which float64 rounds.
 const OF_MEANS: f64 = 1e-12;
 
-/// Fuses a case, and finds the first thing that is wrong.
+/// Fuses a case. Returns the first error that is found.
 pub fn check(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
     let found = catch_unwind(AssertUnwindSafe(|| compare(case, kind, counts)));
     found
@@ -35,10 +35,11 @@ pub fn check(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String>
         .map_err(|why| format!("{why}\n{}", text::print(&case.model)))
 }
 
-/// How long anything of a few nodes may take.
+/// The maximum time for a graph of a few nodes, in seconds.
 const SECONDS: u64 = 5;
 
-/// Runs all steps on any file: they end soon, with a readable model or an error that is no defect.
+/// Runs all steps on an arbitrary file. They must end soon, with a readable model or with an error
+/// that is not a defect.
 pub fn ends(file: Vec<u8>, counts: &mut Counts) -> Result<(), String> {
     let (begin, computed_before) = (Instant::now(), computed());
     let told = || {
@@ -53,7 +54,7 @@ pub fn ends(file: Vec<u8>, counts: &mut Counts) -> Result<(), String> {
     for what in ["file", end] {
         *counts.entry(what.into()).or_default() += 1;
     }
-    // On a machine that does other things as well, it may wait for long.
+    // On a busy machine, the process may wait for a long time, so the smaller of both times counts.
     let took = computed()
         .zip(computed_before)
         .map(|(now, before)| now - before);
@@ -64,7 +65,7 @@ pub fn ends(file: Vec<u8>, counts: &mut Counts) -> Result<(), String> {
     }
 }
 
-/// How long all threads of this process have computed, where that is known.
+/// The CPU time of all threads of this process. `None` if it is unknown.
 #[cfg(unix)]
 fn computed() -> Option<Duration> {
     nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID
@@ -99,7 +100,8 @@ fn end_of(file: &[u8]) -> Result<&'static str, String> {
     let again = Model::from_bytes(written).map_err(|error| format!("what was written: {error}"))?;
     infer_shapes(&again).map_err(|error| format!("what was written: {error}"))?;
     check_new_tensors(&model, &fused)?;
-    // A model that no engine runs is often invalid: floats times integers, unreadable numbers.
+    // A model that no engine runs is often invalid. For example, it may multiply floats by
+    // integers.
     match is_proved_or_listed(&model, &fused) {
         Err(_) if matches!(run(&model, &fused.model), Verdict::CouldNotVerify { .. }) => {
             Ok("nobody knows")
@@ -108,8 +110,8 @@ fn end_of(file: &[u8]) -> Result<&'static str, String> {
     }
 }
 
-/// Whether a model has numbers that exact sums and products do not give: a remaining shift is
-/// divided by the folded scale.
+/// Whether a model has numbers that do not result from exact sums and products. For example, a
+/// remaining shift is divided by the folded scale.
 fn is_rounded(model: &Model) -> bool {
     let grid = f64::from(1 << 12);
     let floats = model
@@ -158,7 +160,8 @@ fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
         for condition in [true, false] {
             let inputs = judge::inputs(model, batch, condition, kind);
             let runs = judge::agree(model, &fused, &inputs, tolerance).map_err(told)?;
-            // Another extent may not fit, for this one may be written into a Reshape.
+            // Another extent may not fit, because the original extent may be a constant of a
+            // Reshape.
             if !runs && batch == case.batch {
                 return Err("the graph cannot be run".into());
             }
@@ -170,7 +173,7 @@ fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
         }
     }
     in_order(model, &fused).map_err(told)?;
-    // Floats that come to the same when they are stored, and were not the same before, are the same from then on.
+    // Floats that become equal when they are stored can be merged only in the next run.
     let skip = vec!["duplicate".to_owned()];
     let again = FuseOptions {
         skip,
@@ -187,7 +190,7 @@ fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
     Ok(())
 }
 
-/// Shapes and values that are known before the run are those of the run.
+/// Checks that the shapes and values that are known before a run are those of the run.
 fn facts_hold(case: &Case, kind: Kind) -> Result<(), String> {
     let inferred = infer_shapes(&case.model).map_err(|error| error.to_string())?;
     let inputs = judge::inputs(&case.model, case.batch, true, kind);
@@ -218,7 +221,7 @@ fn facts_hold(case: &Case, kind: Kind) -> Result<(), String> {
     Ok(())
 }
 
-/// The declared shapes of values are true.
+/// Checks the declared shapes of values.
 fn declared_shapes(fused: &Model, values: &Env) -> Result<(), String> {
     for info in &fused.graph().value_info {
         let tensor = info.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
@@ -243,7 +246,7 @@ fn declared_shapes(fused: &Model, values: &Env) -> Result<(), String> {
     Ok(())
 }
 
-/// The captures of a body.
+/// The names that a body captures.
 fn captures(body: &GraphProto) -> HashSet<&str> {
     let inner = body.node.iter().flat_map(bodies).flat_map(captures);
     let mut read: HashSet<&str> = inner.collect();
@@ -269,7 +272,8 @@ fn captures(body: &GraphProto) -> HashSet<&str> {
     read
 }
 
-/// The result is a graph that ONNX allows, with the interface of the original and nothing left over.
+/// Checks that the result is a valid graph with the interface of the original, and without unread
+/// values.
 fn in_order(model: &Model, fused: &Model) -> Result<(), String> {
     let (before, after) = (model.graph(), fused.graph());
     if before.input != after.input || before.output != after.output {

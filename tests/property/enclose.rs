@@ -8,7 +8,7 @@ use unfold::onnx::{DataType, tensor};
 use crate::common::{declared, node, reads, undeclared};
 use crate::tape::Tape;
 
-/// Encloses a run of nodes; those that are floats may be stacked.
+/// Encloses a run of nodes in a body. A Loop may stack results that are floats.
 pub fn enclose(
     graph: &mut GraphProto,
     tape: &mut Tape,
@@ -89,7 +89,7 @@ fn branching(
 ) -> NodeProto {
     let mut other = body.clone();
     if tape.chance(50) {
-        // The branches have values of the same names, and differ.
+        // The branches have values with the same names, but compute different results.
         for (place, output) in other.output.iter_mut().enumerate() {
             let turned = format!("{}_turned", names[place]);
             other
@@ -109,7 +109,8 @@ fn branching(
     )
 }
 
-/// A loop that passes one value unchanged, and the last of whose iterations is read.
+/// Encloses the body in a Loop that forwards one value unchanged. The results of the last iteration
+/// are read.
 fn looped(
     graph: &mut GraphProto,
     mut body: GraphProto,
@@ -162,7 +163,7 @@ fn looped(
     std::iter::once(made).chain(picks).collect()
 }
 
-/// Lets all that reads a value read another one.
+/// Renames values in all nodes that read them.
 fn rename(graph: &mut GraphProto, names: &HashMap<String, String>) {
     let other = |name: &mut String| {
         if let Some(other) = names.get(name) {

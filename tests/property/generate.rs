@@ -1,6 +1,7 @@
-//! Random graphs round normalizers.
+//! Generates random graphs around normalizers.
 //!
-//! Every node is computed when it is made: so each operator knows the extents of its inputs, and no
+//! Each node is computed as soon as it is added. The extents of all inputs are therefore known,
+//! each graph is valid, and no number grows too large.
 //! graph contradicts itself or has numbers that grow too large.
 
 mod numbers;
@@ -31,7 +32,7 @@ const CONDITION: &str = "condition";
 const PLACES: &str = "places";
 
 impl Case {
-    /// The graph that the bytes spell.
+    /// Generates the graph that the bytes determine.
     pub fn new(bytes: &[u8], kind: Kind) -> Case {
         Maker::new(Tape::new(bytes), kind).make()
     }
@@ -43,7 +44,7 @@ struct Maker<'t> {
     opset: i64,
     builder: Builder,
     env: Env,
-    /// Values that more may be made of.
+    /// The values that new nodes may read.
     pool: Vec<String>,
     read: HashSet<String>,
     outputs: Vec<String>,
@@ -54,7 +55,7 @@ struct Maker<'t> {
     is_symbolic: bool,
 }
 
-/// The most elements of a value, and the largest number, that a graph may come to.
+/// The maximum number of elements of a value, and the largest number.
 const LARGEST: usize = 2048;
 const HIGHEST: f64 = 16384.0;
 /// Every exact number is a multiple of this.
@@ -98,7 +99,7 @@ impl<'t> Maker<'t> {
         self.finish()
     }
 
-    /// A normalizer, the operators behind it, and its readers.
+    /// Adds a normalizer, operators after it, and readers.
     fn round(&mut self, value: String) {
         self.module = self
             .tape
@@ -115,7 +116,8 @@ impl<'t> Maker<'t> {
                 self.keep(&next);
             }
         }
-        // Most sites have only readers that can take them; the others must stay, or go backward.
+        // Most sites have only readers that can absorb them. All other sites must stay, or fold
+        // backward.
         let among = if self.tape.chance(30) { 10 } else { 2 };
         for _ in 0..1 + self.tape.below(4) {
             let from = self.recent(first);
@@ -190,7 +192,7 @@ impl<'t> Maker<'t> {
         );
     }
 
-    /// Rows of tables that the caller picks, one for all or one on top of the other.
+    /// Rows of one or more tables, which an input selects. The rows of several tables are added.
     fn embedding(&mut self) -> Option<String> {
         let mut shape = self.shape(&self.pool[0]);
         let channels = shape.pop()?;
@@ -237,7 +239,7 @@ impl<'t> Maker<'t> {
         !array.is_empty() && array.len() <= LARGEST && array.iter().all(fits)
     }
 
-    /// Makes a node, unless it cannot be computed or its numbers grow too large.
+    /// Adds a node. `None` if it cannot be computed, or if its numbers are too large.
     fn emit_many(
         &mut self,
         op: &str,
@@ -270,7 +272,7 @@ impl<'t> Maker<'t> {
     fn emit(&mut self, op: &str, inputs: &[&str], attrs: Attrs) -> Option<String> {
         let made = self.emit_many(op, inputs, attrs, 1)?.remove(0);
         if self.tape.chance(1) {
-            // Something in the middle of a pattern is read from outside too.
+            // A value inside a pattern also becomes an output.
             self.keep(&made);
         }
         Some(made)
@@ -353,7 +355,7 @@ impl<'t> Maker<'t> {
         }
     }
 
-    /// Axes, or anything of that kind, as an input or as the attribute that it was before `since`.
+    /// Adds a list, such as axes, as an input, or as an attribute before operator set `since`.
     fn list(
         &mut self,
         inputs: &mut Vec<String>,
@@ -417,7 +419,7 @@ impl<'t> Maker<'t> {
         )
     }
 
-    /// `[B, N, C]` as rows of channels, and back.
+    /// Flattens `[B, N, C]` to rows of channels, and restores the shape afterwards.
     fn flattened(&mut self, value: &str) -> Option<String> {
         let shape = self.shape(value);
         let channels = shape[shape.len() - 1];
@@ -451,7 +453,7 @@ impl<'t> Maker<'t> {
         self.either_order(op, &normalized, &beside)
     }
 
-    /// As a UN1d of `[B, N, C]` is exported.
+    /// A UN1d of `[B, N, C]`, as exporters write it.
     fn unified(&mut self, value: &str) -> Option<String> {
         let shape = self.shape(value);
         let turned = self.emit("Transpose", &[value], vec![("perm", vec![0, 2, 1].into())])?;
@@ -499,7 +501,7 @@ impl<'t> Maker<'t> {
         Some(value)
     }
 
-    /// One element-wise operator with a constant that varies along one axis at most.
+    /// One element-wise operator with a constant that varies along at most one axis.
     fn arithmetic(&mut self, op: &str, value: &str, axis: usize) -> Option<String> {
         let shape = self.shape(value);
         let behind = shape.len() - axis - 1;
@@ -575,7 +577,7 @@ impl<'t> Maker<'t> {
         self.emit("Transpose", &[value], vec![("perm", perm.into())])
     }
 
-    /// The operand of a Reshape: at most one extent is left open, and some are copied.
+    /// The target of a Reshape. At most one extent is −1, and some extents are copied.
     fn target(&mut self, from: &[usize], to: &[usize]) -> String {
         let mut list: Vec<i64> = to.iter().map(|&n| n as i64).collect();
         let open = match self.tape.below(4) {
@@ -626,7 +628,7 @@ impl<'t> Maker<'t> {
         let shape = self.shape(value);
         let ones: Vec<usize> = (0..shape.len()).filter(|&axis| shape[axis] == 1).collect();
         if !ones.is_empty() && self.tape.chance(60) {
-            // Without axes an open extent that happens to be 1 would change the rank.
+            // Without axes, an open extent of 1 would change the rank.
             if !self.is_symbolic && self.tape.chance(20) {
                 return self.emit("Squeeze", &[value], vec![]);
             }
@@ -867,7 +869,7 @@ impl<'t> Maker<'t> {
             2 => self.emit("Cast", &[value], vec![("to", float.into())]),
             4 => self.emit("CastLike", &[value, value], vec![]),
             5 => {
-                // A reader of the type alone stands beside the readers.
+                // This node reads only the type of the value.
                 let number = self.scalar(2.0);
                 let typed = self.emit("CastLike", &[&number, value], vec![])?;
                 self.keep(&typed);
@@ -973,7 +975,8 @@ impl<'t> Maker<'t> {
         Some(attrs)
     }
 
-    /// A Reshape whose target is computed from the shape of the value, as torch's older exporter writes it.
+    /// A Reshape whose target is computed from the shape of the value, as torch's legacy exporter
+    /// writes it.
     fn by_computed_shape(&mut self, value: &str) -> Option<String> {
         let shape = self.shape(value);
         if shape.len() < 2 {
@@ -1297,7 +1300,7 @@ impl<'t> Maker<'t> {
 
     fn nonlinear(&mut self, value: &str) -> Option<String> {
         let shape = self.shape(value);
-        // Numbers that are not dyadic end the exact part of a graph.
+        // Results must be dyadic, so that the graph stays exact.
         let choices: &[&str] = if self.kind == Kind::Exact {
             &["Relu", "Abs", "MaxPool", "Mul"]
         } else {
@@ -1315,7 +1318,7 @@ impl<'t> Maker<'t> {
         }
     }
 
-    /// Two values that both vary.
+    /// Combines two varying values.
     fn combine(&mut self, value: &str) -> Option<String> {
         let shape = self.shape(value);
         match self.tape.below(5) {

@@ -1,4 +1,4 @@
-//! Random graphs: the results of folding compute equal numbers.
+//! Checks on random graphs that the results of folding compute equal numbers.
 
 mod centring;
 mod check;
@@ -29,19 +29,19 @@ use common::{Builder, judge, reference};
 use generate::Case;
 use tape::Tape;
 
-/// How often something came up.
+/// The number of times that each outcome occurred.
 type Counts = BTreeMap<String, usize>;
 
-/// Checks so many random graphs, prints what came up, and returns it.
+/// Checks `cases` random graphs. Prints and returns the counts of outcomes.
 fn run(kind: Kind, cases: u32) -> Counts {
     each(cases, |bytes, counts| {
         check(&Case::new(bytes, kind), kind, counts)
     })
 }
 
-/// Checks so many random lists of bytes, prints what came up, and returns it.
+/// Checks `cases` random lists of bytes. Prints and returns the counts of outcomes.
 ///
-/// `PROPTEST_CASES` asks for more, `PROPTEST_RNG_SEED` for others.
+/// `PROPTEST_CASES` sets another number of cases, and `PROPTEST_RNG_SEED` another seed.
 fn each(cases: u32, check: impl Fn(&[u8], &mut Counts) -> Result<(), String>) -> Counts {
     let asked = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let config = Config {
@@ -69,7 +69,7 @@ fn each(cases: u32, check: impl Fn(&[u8], &mut Counts) -> Result<(), String>) ->
     }
 }
 
-/// A test that folds nothing proves nothing.
+/// Asserts that enough sites folded. Otherwise the test would prove nothing.
 fn folds_enough(counts: &Counts) {
     let count = |what: &str| counts.get(what).copied().unwrap_or(0);
     let (folded, sites) = (count("site folded"), count("site"));
@@ -177,14 +177,15 @@ fn mutated_messages_end_with_a_result_or_an_error() {
         check::ends(mutate::file(&proto), counts)
     });
     let count = |what: &str| counts.get(what).copied().unwrap_or(0);
-    // Many are models all the same, and fold.
+    // Many of the files are still models, and fold.
     assert!(
         8 * count("folded") > count("file") && count("no model") > 0,
         "{counts:?}"
     );
 }
 
-/// Files to change: a few, for to make a graph takes many times as long as to read one.
+/// The files that are mutated. There are few, because generating a graph takes many times as long
+/// as reading one.
 static FILES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let bytes = |seed| {
         let mut numbers = common::numbers::Numbers::new(seed);
@@ -210,7 +211,7 @@ fn mutated_files_end_with_a_result_or_an_error() {
     );
 }
 
-/// A judge that looks away proves nothing.
+/// The tests prove nothing unless the judge rejects wrong results.
 #[test]
 fn judge_rejects_differing_integers_and_missing_outputs() {
     let gives = |values: &[i64]| {

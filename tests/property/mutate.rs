@@ -8,7 +8,7 @@ use unfold::onnx::proto::{
 
 use crate::tape::Tape;
 
-/// Numbers at which something changes: places of axes, extents, limits of types.
+/// Boundary values: indices of axes, extents, and limits of types.
 const NUMBERS: &[i64] = &[
     0,
     1,
@@ -33,7 +33,7 @@ const NUMBERS: &[i64] = &[
     i64::MIN,
 ];
 
-/// Operators that replace others. Their inputs will often not fit.
+/// Operators that replace others. Their inputs often do not fit.
 const OPERATORS: &[&str] = &[
     "Add",
     "Sub",
@@ -117,7 +117,7 @@ pub fn bytes(bytes: &mut Vec<u8>, tape: &mut Tape) {
     }
 }
 
-/// A place below an end that one byte of the tape does not reach.
+/// A random index below `end`, which may exceed one byte of the tape.
 fn place(end: usize, tape: &mut Tape) -> usize {
     (tape.below(256) << 16 | tape.below(256) << 8 | tape.below(256)) % end.max(1)
 }

@@ -1,7 +1,10 @@
-//! Random linear operators on channels beside random maps of places. The pass `placement`, or `demand`, moves one past
+//! Random linear operators on channels, next to random maps of places. The pass `placement` or
+//! `demand` exchanges the two, or leaves both. The results must be equal.
 //! the other, or leaves both; the results are equal.
 //!
-//! Many of the pairs do not commute: a bias after a sum, windows that count zeros around the image, coordinates that
+//! Many of the pairs do not commute. Examples are a bias after a sum, windows that count zeros
+//! around the image, fractional coordinates, reflected borders, indices out of range, and operands
+//! whose open extent is 1.
 //! are no quotient, reflected borders, indices out of range, operands whose open extent is 1.
 
 use unfold::onnx::Model;
@@ -13,8 +16,8 @@ use crate::common::numbers::{Kind, Role};
 use crate::common::{Attrs, Builder, judge, text};
 use crate::tape::Tape;
 
-/// How far a result may be off, as a part of the largest number: the reference computes in float64, and all weights are
-/// exact.
+/// The tolerance, relative to the largest number. The reference computes in float64, and all
+/// weights are exact.
 const TOLERANCE: f64 = 1e-9;
 
 /// The extents for all open axes.
@@ -23,7 +26,7 @@ const OPEN: [usize; 3] = [1, 2, 5];
 /// The number of channels of an image or of tokens.
 const CHANNELS: [usize; 5] = [2, 16, 4, 16, 1];
 
-/// Moves work in a random model by each pass alone, and compares the results.
+/// Runs each of both passes separately on a random model, and compares the results.
 pub fn check(bytes: &[u8], counts: &mut Counts) -> Result<(), String> {
     let model = PlacedModel::draw(bytes);
     *counts.entry("model".into()).or_default() += 1;
@@ -143,7 +146,7 @@ impl<'t> PlacedModel<'t> {
         self.shape[self.channels].unwrap_or(1)
     }
 
-    /// Notes that the last value lacks an axis of the one before.
+    /// Records that an axis of the last value was removed.
     fn remove_axis(&mut self, axis: usize) {
         self.shape.remove(axis);
         self.channels -= usize::from(axis < self.channels);
@@ -243,7 +246,8 @@ impl<'t> PlacedModel<'t> {
         }
     }
 
-    /// A product of tokens that are rows of one matrix. The rows may be divided into other runs afterwards.
+    /// A product of tokens that are rows of one matrix. Afterwards, the rows may be divided
+    /// differently.
     fn matmul_of_rows(&mut self) {
         let [_, Some(tokens), Some(inner)] = self.shape[..] else {
             return self.matmul();
@@ -340,7 +344,7 @@ impl<'t> PlacedModel<'t> {
             && let [Some(samples), Some(channels)] = self.shape[..2]
             && self.tape.chance(30)
         {
-            // Odd sizes, and sizes that one axis keeps.
+            // Sizes that are odd, or equal to the old size along one axis.
             let sizes = [samples, channels, rows + self.tape.below(4), columns * 2];
             let list = self.ints(&sizes.map(|size| size as i64));
             self.then("Resize", &["", "", &list], attributes);
@@ -379,7 +383,8 @@ impl<'t> PlacedModel<'t> {
         ]
     }
 
-    /// A Concat of the channels of the value, resized, and of others with as many places.
+    /// Resizes the value, and concatenates it with other values of as many places along the
+    /// channels.
     fn resized_concat(&mut self) {
         let [samples, Some(channels), rows, columns] = self.shape[..] else {
             return;
@@ -447,7 +452,7 @@ impl<'t> PlacedModel<'t> {
         self.shape[axis] = Some(3);
     }
 
-    /// One place, or two, of an axis; some are out of range.
+    /// Selects one or two places of an axis. Some indices are out of range.
     fn selection(&mut self) {
         let axis = self.tape.below(self.shape.len());
         let along = ("axis", (axis as i64).into());
@@ -488,7 +493,8 @@ impl<'t> PlacedModel<'t> {
     }
 }
 
-/// A product of queries and keys that are repeated for the heads, each in turn or side by side.
+/// A product of queries with keys that are repeated for the heads, either each key in turn or all
+/// keys in blocks.
 fn repeated_heads(tape: &mut Tape) -> Model {
     let mut builder = Builder::new(17);
     let [keys, group] = [1 + tape.below(3), 1 + tape.below(3)];

@@ -1,4 +1,4 @@
-//! Random streams scaled by a power of two: every output is equal to the last bit.
+//! Scales random streams by a power of two. Every output must be equal bit for bit.
 
 use unfold::FuseOptions;
 
@@ -7,7 +7,7 @@ use crate::common::numbers::Kind;
 use crate::common::{check_new_tensors, is_proved_or_listed, judge, operators, options, text};
 use crate::streams::normalized;
 
-/// Scales the streams that the bytes spell, and finds the first thing that is wrong.
+/// Scales the streams that the bytes determine. Returns the first error that is found.
 pub fn check(bytes: &[u8], counts: &mut Counts) -> Result<(), String> {
     let case = normalized(bytes);
     let fuse = |scale_stream| {

@@ -15,10 +15,10 @@ use crate::generate::Case;
 use crate::streams;
 use crate::tape::Tape;
 
-/// How far a result may be off, as a part of the largest number: affines that fold only in parts are rounded once.
+/// The tolerance, relative to the largest number. Affines that fold only in parts are rounded once.
 const TOLERANCE: f64 = 2e-6;
 
-/// Slices a random graph, and finds the first thing that is wrong.
+/// Slices a random graph. Returns the first error that is found.
 pub fn check(bytes: &[u8], counts: &mut Counts) -> Result<(), String> {
     let (choices, base) = bytes.split_at(bytes.len() / 8);
     let mut tape = Tape::new(choices);
@@ -49,7 +49,7 @@ pub fn check(bytes: &[u8], counts: &mut Counts) -> Result<(), String> {
         .map_err(|why| format!("{why}\n{}", text::print(&case.model)))
 }
 
-/// Gives the batch the extent for which the graph was made.
+/// Fixes the batch to the extent for which the graph was generated.
 fn close(case: &mut Case) {
     let batch = case.batch as i64;
     for value in &mut case.model.graph_mut().input {

@@ -9,12 +9,13 @@ use crate::tape::Tape;
 const CHANNELS: usize = 4;
 const TOKENS: usize = 2;
 
-/// The graph that the bytes spell: all of its numbers are exact, before and in another basis.
+/// Generates the graph that the bytes determine. All of its numbers are exact, also after a change
+/// of the basis.
 pub fn stream(bytes: &[u8]) -> Case {
     spelled(bytes, false)
 }
 
-/// With normalizers that take their statistics from the input.
+/// Like [`stream`], with normalizers that compute their statistics from the input.
 pub fn normalized(bytes: &[u8]) -> Case {
     spelled(bytes, true)
 }
@@ -50,7 +51,7 @@ fn spelled(bytes: &[u8], is_online: bool) -> Case {
 struct Maker<'t> {
     tape: Tape<'t>,
     builder: Builder,
-    /// Whether normalizers take their statistics from the input.
+    /// Whether normalizers compute their statistics from the input.
     is_online: bool,
 }
 
@@ -84,7 +85,7 @@ impl Maker<'_> {
             0 => self.linear(&input, CHANNELS),
             1 => self.op("Relu", &[&input], vec![]),
             _ => {
-                // One token of its own before the others.
+                // A separate token before the others.
                 let one = self.builder.ints(&[0]);
                 let first = self.op("Gather", &[&input, &one], vec![("axis", 1.into())]);
                 let (first, all) = (self.linear(&first, CHANNELS), self.linear(&input, CHANNELS));
@@ -105,7 +106,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Post-norm mostly; else pre-norm, or both.
+    /// A block with post-norm mostly, or with pre-norm, or with both.
     fn block(&mut self, value: &str, others: &[String]) -> String {
         let order = self.tape.below(8);
         let read = if order > 5 {
@@ -194,7 +195,7 @@ impl Maker<'_> {
         }
     }
 
-    /// A normalizer by statistics of the input, as one operator or written out.
+    /// A normalizer with statistics of its input, as one operator or as several ones.
     fn online(&mut self, value: &str) -> String {
         let scalar = |maker: &mut Self, number: f64| {
             maker.builder.constant(&ndarray::arr0(number).into_dyn())
@@ -239,7 +240,7 @@ impl Maker<'_> {
         self.with("Mul", &normalized, &[2.0, 0.75, -3.0], &[CHANNELS])
     }
 
-    /// A reader that sees the basis.
+    /// A reader whose result depends on the basis.
     fn read(&mut self, value: &str) {
         let seen = match self.tape.below(4) {
             0 | 1 => self.op("Relu", &[value], vec![]),

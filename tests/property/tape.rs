@@ -1,8 +1,8 @@
-//! Decisions, drawn from random bytes: fewer and smaller bytes make a smaller case.
+//! Draws decisions from random bytes. Fewer and smaller bytes give a smaller case.
 
 use crate::common::numbers::Numbers;
 
-/// Decisions from random bytes; after the last byte always the first choice.
+/// Decisions from random bytes. After the last byte, each decision is the first choice.
 pub struct Tape<'t> {
     bytes: &'t [u8],
 }
@@ -25,17 +25,17 @@ impl<'t> Tape<'t> {
         }
     }
 
-    /// Yes in so many cases out of a hundred.
+    /// True with a probability of `percent` percent.
     pub fn chance(&mut self, percent: usize) -> bool {
         usize::from(self.byte()) * 100 >= (100 - percent) * 256
     }
 
-    /// One of them.
+    /// One of the elements.
     pub fn pick<T: Clone>(&mut self, among: &[T]) -> T {
         among[self.below(among.len())].clone()
     }
 
-    /// A source of numbers that a single decision sets.
+    /// A source of numbers that a single decision determines.
     pub fn numbers(&mut self) -> Numbers {
         Numbers::new(u64::from(self.byte()))
     }

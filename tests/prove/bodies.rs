@@ -1,4 +1,4 @@
-//! Bodies of If, Loop and Scan, and functions.
+//! Tests proofs on bodies of If, Loop and Scan.
 
 use ndarray::ArrayD;
 use unfold::onnx::proto::{GraphProto, NodeProto, TensorProto};
@@ -11,7 +11,7 @@ use super::common;
 use super::common::{declared, floats, node, text, undeclared};
 use super::{is_not_proved, is_proved, proof, with_new};
 
-/// A body of these nodes that makes this value.
+/// A body of these nodes with this output.
 pub fn body_of(nodes: Vec<NodeProto>, output: &str) -> GraphProto {
     GraphProto {
         node: nodes,
@@ -20,7 +20,7 @@ pub fn body_of(nodes: Vec<NodeProto>, output: &str) -> GraphProto {
     }
 }
 
-/// A body of one operator on a value of the graph around it.
+/// A body of one operator on a captured value.
 pub fn branch(op: &str, captured: &str) -> GraphProto {
     body_of(vec![node(op, &[captured], &["inner"], vec![])], "inner")
 }
@@ -124,7 +124,7 @@ fn if_has_known_integers_beside_different_floats() {
     }
 }
 
-/// A body that makes floats, and an extent.
+/// A body whose outputs are floats and an extent.
 fn float_and_rows(op: &str, extents: &str) -> GraphProto {
     GraphProto {
         node: vec![
@@ -164,13 +164,14 @@ fn body_over_unknown_operators_is_undecided() {
     assert!(matches!(found, Proof::Undecided { .. }), "{found:?}");
 }
 
-/// A graph to be a body.
+/// Parses a graph that becomes a body.
 fn part(lines: &str) -> GraphProto {
     text::model(lines).proto.graph.unwrap()
 }
 
-/// Models whose last node has these bodies: the scale between two weights stands in the body, is in the second weight,
-/// or is there at another channel.
+/// Three models whose last node has bodies. In the first, a scale is between two weights in the
+/// body. In the second, it is folded into the second weight. In the third, it is folded into the
+/// wrong channels.
 fn scaled_in_bodies(with: &dyn Fn(&str) -> Model) -> [(Model, Vec<Stored>); 3] {
     let original = with("a = MatMul(h, w)\nb = Mul(a, s)\nt = MatMul(b, v)");
     let folded = with("a = MatMul(h, w)\nt = MatMul(a, v_folded)");
@@ -181,7 +182,7 @@ fn scaled_in_bodies(with: &dyn Fn(&str) -> Model) -> [(Model, Vec<Stored>); 3] {
     [(original, vec![]), moved, lost]
 }
 
-/// The second weight, its rows multiplied by a scale.
+/// The second weight, with its rows multiplied by a scale.
 fn scaled_rows(scale: &Recipe) -> Recipe {
     let rows = scale.reshape(&[3, 1]).unwrap();
     Recipe::constant("v", &[3, 4]).mul(&rows).unwrap()
@@ -259,7 +260,7 @@ fn broken_branch_is_found_and_an_unknown_one_is_undecided() {
         Proof::Disproved { at, site, .. } => assert_eq!((at.as_str(), site), ("y", Some(3))),
         other => panic!("{other:?}"),
     }
-    // Whichever is written first.
+    // The order of the branches in the file does not matter.
     let then = "a = MatMul(h, w)\nt = MatMul(a, v)";
     assert!(is_proved(&proof(
         &declared_if(then),
@@ -270,7 +271,8 @@ fn broken_branch_is_found_and_an_unknown_one_is_undecided() {
         proof(&declared_if(then), &exchanged(then, true), &[]),
         Proof::Disproved { .. }
     ));
-    // Not even the extents of an unknown operator are known: a scale may have moved through it.
+    // The prover does not even know the extents of an unknown operator, through which a scale may
+    // have moved.
     let [(original, _), (moved, recipes), _] = scaled_in_bodies(&behind_mystery);
     assert!(matches!(
         proof(&original, &moved, &recipes),
@@ -287,7 +289,8 @@ fn declared_if(then: &str) -> Model {
     model
 }
 
-/// That If with its branches in the other order, and with each under the name of the other.
+/// Like [`declared_if`], with the branches in the other order. If `are_renamed`, their names are
+/// exchanged too.
 fn exchanged(then: &str, are_renamed: bool) -> Model {
     let mut model = declared_if(then);
     let attributes = &mut model.graph_mut().node[0].attribute;
@@ -299,7 +302,7 @@ fn exchanged(then: &str, are_renamed: bool) -> Model {
     model
 }
 
-/// An If whose first branch has these nodes behind an unknown operator.
+/// An If whose first branch has these nodes after an unknown operator.
 fn behind_mystery(then: &str) -> Model {
     let then = then.replace("(h,", "(m,");
     let mut model = declared_if(&format!("m = Mystery(h)\n{then}"));
@@ -333,7 +336,7 @@ fn new_tensor_in_a_body_is_checked_against_its_recipe() {
     }
 }
 
-/// An If whose first branch has these nodes, and a tensor of its own.
+/// An If whose first branch has these nodes and its own tensor.
 fn with_own_tensor(tensor: Option<TensorProto>, then: &str) -> Model {
     let mut model = scaled_in_if(then);
     let attributes = &mut model.graph_mut().node[0].attribute;
@@ -363,7 +366,7 @@ fn with_dead_node(functions: [&str; 2], is_there: bool) -> Model {
 
 #[test]
 fn dead_nodes_in_a_body_do_not_matter() {
-    // A model that does not fit at a size that is tried, unless the misfit is absent.
+    // Unless the dead node is removed, the model is invalid at a size that is tried.
     let model = with_dead_node(["Relu", "Tanh"], true);
     assert!(is_proved(&proof(
         &model,
@@ -404,7 +407,7 @@ fn random_nodes_in_two_bodies_differ() {
     assert!(!is_proved(&proof(&with_random_bodies("two"), &none, &[])));
 }
 
-/// A body that draws numbers by a node of this name.
+/// A body that draws random numbers with a node of this name.
 fn drawn(name: &str) -> GraphProto {
     let shape = vec![("shape", vec![3_i64].into())];
     let mut drawn = node("RandomNormal", &[] as &[&str], &["r"], shape);

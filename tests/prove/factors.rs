@@ -39,7 +39,8 @@ fn prover_moves_positive_scalars_past_relu_abs_and_max() {
     }
 }
 
-/// The proof that a number moves through an operator: forward into the weight behind, or backward into the weight before.
+/// The proof that a scalar moves through an operator: forward into the weight after it, or backward
+/// into the weight before it.
 fn proof_of_moved(scale: &str, extents: &[usize], operator: &str, forward: bool) -> Proof {
     let own = operator.replace("(b", "(a");
     let (before, after) = match forward {

@@ -1,4 +1,4 @@
-//! Models that differ and models that are invalid: none is proved equal.
+//! Checks that models that differ, and invalid models, are not proved equal.
 
 use unfold::onnx::Model;
 use unfold::onnx::proto::{AttributeProto, NodeProto};
@@ -27,7 +27,8 @@ pub(super) fn cut_to(axis: i64) -> Model {
     ))
 }
 
-/// `prove-size`: a position table is cut to the length of the sequence, or to the channels, which are 8 as lengths were.
+/// `prove-size`: a position table is cut to the length of the sequence or to the number of
+/// channels. The default length used to equal the 8 channels.
 #[test]
 fn slice_to_another_extent_is_not_proved() {
     let (before, after) = (cut_to(1), cut_to(2));
@@ -49,7 +50,7 @@ fn multiplied_by_extent(axis: i64) -> Model {
     ))
 }
 
-/// The batch and the length of two symbols are not one size.
+/// Two symbols have different sizes, even if both are a batch or a length.
 #[test]
 fn extents_of_two_symbols_differ() {
     assert!(is_disproved(&proof(
@@ -68,7 +69,7 @@ fn of_batch(nodes: &str) -> Model {
     text::model(&format!("input x batch 4\n{nodes}\noutput y"))
 }
 
-/// A Squeeze without axes takes out a batch of one.
+/// A Squeeze without axes removes a batch of one.
 #[test]
 fn squeeze_of_a_batch_of_one_is_disproved() {
     let kept = of_batch("y = Relu(x)");
@@ -112,7 +113,7 @@ fn with_extent_from(start: i64) -> Model {
     ))
 }
 
-/// `gather-shape`: the extents from axis 1 on are one, of which none is the second.
+/// `gather-shape`: a Shape from axis 1 has one element, so it has no second one.
 #[test]
 fn gather_of_a_missing_extent_is_undecided() {
     let found = proof(&with_extent_from(0), &with_extent_from(1), &[]);
@@ -124,7 +125,8 @@ fn gather_of_a_missing_extent_is_undecided() {
     )));
 }
 
-/// The siblings of a Gather, with an index that is in range and its remainder that is not.
+/// Operators like Gather, with an index in range, and with an index out of range that has the same
+/// remainder.
 #[test]
 fn indices_out_of_range_are_undecided_in_gather_and_scatter_nd() {
     let cases = [
@@ -157,7 +159,7 @@ fn indices_out_of_range_are_undecided_in_gather_and_scatter_nd() {
     }
 }
 
-/// Tokens that are given may be any number, as those of a vocabulary are.
+/// An input of tokens may hold any index of the vocabulary.
 #[test]
 fn index_input_takes_any_value() {
     let model =
@@ -171,7 +173,7 @@ fn rooted(nodes: &str) -> Model {
     ))
 }
 
-/// `sqrt-sign`, and what else a sign under a root may be taken for.
+/// `sqrt-sign`: also checks other functions in which the prover could ignore a sign.
 #[test]
 fn sign_inside_sqrt_pow_or_log_is_disproved() {
     let forms = [
@@ -217,7 +219,8 @@ fn scaled_under_root(nodes: &str) -> Model {
     ))
 }
 
-/// A scale that is a square moves through a root, and its negative does not, also where every extent is known.
+/// The root of a positive scale moves out of a square root. A negative scale does not move, even if
+/// all extents are known.
 #[test]
 fn prover_moves_a_positive_square_past_sqrt() {
     let before = scaled_under_root("m = Mul(x, nine)\ny = Sqrt(m)");
@@ -251,7 +254,7 @@ fn split_in_two(opset: i64) -> Model {
     ))
 }
 
-/// `invalid-split`: an attribute that a later operator set has.
+/// `invalid-split`: an attribute that exists only in a later operator set.
 #[test]
 fn split_attribute_of_a_later_opset_is_invalid() {
     let parts = attribute("num_outputs", Attr::Int(2));
@@ -359,7 +362,7 @@ fn assert_invalid(what: &str, original: &Model, fused: &Model) {
     assert!(is_proved(&proof(original, original, &[])), "{what}");
     let found = proof(original, fused, &[]);
     assert!(is_invalid(&found), "{what}: {found:?}");
-    // An original that engines take against the specification is no error.
+    // An original that violates the specification, but that engines accept, is not an error.
     assert!(!is_invalid(&proof(fused, fused, &[])), "{what}");
 }
 
@@ -389,7 +392,7 @@ fn clamped(nodes: &str) -> Model {
     ))
 }
 
-/// Of two activations one is not enough where the other one makes a difference.
+/// Two activations are not equal to one of them if the other one has an effect.
 #[test]
 fn activations_with_an_effect_are_not_dropped_by_the_prover() {
     for (both, one) in [
@@ -406,7 +409,7 @@ fn activations_with_an_effect_are_not_dropped_by_the_prover() {
         ("r = Floor(x)\ny = Ceil(r)", "y = Ceil(x)"),
         ("r = Relu(x)\ny = Neg(r)", "y = Relu(x)"),
         ("r = Clip(x, zero, zero)\ny = Relu(r)", "y = Relu(x)"),
-        // A bound that is larger than the other one: everything is the second one.
+        // The lower bound exceeds the upper bound, so each element becomes the upper bound.
         (
             "r = Clip(x, six, zero)\ny = Relu(r)",
             "y = Clip(x, zero, six)",
@@ -418,7 +421,7 @@ fn activations_with_an_effect_are_not_dropped_by_the_prover() {
     }
 }
 
-/// A default of an input is no bound, and an invalid activation stays in the check.
+/// A default of an input is not a constant bound. An invalid activation is still checked.
 #[test]
 fn redundant_clip_needs_constant_bounds_and_valid_attributes() {
     let both = clamped("input top\nconst top = 6\nr = Clip(x, zero, six)\ny = Clip(r, zero, top)");

@@ -1,4 +1,4 @@
-//! Functions of the model, and calls of them.
+//! Tests proofs on functions of the model, and on calls of them.
 
 use unfold::onnx::Model;
 use unfold::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
@@ -70,7 +70,7 @@ fn calling(by: i64) -> Model {
     model
 }
 
-/// Calls of functions whose bodies differ.
+/// Two calls differ if the bodies of their functions differ.
 #[test]
 fn functions_are_compared_by_the_functions_they_call() {
     assert!(!is_proved(&proof(&calling(0), &calling(1), &[])));

@@ -1,4 +1,4 @@
-//! Known and unknown integers and booleans in the prover.
+//! Tests known and unknown integers and booleans in the prover.
 
 use unfold::onnx::proto::TensorProto;
 use unfold::onnx::{DataType, Model};
@@ -125,7 +125,8 @@ fn with_tokens(lines: &str) -> Model {
     ))
 }
 
-/// Invalid tokens, such as those that a loss ignores, and tokens of a large vocabulary.
+/// An input may hold negative tokens, such as those that a loss ignores, and tokens of a large
+/// vocabulary.
 #[test]
 fn clamp_of_integer_inputs_is_not_proved_neutral() {
     let plain = with_tokens("f = Cast(i) to=1\ny = Add(x, f)");
@@ -183,7 +184,8 @@ fn integer_clip_equals_max_and_min() {
     ));
 }
 
-/// As dynamo writes the end of a Slice; and what follows is a number in both graphs, or in none.
+/// The end of a Slice as the dynamo exporter writes it. The prover must know its value in both
+/// graphs.
 #[test]
 fn cast_of_the_largest_integer_to_its_own_type_is_exact() {
     let mask = "ints none 1 = 0\n ints one 1 = 1\n ints end 1 = 9223372036854775807\n const zero = 0\n const low = -100

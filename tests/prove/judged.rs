@@ -1,4 +1,4 @@
-//! Tests the verdicts on two models of other tools: `prove A B` without a certificate.
+//! Tests the verdicts on two models from other tools: `prove A B` without a certificate.
 
 use unfold::judge::{Judgement, judge};
 use unfold::onnx::Model;
@@ -139,14 +139,15 @@ fn renamed(mut model: Model) -> Model {
     model
 }
 
-/// Two tools that fold in different orders of the operations give different roundings, and neither file has the operands.
+/// Two tools that fold with operations in different orders round differently, and neither file has
+/// the operands.
 #[test]
 fn two_folds_of_one_normalization_are_roundings_of_each_other() {
     let other = folded_by(
         |gamma, variance| gamma * (1.0 / (variance + 1e-5)).sqrt(),
         1.0,
     );
-    // A tensor that keeps its name is a copy, in which no element may differ.
+    // A tensor with the same name in both files is a copy, in which no element may differ.
     let found = judged(&folded(1.0), &other);
     assert!(matches!(found, Judgement::Undecided { .. }), "{found:?}");
     let found = judged(&folded(1.0), &renamed(other));
@@ -326,7 +327,7 @@ fn removed_narrowing_cast_is_named() {
     );
 }
 
-/// 0.1 is no number of float16, and 0.5 is one.
+/// float16 represents 0.5 exactly, but not 0.1.
 #[test]
 fn added_cast_of_a_constant_is_named_where_it_rounds() {
     let added = |number: &str, rest: &str| {
@@ -342,7 +343,7 @@ fn added_cast_of_a_constant_is_named_where_it_rounds() {
     assert_eq!((casts[0].name.as_str(), casts[0].is_of_first), ("h", false));
     let found = judged(&added("0.5", "y = Add(x, c)"), &added("0.5", cast));
     assert!(matches!(found, Judgement::Same { .. }), "{found:?}");
-    // The formula of the stored number has the cast.
+    // The formula of the stored number contains the cast.
     let found = judged(&added("0.1", cast), &added("0.099975586", "y = Add(x, c)"));
     assert!(matches!(found, Judgement::Rounded { .. }), "{found:?}");
 }
@@ -387,7 +388,7 @@ fn number_that_the_first_model_computes_is_a_rounding() {
     );
 }
 
-/// The quotient of the scalars is infinite, and is no formula for another number.
+/// The quotient of the scalars is infinite, so it is not a formula for another number.
 #[test]
 fn scalar_of_zero_is_in_no_formula() {
     let found = verdict(
@@ -429,7 +430,8 @@ fn scale_of_a_fused_product_is_a_product_of_two_scales() {
     assert!(matches!(found, Judgement::Rounded { .. }), "{found:?}");
 }
 
-/// The judgement on a graph with a constant that its nodes compute, and the graph with these numbers stored.
+/// Judges a graph whose nodes compute a constant against the graph in which these numbers are
+/// stored.
 fn judged_with_stored(nodes: &str, shape: &str, numbers: &[f32]) -> Judgement {
     let product = "y = MatMul(x, w2)\n output y";
     let first = text::model(&format!("input x b 2\n {nodes}\n {product}"));
@@ -481,7 +483,7 @@ fn weight_divided_by_its_norm_is_a_rounded_tensor() {
     assert_only_rounding_is_accepted(nodes, "2 2", &folded);
 }
 
-/// The row of `w2` of the next test, from a row of `t`.
+/// A row of `w2` in the next test, computed from a row of `t`.
 fn relu_layer(row: [f32; 2]) -> [f32; 2] {
     let hidden = [row[0] * 0.6 + row[1] * 0.9, row[0] * -1.1 + row[1] * 0.2].map(|h| h.max(0.0));
     [
@@ -527,12 +529,13 @@ fn resized_table_is_a_rounded_tensor() {
          ints s 2 = 2 3
          r = Resize(i, , , z) mode=linear coordinate_transformation_mode=half_pixel
          w2 = Reshape(r, s)";
-    // The element in the middle is the mean of both.
+    // The middle element of a row is the mean of both neighbours.
     let table = [0.3, 0.5, 0.7, 1.2, 0.35, -0.5];
     assert_only_rounding_is_accepted(nodes, "2 3", &table);
 }
 
-/// A layer with a scale on a residual stream, behind which a normalization folds into all layers of the stream.
+/// A layer with a scale on a residual stream. The normalization after it folds into all layers of
+/// the stream.
 fn scaled_layer(layer: &str) -> String {
     format!(
         "input x b 2 4 4

@@ -1,4 +1,4 @@
-//! A softmax gives hidden places 0, and the others do not depend on them.
+//! Checks that a Softmax gives hidden places 0, and that the other places do not depend on them.
 
 use unfold::onnx::Model;
 use unfold::prove::Proof;
@@ -9,7 +9,7 @@ use super::{is_not_proved, is_proved, proof};
 /// The lowest finite float.
 const LOWEST: &str = "-3.4028234663852886e38";
 
-/// Attention of two queries to three keys, whose scores have a mask with these six elements added.
+/// Attention of two queries to three keys. A mask with these six elements is added to the scores.
 fn masked(mask: &str) -> Model {
     text::model(&format!(
         "input q 2 4
@@ -83,7 +83,8 @@ fn selected_scores_are_hidden_like_added_masks() {
 
 #[test]
 fn visible_keys_must_be_computed() {
-    // Another key is visible, one key fewer is visible, and far below is not −∞.
+    // Another key is visible, one key fewer is visible, or the mask is a large negative number
+    // instead of −∞.
     for mask in [
         "0 0 -inf 0 0 -inf",
         "0 -inf -inf -inf 0 -inf",

@@ -1,4 +1,5 @@
-//! The interpretation of operators, against the reference of the tests and against results by hand.
+//! Compares the prover's operators with the reference interpreter of the tests, and with results by
+//! hand.
 
 use unfold::onnx::Model;
 use unfold::onnx::proto::TensorProto;
@@ -12,7 +13,7 @@ use super::common::{
 };
 use super::{is_not_proved, is_proved, proof};
 
-/// The operators of onnxruntime among those below.
+/// The operators below that belong to onnxruntime.
 const OF_RUNTIME: &[&str] = &[
     "FusedMatMul",
     "GroupNorm",
@@ -20,11 +21,12 @@ const OF_RUNTIME: &[&str] = &[
     "SkipSimplifiedLayerNormalization",
 ];
 
-/// The original computes a value from stored numbers; the other model stores the result. So the two
-/// are equal if the prover computes the expected value.
+/// Proves that a model computes expected values. The original computes a value from stored numbers,
+/// and the other model stores the result. They are equal if the prover computes the expected value.
 fn computes(model: &Model, expected: &[Value]) -> Proof {
     let mut original = model.clone();
-    // Only the prover knows that a number less itself is 0, and so the operands.
+    // Only the prover knows that `any − any` is 0. The operands are therefore constants only in the
+    // prover.
     original.graph_mut().input.extend([
         declared("any", DataType::Float, &[]),
         declared("whole", DataType::Int64, &[]),
@@ -40,7 +42,7 @@ fn computes(model: &Model, expected: &[Value]) -> Proof {
     for (place, value) in expected.iter().enumerate() {
         let mut output = model.graph().output[place].name().to_owned();
         if let Value::Ints(_) = value {
-            // Truth values are numbers here, and other integers are wide ones.
+            // The test stores all integers and truth values as int64.
             let wide = format!("{output} wide");
             let cast = node("Cast", &[&output], &[&wide], vec![("to", 7_i64.into())]);
             original.graph_mut().node.push(cast);
@@ -61,7 +63,7 @@ fn computes(model: &Model, expected: &[Value]) -> Proof {
     proof(&original, &stored, &[])
 }
 
-/// Lets nodes read the sum of each stored tensor and a 0 that is computed from an input.
+/// Adds a 0 that is computed from an input to each stored tensor, and lets the nodes read the sum.
 fn hide_constants(model: &mut Model) {
     let graph = model.graph_mut();
     let mut nodes = vec![
@@ -84,7 +86,7 @@ fn hide_constants(model: &mut Model) {
     graph.node = nodes;
 }
 
-/// A tensor of these numbers, which float32 has exactly.
+/// A tensor of these numbers, which float32 represents exactly.
 fn stored_value(name: &str, value: &Value) -> TensorProto {
     match value {
         Value::Floats(numbers) => {
@@ -104,7 +106,7 @@ fn stored_value(name: &str, value: &Value) -> TensorProto {
     }
 }
 
-/// The numbers of a text, and one that differs in its last number.
+/// The value with another last number.
 fn differs(value: &Value) -> Value {
     match value.clone() {
         Value::Floats(mut numbers) => {
@@ -143,7 +145,7 @@ const NUMBERS: &str = "const a 2 3 = 1 -2 3 4 0 -6\nconst b 3 = 2 4 -8\nconst c 
                        const squares 2 2 = 4 9 0.25 1\nconst spread 2 4 = 1 -1 1 -1 3 -3 -3 3\n\
                        const two 2 = 2 -4\nconst one 2 = 1 3\nconst four 4 = 1 2 4 -1\nconst shift 4 = 5 0 -1 2\n";
 
-/// Operators that the interpreter of the tests has.
+/// Operators that the reference interpreter of the tests supports.
 const SPECIFIED: &[&str] = &[
     "y = Add(a, b)",
     "y = Sub(b, a)",
@@ -212,11 +214,11 @@ const SPECIFIED: &[&str] = &[
     "ints i 2 = 3 -4\ny = Cast(i) to=1",
 ];
 
-/// Operators as the interpreter of the tests computes them, which shares no code with the prover.
+/// The reference interpreter of the tests shares no code with the prover.
 #[test]
 fn operators_match_the_reference_interpreter() {
     for case in SPECIFIED {
-        // The version comes first.
+        // The line with the operator set must be first.
         let (versions, rest): (Vec<&str>, Vec<&str>) =
             case.lines().partition(|line| line.starts_with("opset"));
         let lines = [&versions.join("\n"), NUMBERS, &rest.join("\n")]
@@ -370,7 +372,7 @@ const BY_HAND: &[(&str, &str)] = &[
     ),
 ];
 
-/// Operators that the interpreter of the tests does not have, with results by hand.
+/// Operators that the reference interpreter lacks, with results by hand.
 #[test]
 fn operators_match_results_computed_by_hand() {
     for &(case, result) in BY_HAND {
@@ -414,7 +416,8 @@ fn sliced(bounds: &str) -> Model {
 
 #[test]
 fn backward_slice_before_the_start_equals_only_itself() {
-    // The specification takes the first place here, and its reference none.
+    // By the specification, the Slice takes the first place here. The reference implementation
+    // takes none.
     let unclear = sliced("ints s 1 = -3\nints e 1 = -9\nints p 1 = -1");
     assert!(is_proved(&proof(&unclear, &unclear, &[])));
     for end in [0, 1] {

@@ -1,4 +1,4 @@
-//! Faults planted in folded models: the prover finds each at its site.
+//! Checks that the prover finds each fault in a folded model at its site.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use unfold::recipe::Recipe;
 use super::common;
 use super::{computed, digits, is_proved, proof};
 
-/// A folded model, and what of it is broken.
+/// A folded model with a fault.
 pub struct Broken {
     pub original: Model,
     pub fused: Model,
@@ -39,7 +39,7 @@ impl Broken {
             .unwrap()
     }
 
-    /// Stores other numbers, and says that they are meant to be those.
+    /// Stores other numbers, and replaces the recipe of the tensor by that of these numbers.
     fn store(&mut self, place: usize, recipe: Recipe, change: impl Fn(ArrayD<f64>) -> ArrayD<f64>) {
         let name = self.tensors[place].name.clone();
         let tensor = self.tensor(&name);
@@ -48,7 +48,7 @@ impl Broken {
         self.tensors[place].recipe = recipe;
     }
 
-    /// Lets the readers of a new tensor read one of the original instead.
+    /// Lets the readers of a new tensor read a tensor of the original instead.
     fn read_instead(&mut self, new: &str, old: &str) {
         let tensor = common::initializer(&self.original, old).clone();
         let graph = self.fused.graph_mut();
@@ -65,7 +65,7 @@ impl Broken {
         }
     }
 
-    /// Whether it is found, and at one of the sites of the tensor.
+    /// Asserts that the fault is found at one of the sites of the tensor.
     fn is_found(&self, place: usize) {
         match proof(&self.original, &self.fused, &self.tensors) {
             Proof::Disproved {
@@ -103,7 +103,7 @@ fn one_flipped_bit_is_found_at_its_tensor() {
     }
 }
 
-/// The channels of a weight, or of a bias, one further on.
+/// Moves each channel of a weight or a bias to the next place.
 #[test]
 fn rotated_channels_are_found_at_their_site() {
     for place in 0..Broken::new("un-dynamo").tensors.len() {

@@ -1,4 +1,4 @@
-//! How many points a proof evaluates, and how small its error bound is.
+//! Tests the number of points that a proof evaluates, and its error bound.
 
 use unfold::Fused;
 use unfold::onnx::proto::TensorProto;
@@ -36,8 +36,8 @@ fn bound(model: &Model, fused: &Fused, points: usize, seed: u64) -> f64 {
     }
 }
 
-/// In-place writes to places that follow from extents: linear in the updates, however many there
-/// are.
+/// In-place writes to places that follow from extents. The result is linear in the updates, however
+/// many writes there are.
 #[test]
 fn scatter_at_computed_extents_has_degree_one() {
     let mut text = "input x 2 8 4\nz = Shape(x)\nints one = 1\nints first 1 = 1\nints start = 0\nn = Gather(z, one)\np = Range(start, n, one)\nm0 = Neg(x)\n".to_owned();
@@ -69,7 +69,8 @@ fn squared(times: usize) -> Model {
     text::model(&format!("input m0 2 3\n{squares}output m{times}"))
 }
 
-/// Equal numbers say little of polynomials of a high degree: more of them say more, and beyond the field nothing does.
+/// Equal values at one point prove less for polynomials of a higher degree, so more points are
+/// evaluated. Beyond the size of the field, no number of points suffices.
 #[test]
 fn polynomials_of_high_degree_take_more_points() {
     assert_eq!(
@@ -87,7 +88,7 @@ fn chosen_by_inputs(declared: &str, truth: &str, a: &str, b: &str) -> Model {
 #[test]
 fn both_sides_of_boolean_inputs_are_evaluated() {
     let asked = ("condition c", "n = Not(c)");
-    // Two that decide together: all four ways are seen.
+    // Two inputs decide together, and all four combinations are evaluated.
     let both = ("condition d\n condition e", "c = And(d, e)");
     for (declared, truth) in [asked, both] {
         let original = chosen_by_inputs(declared, truth, "Add", "Mul");

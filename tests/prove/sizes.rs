@@ -1,4 +1,4 @@
-//! The sizes of unknown extents at which a proof evaluates.
+//! Tests the sizes at which a proof evaluates unknown extents.
 
 use unfold::onnx::{DataType, Model};
 use unfold::prove::{Proof, ProveOptions, prove};
@@ -8,7 +8,8 @@ use super::common::{declared, node, text, undeclared};
 use super::planted::Broken;
 use super::{is_not_proved, is_proved, proof, proof_with};
 
-/// How long the part is follows from a number that is given, and what a maximum makes of it from that.
+/// The length of the Slice follows from the value of an input, and so does the result of the
+/// MaxPool.
 #[test]
 fn extents_from_input_values_are_known_at_each_point() {
     let before = text::model(
@@ -68,7 +69,7 @@ fn other_length_is_tried_where_the_default_does_not_fit() {
     assert!(is_proved(&proof), "{proof:?}");
 }
 
-/// As an encoder of speech has it, which makes nothing of fewer samples.
+/// An encoder of speech has no result for fewer samples.
 #[test]
 fn length_of_several_hundred_samples_is_tried() {
     let speech = text::model(
@@ -83,7 +84,7 @@ fn length_of_several_hundred_samples_is_tried() {
     assert!(is_proved(&proof), "{proof:?}");
 }
 
-/// Where a convolution has no results, neither they nor the factor of its channels are known.
+/// At a length at which the convolution has no results, the factor of its channels is unknown too.
 #[test]
 fn size_is_tried_at_which_recipe_inputs_are_constant() {
     let before = text::model(
@@ -106,7 +107,7 @@ fn size_is_tried_at_which_recipe_inputs_are_constant() {
     assert!(is_proved(&proof), "{proof:?}");
 }
 
-/// The proof of a Reshape that fits this batch alone.
+/// The proof of a Reshape that fits only this batch.
 fn proof_of_reshape(batch: usize, width: usize) -> Proof {
     let model = text::model(&format!(
         "input x batch {width}
@@ -133,11 +134,11 @@ fn given_size_that_does_not_fit_is_undecided() {
         Proof::Undecided { .. }
     ));
     assert!(is_proved(&proof_at(&model, "batch=3")));
-    // Where nobody says, others are tried.
+    // If no size is given, other sizes are tried.
     assert!(is_proved(&proof(&model, &model, &[])));
 }
 
-/// The proof that a model is itself at this batch.
+/// The proof that a model equals itself at this batch size.
 fn proof_at(model: &Model, batch: &str) -> Proof {
     let options = ProveOptions {
         dims: batch.parse().unwrap(),
@@ -163,7 +164,8 @@ fn name_in_chain(place: usize) -> String {
     }
 }
 
-/// A long chain takes no more stack than a short one, and a value that nothing could hold is not made.
+/// A long chain takes no more stack than a short one. A value that does not fit into memory is not
+/// computed.
 #[test]
 fn chain_of_20000_is_proved_and_huge_values_are_undecided() {
     let mut lines = vec!["input x batch 2".to_owned(), "const c 1 = 3".to_owned()];
@@ -217,7 +219,7 @@ fn invalid_or_too_large_models_are_undecided() {
     }
 }
 
-/// The proof of folding through a Gather whose places are an input of this kind.
+/// The proof of folding through a Gather whose indices are an input of this kind.
 fn proof_of_gather(kind: &str) -> Proof {
     let model = text::model(&format!(
         "input x 2 4 3\n{kind} i 2\nconst s 3 = 2 3 5\nweight w 3 2\nn = Mul(x, s)\nr = Gather(n, i) axis=1\ny = MatMul(r, w)\noutput y"
@@ -239,7 +241,7 @@ fn reshaped_to(target: &str) -> Model {
 fn size_that_only_the_result_needs_is_undecided() {
     let original = reshaped_to("-1");
     assert!(is_proved(&proof(&original, &reshaped_to("-1"), &[])));
-    // At a batch of 16 both do the same.
+    // At a batch size of 16, both compute the same.
     let found = proof(&original, &reshaped_to("16"), &[]);
     assert!(
         matches!(&found, Proof::Undecided { reason } if reason.contains("where the original fits")),
@@ -299,7 +301,7 @@ fn windowed(function: &str) -> Model {
     ))
 }
 
-/// Numbers that are given cut off a part of a value, which must not be nothing at each point.
+/// Input values determine the start of a Slice, which must not be empty at each point.
 #[test]
 fn empty_slice_at_a_point_is_compared_at_another() {
     let (one, other) = (windowed("Tanh"), windowed("Sigmoid"));
@@ -314,11 +316,11 @@ fn empty_slice_at_a_point_is_compared_at_another() {
             "{seed}"
         );
     }
-    // Nothing is ever left.
+    // This Slice is always empty.
     assert_has_no_element(&empty("Tanh"), &empty("Sigmoid"));
-    // A symbol for how many are left tells nothing of them.
+    // The declared symbol of the extent does not show that the Slice is empty.
     assert_has_no_element(&empty_of_symbol("Tanh"), &empty_of_symbol("Sigmoid"));
-    // A difference beside it is found.
+    // A difference in another output is found.
     let proof = prove(
         &beside_empty("Tanh"),
         &beside_empty("Sigmoid"),
@@ -356,13 +358,14 @@ fn last_places(of: &str) -> Model {
     ))
 }
 
-/// A Slice from place 100 on is empty for a short length.
+/// A Slice that begins at place 100 is empty for a short length.
 #[test]
 fn output_empty_at_one_size_is_compared_at_another() {
     assert!(is_not_proved(&last_places("Relu"), &last_places("Neg")));
 }
 
-/// The tokens of two experts, which a layer takes and gives the extents of another value.
+/// The tokens of one of two experts. A layer reads them, and the result is reshaped to the extents
+/// of `extents`.
 fn of_experts(extents: &str) -> Model {
     text::model(&format!(
         "input x batch 6
@@ -392,13 +395,14 @@ fn of_experts(extents: &str) -> Model {
 fn count_of_nonzero_is_a_symbolic_size() {
     let model = of_experts("mine");
     let fused = unfold::fuse(&model, &Default::default()).unwrap();
-    // The scale is in the layer, and the extents of the result are those that it has.
+    // The scale is folded into the layer, and the Reshape gets the extents that the result already
+    // has.
     let nodes = &fused.model.graph().node;
     let gone = ["Mul", "Shape", "Concat"];
     assert!(nodes.iter().all(|node| !gone.contains(&node.op_type())));
     let tensors = &fused.plan.tensors;
     assert!(is_proved(&proof(&model, &fused.model, tensors)));
-    // The number of other places is another one.
+    // The two experts have different numbers of tokens.
     assert!(!is_proved(&proof(
         &of_experts("rest"),
         &fused.model,

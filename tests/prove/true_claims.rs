@@ -1,4 +1,4 @@
-//! Models that compute equal functions: each is proved.
+//! Checks that models that compute equal functions are proved.
 
 use unfold::onnx::Model;
 use unfold::prove::{Proof, ProveOptions, prove};
@@ -27,7 +27,7 @@ fn model_with_constant_division_by_zero_equals_itself() {
     assert!(!is_proved(&proof(&model, &other, &[])));
 }
 
-/// `prove-itself-empty`: the extents fit each other at a batch of 0 alone.
+/// `prove-itself-empty`: the extents match only at a batch of 0.
 #[test]
 fn model_that_fits_an_empty_batch_only_equals_itself() {
     let model = text::model(
@@ -46,7 +46,7 @@ fn model_that_fits_an_empty_batch_only_equals_itself() {
     )));
 }
 
-/// `signed-zero-refused`: the reciprocals of 0 and of −0, stored as the infinities that they are.
+/// `signed-zero-refused`: the reciprocals of 0 and −0 are stored as infinities.
 #[test]
 fn reciprocals_of_signed_zeros_are_proved_as_infinities() {
     let model = text::model(
@@ -74,8 +74,9 @@ fn reciprocals_of_signed_zeros_are_proved_as_infinities() {
     assert!(!is_proved(&proof(&model, &turned, &fused.plan.tensors)));
 }
 
-/// `base3`: two attentions share a projection. One has the scale ½ behind it, the other 0.7071068 behind the queries and
-/// behind the keys of its cache: the products round to equal numbers, by two recipes.
+/// `base3`: two attentions share a projection. In one, the scale ½ follows it. In the other,
+/// 0.7071068 follows both the queries and the keys of its cache. The products round to equal
+/// numbers, but have two recipes.
 #[test]
 fn scales_equal_only_by_rounding_get_separate_tensors() {
     let model = text::model(
@@ -107,7 +108,7 @@ fn scales_equal_only_by_rounding_get_separate_tensors() {
     assert!(is_proved(&found), "{found:?}");
 }
 
-/// A model of the activations behind each other, with bounds for Clip.
+/// A model of successive activations, with bounds for Clip.
 fn activated(nodes: &str) -> Model {
     text::model(&format!(
         "input x batch 4
@@ -120,7 +121,7 @@ fn activated(nodes: &str) -> Model {
     ))
 }
 
-/// Relu(Relu(x)) is Relu(x), and of two clamps the narrower one is enough.
+/// Relu(Relu(x)) is Relu(x), and two clamps equal the narrower one.
 #[test]
 fn redundant_activations_are_proved_neutral() {
     for (both, one) in [

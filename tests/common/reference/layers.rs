@@ -1,11 +1,11 @@
-//! Operators that interpolate between places, those that go through them one after the other, and rotary embeddings.
+//! Operators that interpolate between places, recurrent operators, and rotary embeddings.
 
 use anyhow::{Context, Result, ensure};
 use ndarray::{ArrayD, ArrayView2, Axis, IxDyn, indices};
 
 use super::{Call, Value};
 
-/// The result of an operator; `None` for one of another file.
+/// The result of an operator. `None` if another file computes the operator.
 pub fn make(call: &Call) -> Result<Option<Value>> {
     Ok(Some(Value::Floats(match call.proto.op_type() {
         "Resize" => resized(call)?,
@@ -17,7 +17,7 @@ pub fn make(call: &Call) -> Result<Option<Value>> {
     })))
 }
 
-/// Axis by axis, to the nearest place before or between two.
+/// Resizes axis by axis. Takes the nearest place before, or interpolates between two places.
 fn resized(call: &Call) -> Result<ArrayD<f64>> {
     let mut y = call.floats(0)?.clone();
     let (sizes, factors) = (call.optional(3)?, call.optional(2)?);
@@ -154,7 +154,7 @@ fn recurrent(call: &Call) -> Result<ArrayD<f64>> {
     Ok(y)
 }
 
-/// Pairs of channels of each head, turned by the angles of its token.
+/// Rotates pairs of channels of each head by the angles of the token.
 fn turned(call: &Call) -> Result<ArrayD<f64>> {
     ensure!(
         call.int("rotary_embedding_dim", 0)? == 0,
@@ -192,8 +192,7 @@ fn turned(call: &Call) -> Result<ArrayD<f64>> {
     Ok(y)
 }
 
-/// The interpolated number at a place of an image, with zeros beyond the border or the nearest
-/// place inside.
+/// Interpolates an image at a place. Outside of the image, takes zeros or the nearest place inside.
 fn between(image: ArrayView2<f64>, row: f64, column: f64, has_border: bool) -> f64 {
     let inside = |row: f64, column: f64| {
         let (rows, columns) = (image.nrows() as f64 - 1.0, image.ncols() as f64 - 1.0);
@@ -257,7 +256,7 @@ fn image(x: &ArrayD<f64>, item: usize, channel: usize) -> ArrayView2<'_, f64> {
     image.into_dimensionality().expect("two axes")
 }
 
-/// A convolution whose taps are moved by offsets, and weighed by a mask.
+/// A convolution whose taps are moved by offsets and weighted by a mask.
 fn deformed(call: &Call) -> Result<ArrayD<f64>> {
     let (x, w, offset) = (call.floats(0)?, call.floats(1)?, call.floats(2)?);
     let (bias, mask) = (call.optional(3)?, call.optional(4)?);

@@ -1,11 +1,11 @@
-//! Operators that choose, rearrange and add up elements, place by place.
+//! Operators that select, rearrange and add elements, place by place.
 
 use anyhow::{Context, Result, ensure};
 use ndarray::{ArrayD, Dimension, IxDyn, Zip, indices};
 
 use super::{Call, Value, common, counted, widened};
 
-/// The result of an operator; `None` for one of another file.
+/// The result of an operator. `None` if another file computes the operator.
 pub fn make(call: &Call) -> Result<Option<Value>> {
     Ok(Some(match call.proto.op_type() {
         "Where" => choose(call)?,
@@ -33,7 +33,7 @@ pub fn make(call: &Call) -> Result<Option<Value>> {
     }))
 }
 
-/// An operator of arithmetic on integers. A quotient is rounded towards 0.
+/// An arithmetic operator on integers. Quotients are rounded towards 0.
 pub fn of_integers(call: &Call) -> Result<Value> {
     let (Value::Ints(one), Value::Ints(other)) = (call.value(0)?, call.value(1)?) else {
         anyhow::bail!("integers beside floats")
@@ -53,7 +53,7 @@ pub fn of_integers(call: &Call) -> Result<Value> {
     Ok(Value::Ints(pairs.map_collect(|&a, &b| operation(a, b))))
 }
 
-/// The first place of the largest element of each lane.
+/// The index of the largest element of each lane; the first one of several.
 fn largest_place(call: &Call) -> Result<Value> {
     let numbers = match call.value(0)? {
         Value::Ints(array) => array.mapv(|v| v as f64),
@@ -128,7 +128,7 @@ fn taken(call: &Call) -> Result<Value> {
     Ok(Value::Floats(y))
 }
 
-/// Elements, or blocks of them, in a copy of a value.
+/// Writes elements, or blocks of elements, into a copy of a value.
 fn written(call: &Call) -> Result<Value> {
     let (mut y, new) = (call.floats(0)?.clone(), call.floats(2)?);
     let reduction = call.text("reduction", "none")?;
@@ -167,7 +167,8 @@ fn triangle(call: &Call) -> Result<Value> {
     Ok(Value::Floats(y))
 }
 
-/// Blocks of an image as channels, those of one place of all blocks in a row, and the way back.
+/// Moves blocks of an image into channels (SpaceToDepth), or channels into blocks (DepthToSpace).
+/// The elements at one place of all blocks become successive channels.
 fn blocks(call: &Call) -> Result<Value> {
     ensure!(call.text("mode", "DCR")? == "DCR", "another order");
     let (x, size) = (call.floats(0)?, call.int("blocksize", 0)? as usize);
@@ -207,7 +208,7 @@ fn blocks(call: &Call) -> Result<Value> {
     Ok(Value::Floats(y))
 }
 
-/// One letter for each axis, and all operands written out.
+/// An Einsum with one letter for each axis. All operands must be named.
 fn einsum(call: &Call) -> Result<Value> {
     let (terms, result) = call
         .text("equation", "")?

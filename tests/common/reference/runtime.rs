@@ -5,7 +5,7 @@ use ndarray::{ArrayD, IxDyn, indices};
 
 use super::{Call, Value, conv, gemm, matmul, zip};
 
-/// The result of an operator; `None` for others.
+/// The result of an operator. `None` if another file computes the operator.
 pub fn make(call: &Call) -> Result<Option<Value>> {
     let (domain, op) = (call.proto.domain(), call.proto.op_type());
     if domain != "com.microsoft" && !op.starts_with('Q') {
@@ -56,7 +56,7 @@ fn activated(call: &Call, sum: ArrayD<f64>) -> Result<Value> {
     }))
 }
 
-/// A number of signed bytes.
+/// Rounds a number to a signed byte.
 fn quantized(value: f64) -> i64 {
     value.round_ties_even().clamp(-128.0, 127.0) as i64
 }
@@ -74,7 +74,7 @@ fn integers(call: &Call, slot: usize) -> Result<ArrayD<f64>> {
     }
 }
 
-/// Attention of each head over the tokens of the past and those of the sequence.
+/// Attention of each head to the past tokens and to those of the sequence.
 fn attention(call: &Call) -> Result<ArrayD<f64>> {
     ensure!(
         call.optional(3)?.is_none() && call.optional(5)?.is_none(),

@@ -1,4 +1,4 @@
-//! One number for all channels, and what a number passes.
+//! Scalars for all channels, and operators that scalars move through.
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -6,7 +6,7 @@ use super::Maker;
 use crate::common::numbers::Role;
 
 impl Maker<'_> {
-    /// A factor for all channels, and perhaps something that is added.
+    /// A factor for all channels, and optionally a shift.
     pub fn number(&mut self, value: &str) -> Option<String> {
         let factor = self.tape.pick(&[2.0, 0.5, -2.0, 1.0, 0.0]);
         let factor = self.scalar(factor);
@@ -24,7 +24,7 @@ impl Maker<'_> {
         self.either_order("Add", &scaled, &shift)
     }
 
-    /// Operators that rearrange elements, choose among them or add them up, and those that bend at 0.
+    /// Operators that rearrange, select or add elements, and piecewise linear operators.
     pub fn rearranged(&mut self, value: &str) -> Option<String> {
         let shape = self.shape(value);
         let rank = shape.len();
