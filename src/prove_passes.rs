@@ -1,4 +1,4 @@
-//! Proves each pass, to find a pass with a wrong rewrite.
+//! Proves the result of each pass, in order to find passes with wrong rewrites.
 
 use std::cell::RefCell;
 
@@ -11,7 +11,7 @@ use crate::prove::{Proof, ProveOptions, prove};
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct PassProof {
-    /// The name of the pass that made it.
+    /// The name of the pass that made the change.
     pub pass: &'static str,
     /// Whether the models before and after the pass are the same function.
     #[serde(flatten)]
@@ -47,7 +47,7 @@ impl PassProof {
     }
 }
 
-/// An observer that proves the result of each pass against its input.
+/// An observer of passes that proves each result equal to the input of the pass.
 #[derive(Debug, Default)]
 pub(crate) struct PassProver {
     options: ProveOptions,
@@ -55,7 +55,7 @@ pub(crate) struct PassProver {
 }
 
 impl PassProver {
-    /// A prover with these options and without proofs so far.
+    /// A prover with these options that has no proofs yet.
     pub(crate) fn new(options: ProveOptions) -> Self {
         PassProver {
             options,
@@ -84,7 +84,7 @@ impl PassProver {
         prove(before, after, result.tensors, &self.options)
     }
 
-    /// The proofs so far, in the order of the changes.
+    /// The proofs so far, in the order of the passes.
     pub(crate) fn proofs(&self) -> Vec<PassProof> {
         self.proofs.borrow().clone()
     }

@@ -17,7 +17,7 @@ use crate::run::Dims;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct FoldOptions {
-    /// The sites that stay: names or kinds, with `*` and `?`.
+    /// The names or kinds of sites that stay. They may be patterns with `*` and `?`.
     pub skip: Vec<String>,
     /// The limit for growth by copies of shared weights, in percent of the weights.
     #[serde(skip_serializing_if = "is_usual")]
@@ -25,28 +25,28 @@ pub struct FoldOptions {
     /// Whether residual streams are centred, so that LayerNormalizations become RMS normalizations.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub centre: bool,
-    /// Whether a normalizer is removed if only others follow it. The result is equal up to the ε of
-    /// those.
+    /// Whether a normalizer is removed if only other normalizers follow it. The result is equal
+    /// except for their ε.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub merge_norms: bool,
-    /// Whether a normalizer whose ε is all of `var + ε` in floating point is taken as constant.
+    /// Whether a normalizer is taken as constant if `var + ε` rounds to its ε in floating point.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub constant_norms: bool,
-    /// The k of the scale `2^-k` of residual streams.
+    /// The k of the factor `2^-k` that scales residual streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_stream: Option<u32>,
     /// The engines for which the result is written.
     pub target: Target,
-    /// The type of half precision that the result has.
+    /// The half-precision type of the result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<HalfType>,
-    /// The type of its inputs and outputs.
+    /// The type of inputs and outputs of a converted result.
     #[serde(skip_serializing_if = "is_float32")]
     pub io: EndType,
     /// The sizes to which open dimensions of the inputs are fixed.
     #[serde(skip_serializing_if = "Dims::is_empty")]
     pub fix: Dims,
-    /// The regions that run part by part, to limit the memory of activations.
+    /// The regions that run in parts, to limit the memory of activations.
     #[serde(skip_serializing_if = "is_none_sliced")]
     pub slicing: Slicing,
     /// The pass, or the number of changes, after which the run stopped.
@@ -88,8 +88,8 @@ impl Default for FoldOptions {
     }
 }
 
-/// Reads the options in a file. A missing target means the portable form, which was the only
-/// default of an earlier version of unfold.
+/// Reads the options in a file. If they have no target, they were written by a version of unfold
+/// whose default was the portable form.
 pub(crate) fn noted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FoldOptions, D::Error> {
     let mut options = serde_json::Map::deserialize(deserializer)?;
     options
@@ -98,10 +98,10 @@ pub(crate) fn noted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FoldOp
     serde_json::from_value(options.into()).map_err(serde::de::Error::custom)
 }
 
-/// The record of one run that folded a model.
+/// The record of one run of unfold in the metadata of a folded model.
 ///
-/// The metadata of the result have an entry for each field, such as `unfold.version`. If a model is
-/// folded again, the entries of the second run begin with `unfold.2.`, and the earlier ones stay.
+/// The metadata has an entry for each field, such as `unfold.version`. If a model is folded again,
+/// the entries of the second run begin with `unfold.2.`, and the earlier entries stay.
 ///
 /// ```
 /// use unfold::onnx::Model;
@@ -120,14 +120,14 @@ pub(crate) fn noted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FoldOp
 pub struct Provenance {
     /// The version of unfold.
     pub version: String,
-    /// The SHA-256 of the file, or of the bytes, that was folded; `None` if it is unknown.
+    /// The SHA-256 of the file or of the bytes that were folded; `None` if it is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub original: Option<String>,
-    /// The numbers of sites that were folded completely or in part, by kind, such as
-    /// `UN 25, attention scale 12`.
+    /// The number of completely or partly folded sites of each kind, such as `UN 25, attention
+    /// scale 12`.
     pub folded: String,
-    /// The number of bytes that copies of shared weights and stored constants have added. Another
-    /// run may add bytes up to the same limit in total.
+    /// The number of bytes that copies of shared weights and stored constants added. The limit for
+    /// growth applies to all runs together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grown: Option<u64>,
     /// The options.
@@ -136,7 +136,7 @@ pub struct Provenance {
 
 const KEYS: [&str; 5] = ["version", "original", "folded", "grown", "options"];
 
-/// The key of an entry of the run with this index.
+/// The key of an entry of a run, by the index of the run.
 fn key(time: usize, name: &str) -> String {
     match time {
         0 => format!("unfold.{name}"),
@@ -145,8 +145,8 @@ fn key(time: usize, name: &str) -> String {
 }
 
 impl Provenance {
-    /// The records in a model, the oldest first. Any program can write metadata, so they are not
-    /// trustworthy.
+    /// The records in a model, the oldest first. Any program can write metadata, so the records are
+    /// not trustworthy.
     pub fn from_model(model: &Model) -> Vec<Self> {
         let entries: HashMap<&str, &str> = model
             .proto
@@ -176,7 +176,7 @@ impl Provenance {
         })
     }
 
-    /// Records in a model that it was folded from `original`.
+    /// Adds a record to a model that it was folded from `original`.
     pub(crate) fn note(model: &mut Model, original: &Model, plan: &Plan, options: FoldOptions) {
         let taken: HashSet<&str> = model
             .proto
@@ -184,7 +184,8 @@ impl Provenance {
             .iter()
             .map(|entry| entry.key())
             .collect();
-        // Entries of other programs under one of these names stay, and no name occurs twice.
+        // An index is chosen for which no program has written an entry yet, so that no entry is
+        // replaced and no name occurs twice.
         let time = (Self::from_model(model).len()..)
             .find(|&time| !KEYS.iter().any(|name| taken.contains(&key(time, name)[..])))
             .unwrap_or_default();
@@ -271,7 +272,7 @@ mod tests {
         crate::fuse(model, &options).unwrap().model
     }
 
-    /// The digest of the original in each record of a model.
+    /// The digest of the original in each record of the model.
     fn original(model: &Model) -> Vec<Option<String>> {
         let notes = Provenance::from_model(model).into_iter();
         notes.map(|time| time.original).collect()
@@ -290,7 +291,7 @@ mod tests {
         assert_eq!(digest.len(), 64);
         let partly = fold(&read, &["blocks.0.*"]);
         assert_eq!(original(&partly), [Some(digest.clone())]);
-        // The intermediate result was never a file.
+        // The intermediate result was never written to a file.
         assert_eq!(original(&fold(&partly, &[])), [Some(digest.clone()), None]);
         assert_eq!(
             original(&fold(&Model::from_proto(read.proto.clone()), &[])),

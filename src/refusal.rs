@@ -1,10 +1,11 @@
-//! The reasons why a site stays.
+//! The reasons why a site does not fold.
 //!
-//! A refusal is not an error: unfold inspected a site, and reports why it stays, and at which node.
+//! A refusal is not an error. It reports why unfold does not fold a site, and which node causes
+//! this.
 
 use serde::Serialize;
 
-/// A refusal: the reason, and the node of the model at which the fold stops.
+/// A refusal: the reason, and the node of the model that causes it.
 ///
 /// ```
 /// use unfold::refusal::{Reason, Refusal};
@@ -21,7 +22,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal at a node, or at a value if no node is the cause.
+    /// Creates a refusal at a node, or at a value if no node is the cause.
     pub fn new(reason: Reason, at: impl Into<String>) -> Self {
         Refusal {
             reason,
@@ -41,7 +42,7 @@ impl std::fmt::Display for Refusal {
 }
 
 impl Reason {
-    /// Every reason, with empty details.
+    /// All reasons, with empty details.
     ///
     /// ```
     /// use unfold::refusal::Reason;
@@ -66,7 +67,8 @@ impl Reason {
         section.split("\n### ").next().unwrap_or_default().trim()
     }
 
-    /// The option of `unfold fuse` that may let the site fold, and its condition, where there is one.
+    /// The option of `unfold fuse` with which the site may fold, and the condition for this; `None`
+    /// if no option helps.
     ///
     /// ```
     /// use unfold::refusal::Reason;
@@ -84,7 +86,7 @@ impl Reason {
         }
     }
 
-    /// The name in JSON, which also is the heading in `docs/refusals.md`.
+    /// The name in JSON, which is also the heading in `docs/refusals.md`.
     ///
     /// ```
     /// use unfold::refusal::Reason;
@@ -114,15 +116,14 @@ pub enum Reason {
     /// automatically.
     #[error("operator set {0} is older than unfold knows")]
     PastOpset(i64),
-    /// The model defines a function with the name of an operator, and the function replaces the
-    /// operator.
+    /// The model defines a function that replaces an operator of the same name.
     #[error("the model defines its own function for the operator {0}")]
     Redefined(String),
-    /// A constant of a body has the name of a value around it, and engines disagree which of the
-    /// two is read.
+    /// A constant of a body has the name of a value of an enclosing graph, and engines disagree
+    /// which of the two is read.
     #[error("a body has a constant `{0}`, a name that also exists around the body")]
     Hidden(String),
-    /// The value with the affine is an output of the model, which must not change.
+    /// The value with the affine is an output of the model, so it must not change.
     #[error("is a graph output")]
     GraphOutput,
     /// The value that would change is an input of the model.
@@ -140,21 +141,21 @@ pub enum Reason {
     /// The operator is not linear in its operand, or not known to be.
     #[error("{0} is no linear operator")]
     NotLinear(String),
-    /// The constant belongs to an activation that consists of several operators and that engines
-    /// recognize by its constants. Or an operator would be inserted between an operator and its
-    /// activation.
+    /// The constant belongs to an activation of several operators, which engines recognize by its
+    /// constants. Or the fold would insert an operator between another operator and its activation.
     #[error("engines run this activation as one operator, and would no longer do so")]
     Activation,
-    /// An operator or a domain that unfold does not know.
+    /// The operator or its domain is unknown to unfold.
     #[error("unknown operator {0}")]
     UnknownOperator(String),
-    /// An attribute that unfold does not know, or a value of it that unfold does not support.
+    /// The node has an attribute that unfold does not know, or an attribute with a value that
+    /// unfold does not support.
     #[error("attribute {0} is not understood")]
     Attribute(String),
-    /// Two operands are added and only one of them carries the scale, as on a residual stream.
+    /// Two operands are added, and only one of them carries the scale, as on a residual stream.
     #[error("meets a second operand without the same scale, as in a residual stream")]
     ResidualStream,
-    /// Two parts of a value that carry different scales are added, such as the halves in a rotary
+    /// Two parts of a value are added that carry different scales, such as the halves in a rotary
     /// embedding.
     #[error("channels with different scales are added, as in a rotary embedding")]
     DifferentScales,
@@ -174,13 +175,15 @@ pub enum Reason {
     /// The affine varies along an axis over which the operator averages, pools or normalizes.
     #[error("the affine varies along an axis that is reduced")]
     ReducedAxis,
-    /// A shift other than 0 meets zero padding, and no exact bias for each position exists.
+    /// The affine has a shift other than 0, but the padding is 0, and there is no exact bias for
+    /// each position.
     #[error("a shift meets zero padding, to which it would not be added")]
     Padding,
     /// A constant on which the affine depends could not be computed.
     #[error("constant could not be evaluated: {0}")]
     Constant(String),
-    /// The operator computes with codes, or the affine has a shift and meets a quantized weight.
+    /// The operator computes with quantized codes, or a shift would have to be folded into a
+    /// quantized weight.
     #[error("the weight, or the value, is quantized")]
     Quantized,
     /// The affine varies between elements of a quantized weight that share one scale.
@@ -197,7 +200,7 @@ pub enum Reason {
     /// A parameter is NaN or infinite.
     #[error("a parameter is not finite")]
     NotFinite,
-    /// The affine adds 0, which turns −0 into +0, and an operator after it observes the sign of a zero.
+    /// The affine adds 0, which turns −0 into +0, and a later operator observes the sign of a zero.
     #[error("it adds 0, and an operator after it observes the sign of a zero")]
     ZeroSign,
     /// A folded weight exceeds the range of its element type.
@@ -207,23 +210,24 @@ pub enum Reason {
     /// 0.
     #[error("a folded value is too small: {0}")]
     Underflow(String),
-    /// New values would be rounded to a type that may not represent them.
+    /// The fold would round new values to a type that may not represent them.
     #[error("new values would be rounded to {0}, which may not represent them")]
     Narrow(String),
-    /// The operators that would replace these compute only in float32.
+    /// The fold would write operators that compute only in float32.
     #[error("it is computed in {0}, and its replacement would be computed in float32")]
     ElementType(String),
     /// The constant for each position that the fold requires is too large.
     #[error("the folded constant would be too large ({0} elements)")]
     TooLarge(usize),
-    /// More operators, paths between them, or other remaining sites would have to be inspected than
-    /// the limit for one site.
+    /// The search for the fold exceeds the limit for one site: it would inspect too many operators,
+    /// paths between them, or other remaining sites.
     #[error("more operators lie on the way than are inspected")]
     TooFar,
-    /// A weight with other readers would be copied, and copies would exceed the limit for growth.
+    /// A weight with other readers would be copied, and the copies would exceed the limit for
+    /// growth.
     #[error("a copy of a shared weight would add {0}")]
     Growth(String),
-    /// The branches read their value with different strides, or return different extents.
+    /// The branches read their input with different strides, or return different extents.
     #[error("the branches read different places")]
     Unaligned,
     /// The merged operator would compute more than the branches together.
@@ -237,16 +241,16 @@ pub enum Reason {
     /// residual stream.
     #[error("{0} sees the mean of the channels")]
     SeesMean(String),
-    /// Without the mean of a residual stream, as much would be computed as with it.
+    /// The change of a residual stream would not save any computation.
     #[error("nothing is saved: {0}")]
     NoGain(String),
-    /// A normalizer adds an ε to its variance that is large, and yet hides only small variances.
+    /// The ε of a normalizer is large, but hides only small variances.
     #[error("epsilon is all of variance + epsilon only for variances below {0}")]
     SmallEpsilon(String),
-    /// The remaining affine is 1 and 0 only after rounding.
+    /// The remaining affine is 1 and 0 only because of rounding.
     #[error("the remaining affine is 1 and 0 only after rounding")]
     Rounded,
-    /// The site's parameters already are the identity.
+    /// The parameters of the site are already the identity.
     #[error("nothing to fold: the affine part is the identity")]
     Identity,
 }

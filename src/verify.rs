@@ -19,8 +19,9 @@ use trust::{compares_too_many, unbounded, unseen, untrusted};
 pub struct VerifyOptions {
     /// The sizes of symbolic dimensions.
     pub dims: Dims,
-    /// The largest relative error that passes. If it is missing, the least precise float type of the
-    /// weights determines it: 1e-1 for bfloat16, 2e-2 for half, 1e-4 for float, 1e-9 for double.
+    /// The largest relative error that passes. If it is missing, it depends on the least precise
+    /// float type of the weights: 1e-1 for bfloat16, 2e-2 for half, 1e-4 for float, 1e-9 for
+    /// double.
     pub tolerance: Option<f64>,
     /// The seeds of the inputs, one for each run.
     pub seeds: Vec<u64>,
@@ -41,14 +42,15 @@ impl Default for VerifyOptions {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verdict {
-    /// Both ran. [`Comparison::agrees`] says whether they agree.
+    /// Both models ran. [`Comparison::agrees`] says whether their outputs agree.
     Compared(Comparison),
-    /// The original runs, and the other model does not, or has other outputs.
+    /// The original runs, but the other model does not run, or has other outputs.
     Broken {
         /// The flaw.
         reason: String,
     },
-    /// Nothing was compared, because the original cannot be run, or not reliably.
+    /// Nothing was compared, because the original cannot be run, or because its results would not
+    /// be reliable.
     CouldNotVerify {
         /// The reason.
         reason: String,
@@ -56,7 +58,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether the models were run and agree.
+    /// Whether both models ran and agree.
     pub fn passed(&self) -> bool {
         matches!(self, Self::Compared(comparison) if comparison.agrees())
     }
@@ -68,7 +70,7 @@ impl Verdict {
 pub struct Comparison {
     /// The largest relative error that passes.
     pub tolerance: f64,
-    /// The outputs in their order, each with its worst errors over all seeds.
+    /// The outputs in order, each with its largest errors over all seeds.
     pub outputs: Vec<OutputError>,
 }
 
@@ -100,10 +102,10 @@ pub struct OutputError {
     pub name: String,
     /// The largest difference between two elements.
     pub absolute: f64,
-    /// The largest difference, divided by the largest magnitude in the original's output.
+    /// The largest difference, divided by the largest magnitude of the original's output.
     pub relative: f64,
-    /// The number of elements that differ beyond any tolerance: integers and booleans that differ,
-    /// and elements that are NaN or infinite in only one result.
+    /// The number of elements that differ beyond any tolerance. These are different integers and
+    /// booleans, and elements that are NaN or infinite in only one result.
     pub mismatched: usize,
 }
 
@@ -127,8 +129,8 @@ impl OutputError {
     }
 }
 
-/// Runs `original` and `fused` on the same random inputs, and measures the differences of the
-/// outputs.
+/// Runs `original` and `fused` on the same random inputs, and measures the differences between
+/// their outputs.
 ///
 /// ```no_run
 /// use unfold::onnx::Model;
@@ -147,7 +149,7 @@ pub fn compare(original: &Model, fused: &Model, options: &VerifyOptions) -> Verd
     decided(original, fused, options).unwrap_or_else(|verdict| verdict)
 }
 
-/// Why a run in tract cannot compare two models.
+/// The reason why two models cannot be compared by running them in tract, if there is one.
 pub(crate) fn doubt(original: &Model, other: &Model, dims: &Dims) -> Option<String> {
     [original, other].into_iter().find_map(|model| {
         untrusted(model.graph(), model)
@@ -156,7 +158,7 @@ pub(crate) fn doubt(original: &Model, other: &Model, dims: &Dims) -> Option<Stri
     })
 }
 
-/// The verdict; it is returned as an error if the comparison ends early.
+/// Compares two models. A verdict that ends the comparison early is returned as an error.
 fn decided(original: &Model, fused: &Model, options: &VerifyOptions) -> Result<Verdict, Verdict> {
     let doubt = untrusted(original.graph(), original)
         .or_else(|| [original, fused].into_iter().find_map(compares_too_many))
@@ -196,7 +198,7 @@ fn decided(original: &Model, fused: &Model, options: &VerifyOptions) -> Result<V
     Ok(Verdict::Compared(comparison))
 }
 
-/// The names of the outputs and their values for each seed.
+/// Runs a model. Returns the names of its outputs, and their values for each seed.
 fn run(model: &Model, options: &VerifyOptions) -> Result<(Vec<String>, Vec<Vec<Tensor>>), Failure> {
     let engine = Engine::load(model, &options.dims)?;
     let outputs: Result<_, _> = options
@@ -208,7 +210,7 @@ fn run(model: &Model, options: &VerifyOptions) -> Result<(Vec<String>, Vec<Vec<T
     Ok((engine.outputs().to_vec(), outputs))
 }
 
-/// The outputs, with tract's type of extents converted to integers.
+/// Converts outputs of tract's type for extents to integers.
 fn in_numbers(outputs: Vec<Tensor>) -> Vec<Tensor> {
     outputs.into_iter().map(in_integers).collect()
 }
@@ -221,13 +223,13 @@ fn in_integers(tensor: Tensor) -> Tensor {
     cast.unwrap_or(tensor)
 }
 
-/// The relative error that rounding may cause, determined by the least precise float type of the
-/// weights.
+/// The default tolerance: the relative error that rounding may cause. It depends on the least
+/// precise float type of the weights.
 ///
 /// Folding changes the order of multiplications and additions, so that every layer rounds
-/// differently. Over tens of layers this adds up to some tens of units in the last place of the
-/// largest output. 1e-4 leaves room for a thousand of them in float32. A wrong axis, shift or sign
-/// causes an error near 1, and not 1e-4.
+/// differently. Over tens of layers, the errors add up to some tens of units in the last place of
+/// the largest output. A tolerance of 1e-4 allows almost a thousand such units in float32. A wrong
+/// axis, shift or sign causes a much larger error, near 1.
 pub(crate) fn default_tolerance(model: &Model) -> f64 {
     let tensors = model.graph().initializer.iter();
     tensors

@@ -1,7 +1,7 @@
-//! The networks of the papers at their published sizes, with random weights.
+//! The networks of papers on normalizers at their published sizes, with random weights.
 //!
-//! A topology is the output of PyTorch's exporter without the data of its weights. Each weight has
-//! a recipe for its random data in its `doc_string`. Each topology is a file
+//! A topology is a model from PyTorch's exporter without the data of its weights. The `doc_string`
+//! of each weight says how to draw random data for it. Each topology is a file
 //! `models/zoo/NETWORK.NORM.onnx.gz`.
 
 use std::io::Read;
@@ -66,7 +66,7 @@ impl Entry {
         self.name.rsplit_once('.').map_or("", |(_, norm)| norm)
     }
 
-    /// The model, with weights that are drawn with a seed.
+    /// The model with random weights, which depend on the seed.
     ///
     /// # Errors
     /// If the file of the topology is damaged.
@@ -82,7 +82,7 @@ impl Entry {
             .iter_mut()
             .filter(|weight| !weight.doc_string().is_empty());
         for (place, weight) in weights.enumerate() {
-            // Each weight has its own random stream, independent of the others.
+            // Each weight has its own random stream, so the weights are independent.
             let mut numbers = ChaCha8Rng::seed_from_u64(seed);
             numbers.set_stream(place as u64);
             draw(weight, &mut numbers)?;
@@ -91,7 +91,7 @@ impl Entry {
     }
 }
 
-/// Draws the data of a weight by the recipe in its `doc_string`.
+/// Draws the data of a weight as its `doc_string` says.
 fn draw(weight: &mut TensorProto, numbers: &mut ChaCha8Rng) -> Result<()> {
     let recipe = weight.doc_string.take().unwrap_or_default();
     let fail = || Error::Tensor {

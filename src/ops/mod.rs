@@ -1,4 +1,4 @@
-//! Properties of operators, each defined in one place.
+//! Properties of operators that several parts of unfold use.
 
 pub(crate) mod axes;
 #[cfg(any(feature = "prove", feature = "tract"))]

@@ -5,8 +5,9 @@ use std::str::FromStr;
 
 /// Sizes for symbolic dimensions, by name.
 ///
-/// A name that is not listed gets a default that most transformers accept: 2 for the first dimension of an input and for a
-/// name that contains `batch`, 224 for the last two dimensions of an input of rank 4, and 8 for all others.
+/// A dimension without a listed size gets a default that most models accept. The default is 2 for
+/// the first dimension of an input and for names that contain `batch`, 224 for the last two
+/// dimensions of an input of rank 4, and 8 for all others.
 ///
 /// ```
 /// use unfold::run::Dims;
@@ -22,12 +23,12 @@ use std::str::FromStr;
 pub struct Dims(BTreeMap<String, usize>);
 
 impl Dims {
-    /// The size of a dimension; `None` if it is not listed.
+    /// The size of a dimension; `None` if none is set.
     pub fn get(&self, name: &str) -> Option<usize> {
         self.0.get(name).copied()
     }
 
-    /// Sets the size of a dimension, and replaces a previous one.
+    /// Sets the size of a dimension. A previous size is replaced.
     pub fn set(&mut self, name: impl Into<String>, size: usize) {
         self.0.insert(name.into(), size);
     }
@@ -37,7 +38,7 @@ impl Dims {
         self.0.is_empty()
     }
 
-    /// Removes the sizes of all names that `others` has.
+    /// Removes the sizes of all names that have a size in `others`.
     pub(crate) fn remove_all(&mut self, others: &Dims) {
         self.0.retain(|name, _| others.get(name).is_none());
     }
@@ -68,7 +69,7 @@ impl Dims {
 impl FromStr for Dims {
     type Err = String;
 
-    /// Parses `name=size`, or several of them separated by commas.
+    /// Parses one `name=size`, or several separated by commas.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut dims = Self::default();
         for part in text

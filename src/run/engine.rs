@@ -1,4 +1,4 @@
-//! A model that is loaded into tract and ready to run.
+//! Loads a model into tract and runs it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Loads a model to run on one thread, with its symbolic dimensions fixed by `dims`.
+    /// Loads a model that runs on one thread. `dims` gives the sizes of symbolic dimensions.
     ///
     /// # Errors
     /// If tract cannot run the model. The error names the operator.
@@ -49,7 +49,7 @@ impl Engine {
         Self::load_with(model, dims, 1)
     }
 
-    /// Loads a model that runs its matrix products on `threads` threads.
+    /// Like [`Engine::load`], but matrix products run on `threads` threads.
     ///
     /// # Errors
     /// The errors of [`Engine::load`].
@@ -68,7 +68,7 @@ impl Engine {
         }
     }
 
-    /// Loads a model without changes.
+    /// Loads a model unchanged.
     fn prepare(model: &Model, inputs: Vec<Input>, threads: usize) -> Result<Self, Failure> {
         let onnx = tract_onnx::onnx()
             .with_ignore_value_info(true)
@@ -117,12 +117,12 @@ impl Engine {
         })
     }
 
-    /// The inputs in their order.
+    /// The inputs, in the order of the graph.
     pub fn inputs(&self) -> &[Input] {
         &self.inputs
     }
 
-    /// The names of the outputs in their order.
+    /// The names of the outputs, in the order of the graph.
     pub fn outputs(&self) -> &[String] {
         &self.outputs
     }
@@ -132,7 +132,7 @@ impl Engine {
         self.plan.model()
     }
 
-    /// The counts of the operators that run, without inputs and constants.
+    /// The number of running operators of each kind, without inputs and constants.
     pub fn operators(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         let names = self
@@ -146,8 +146,8 @@ impl Engine {
         counts
     }
 
-    /// The ONNX operator and node from which tract built a node of [`Engine::graph`], if tract kept
-    /// the name.
+    /// The ONNX operator and the name of the node from which tract built a node of
+    /// [`Engine::graph`], if tract kept the name.
     pub fn origin<'a>(&'a self, name: &'a str) -> Option<(&'a str, &'a str)> {
         self.operators.origin(name)
     }
@@ -162,11 +162,11 @@ impl Engine {
         Ok(outputs.into_iter().map(|value| (*value).clone()).collect())
     }
 
-    /// Creates a session, which keeps the state between runs. Sessions of one engine share its
+    /// Creates a session, which keeps its state between runs. All sessions of an engine share its
     /// weights.
     ///
     /// # Errors
-    /// If tract cannot create it.
+    /// If tract cannot create the session.
     pub(crate) fn session(&self) -> Result<Session, Failure> {
         let state = self.operators.attempt(Stage::Run, || self.plan.spawn())?;
         Ok(Session {
@@ -184,7 +184,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Runs the model, and returns its outputs. Neither inputs nor outputs are copied.
+    /// Runs the model, and returns its outputs. Inputs and outputs are not copied.
     ///
     /// # Errors
     /// The errors of [`Engine::run`].
@@ -192,8 +192,8 @@ impl Session {
         self.attempt(inputs, |state, inputs| state.run(inputs))
     }
 
-    /// Runs the model, and calls `after` with the index of each node of [`Engine::graph`] when it
-    /// has run.
+    /// Like [`Session::run`], but calls `after` after each node, with the index of the node in
+    /// [`Engine::graph`].
     ///
     /// # Errors
     /// The errors of [`Engine::run`].
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(nodes, engine.plan.order_without_consts());
     }
 
-    /// Checks the size of an input of this shape.
+    /// Checks the size of an input that has this shape.
     fn check_shape(shape: &[&str]) -> Result<(), Failure> {
         let inputs = vec![value("x", DataType::Float, shape)];
         let model = model(inputs, vec![], vec![node("Relu x -> y")], &["y"]);

@@ -1,6 +1,6 @@
 //! Failures of loading and running a model, with the operator at which they occurred.
 
-/// A stage in the life of a model.
+/// A stage of loading and running a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -13,17 +13,17 @@ pub enum Stage {
     Run,
 }
 
-/// A failure of tract to run a model. Its message is one line, with the operator and the node if
-/// they are known.
+/// A failure of tract to run a model. Its message is one line, which names the operator and the
+/// node if they are known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[error("tract cannot {}{}: {reason}", self.verb(), self.place())]
 pub struct Failure {
-    /// The stage that failed.
+    /// The stage at which it failed.
     pub stage: Stage,
-    /// The ONNX operator at which it failed.
+    /// The ONNX operator that failed.
     pub operator: Option<String>,
-    /// The name of the node.
+    /// The name of the node that failed.
     pub node: Option<String>,
     /// The cause, in one line.
     pub reason: String,

@@ -1,11 +1,11 @@
-//! Fixes dimensions: replaces symbols by sizes in the declared shapes of a model.
+//! Fixes dimensions, by replacing symbols by sizes in the declared shapes of a model.
 //!
 //! ```text
 //! ids [batch, tokens] -> logits [batch, tokens, 100]      ids [2, 16] -> logits [2, 16, 100]
 //! ```
 //!
-//! Only declarations change. If the extents of the inputs are known, the shape arithmetic of the
-//! graph is constant, and constant folding removes it.
+//! Only declarations change. But once the extents of the inputs are known, the shape arithmetic of
+//! the graph is constant, and constant folding removes it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -22,8 +22,8 @@ use crate::shape::facts::extent;
 /// The sizes of dimensions by their names, as in [`Input::symbols`].
 type DimensionSizes<'s> = HashMap<Cow<'s, str>, usize>;
 
-/// Returns the model for inputs of these sizes. Other dimensions of inputs stay open. Dimensions of
-/// outputs that follow from the fixed ones are fixed too.
+/// Returns the model with sizes for some dimensions of its inputs. The other dimensions stay open.
+/// Dimensions of outputs are fixed too if they follow from the fixed ones.
 ///
 /// # Errors
 /// If no input has a dimension with one of these names, if a size is 0, or if the graph is invalid.
@@ -67,8 +67,8 @@ pub(crate) fn fixed(model: &Model, dims: &Dims) -> Result<Model> {
     Ok(result)
 }
 
-/// Writes sizes into the declarations of inputs. A dimension without a symbol is named by its
-/// place.
+/// Writes sizes into the declarations of inputs. The name of a dimension without a symbol is its
+/// place, such as `x:2`.
 fn fix_inputs(graph: &mut GraphProto, sizes: &DimensionSizes) {
     for input in &mut graph.input {
         let names = Input::symbols(input)
@@ -85,7 +85,7 @@ fn fix_inputs(graph: &mut GraphProto, sizes: &DimensionSizes) {
     }
 }
 
-/// Fixes a dimension whose symbol, or formula of symbols, has a known size.
+/// Fixes a dimension whose symbol has a size, or whose formula consists of symbols with sizes.
 fn fix(dim: &mut Dimension, sizes: &DimensionSizes) {
     let Some(name) = symbol(dim) else { return };
     if let Some(size) = sizes
@@ -97,7 +97,7 @@ fn fix(dim: &mut Dimension, sizes: &DimensionSizes) {
     }
 }
 
-/// Writes the extents of outputs that are now known.
+/// Writes the extents of outputs that are known now.
 fn fix_outputs(model: &mut Model) -> Result<()> {
     let known = extents_of_outputs(model)?;
     for (output, extents) in model.graph_mut().output.iter_mut().zip(known) {
@@ -113,7 +113,8 @@ fn fix_outputs(model: &mut Model) -> Result<()> {
     Ok(())
 }
 
-/// The extents of each output, as far as known; empty if the rank is unknown.
+/// The extents of each output, if they are known. The list of an output is empty if its rank is
+/// unknown..
 fn extents_of_outputs(model: &Model) -> Result<Vec<Vec<Option<usize>>>> {
     let Analysis { graph, facts, .. } = &Analysis::new(model)?;
     let mut known = vec![];
@@ -133,7 +134,7 @@ mod tests {
     use crate::onnx::tensor::DataType;
     use crate::run::testing::{affine, model, node, value};
 
-    /// The declared shape, as numbers and symbols.
+    /// The declared shape, as a list of numbers and symbols.
     fn shape(value: &ValueInfoProto) -> Vec<String> {
         let tensor = value.r#type.as_ref().unwrap().tensor_type.as_ref().unwrap();
         let shape = tensor.shape.as_ref().unwrap();
@@ -148,7 +149,7 @@ mod tests {
             .collect()
     }
 
-    /// A model that concatenates a cache and new tokens.
+    /// A model that concatenates a cache with new tokens.
     fn cached() -> Model {
         let inputs = vec![
             value("past", DataType::Float, &["batch", "before"]),

@@ -1,9 +1,10 @@
-//! Evaluates names of symbolic dimensions that are formulas of others. Exporters write such names,
-//! for example for the total length of a cache and new tokens:
-//! `past_sequence_length + sequence_length`, `2*s`, `((4*s86)//s10)`.
+//! Evaluates names of symbolic dimensions that are formulas over other names. Exporters write such
+//! names, for example for the total length of a cache and new tokens: `past_sequence_length +
+//! sequence_length`, `2*s`, `((4*s86)//s10)`.
 //!
-//! A file may contain any text here, on which tract's own formulas might divide by 0 or expand
-//! products without end. All sizes are known, so this is plain arithmetic.
+//! The text comes from a file and may be malicious: tract's own parser of formulas might divide by
+//! 0 or expand products endlessly. Here the sizes of all symbols are known, so plain arithmetic
+//! suffices.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,8 +12,8 @@ use std::collections::HashMap;
 /// The maximum length of a formula.
 const LONGEST: usize = 200;
 
-/// The value of a formula, given the sizes of other names. `None` if the name is not a formula, if
-/// a name in it has no size, or if the value is not positive.
+/// Evaluates a formula with the sizes of other names. `None` if the name is not a formula, if a
+/// name in it has no size, or if the value is not positive.
 pub(super) fn size(name: &str, sizes: &HashMap<Cow<str>, usize>) -> Option<usize> {
     let size = Calculation {
         rest: text(name)?,
@@ -35,7 +36,7 @@ pub(crate) fn is_formula(name: &str) -> bool {
     })
 }
 
-/// The name, if it is short enough and contains an arithmetic operator.
+/// Returns the name if it is short enough and contains an arithmetic operator.
 fn text(name: &str) -> Option<&str> {
     Some(name).filter(|name| name.len() <= LONGEST && name.contains(['+', '-', '*', '/']))
 }
@@ -70,7 +71,7 @@ impl Calculation<'_> {
             if self.takes("*") {
                 product = product.checked_mul(self.factor()?)?;
             } else if self.takes("//") || self.takes("/") {
-                // Integer division, since extents are not negative.
+                // Both are integer division, because extents are not negative.
                 let divisor = self.factor().filter(|&divisor| divisor > 0)?;
                 product = product.div_euclid(divisor);
             } else {
@@ -101,7 +102,7 @@ impl Calculation<'_> {
         }
     }
 
-    /// Consumes a sign, if it is next. Returns whether it was.
+    /// Reads a sign, if it is next. Returns whether it was next.
     fn takes(&mut self, sign: &str) -> bool {
         let rest = self.rest.trim_start().strip_prefix(sign);
         self.rest = rest.unwrap_or(self.rest);

@@ -1,4 +1,4 @@
-//! The inputs of a model, with their types and sizes for one run.
+//! The inputs of a model, with the types and sizes of one run.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -13,7 +13,7 @@ use crate::onnx::operator::Category;
 use crate::onnx::proto::{Dim, Dimension, GraphProto, ValueInfoProto};
 use crate::onnx::tensor::DataType;
 
-/// An input of a model, with the type and shape for one run.
+/// An input of a model, with its type and shape in one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
     /// Its name in the graph.
@@ -22,16 +22,17 @@ pub struct Input {
     pub element: DatumType,
     /// Its concrete shape.
     pub shape: Vec<usize>,
-    /// If the elements are indices, the number of rows to choose from.
+    /// The number of rows that the elements select from, if they are indices.
     pub indices: Option<usize>,
 }
 
 impl Input {
-    /// The inputs of a model without initializers, in their order, with fixed symbolic dimensions.
+    /// The inputs of a model that have no initializer, in order. Sizes replace their symbolic
+    /// dimensions.
     ///
     /// # Errors
     /// If an input is not a tensor, has a type that tract lacks or an unknown rank, or if a name in
-    /// `dims` is not one of its open dimensions.
+    /// `dims` is not an open dimension of an input.
     pub fn from_model(model: &Model, dims: &Dims) -> Result<Vec<Self>, Failure> {
         let graph = model.graph();
         let free: Vec<&ValueInfoProto> = free(graph).collect();
@@ -41,9 +42,9 @@ impl Input {
             .collect()
     }
 
-    /// The names of the open dimensions of an input: the symbol, or else the place such as `x:2`;
-    /// `None` for a dimension with a size. A `?` is not a symbol, since exporters write it for
-    /// every unnamed dimension.
+    /// The names of the open dimensions of an input. A name is the symbol, or a place such as `x:2`
+    /// if there is no symbol; `None` for a dimension with a size. A `?` is not a symbol, because
+    /// exporters write it for every unnamed dimension.
     pub(crate) fn symbols(input: &ValueInfoProto) -> Vec<Option<Cow<'_, str>>> {
         let dims = dims(input).iter().enumerate();
         dims.map(|(axis, dim)| match (&dim.value, symbol(dim)) {
@@ -54,8 +55,8 @@ impl Input {
         .collect()
     }
 
-    /// A size for each open dimension of the inputs: from `dims`, or else a default. A dimension without a name has its
-    /// place as name, such as `x:2`.
+    /// The size of each open dimension of the inputs. It is taken from `dims`, or is a default. The
+    /// name of a dimension without a symbol is its place, such as `x:2`.
     ///
     /// # Errors
     /// If a name in `dims` is not an open dimension of an input.
@@ -68,7 +69,7 @@ impl Input {
         Ok(all)
     }
 
-    /// The names of the first dimensions of the inputs, which are usually the batch.
+    /// The symbols of the first dimensions of the inputs, which are usually the batch.
     pub(crate) fn batch_symbols(model: &Model) -> Vec<Cow<'_, str>> {
         let mut symbols: Vec<Cow<str>> = free(model.graph())
             .filter_map(|input| Self::symbols(input).into_iter().next()?)
@@ -120,7 +121,7 @@ fn failure(input: &str, reason: &str) -> Failure {
     Failure::new(Stage::Load, format!("the input `{input}` {reason}"))
 }
 
-/// The inputs without initializers.
+/// The inputs that have no initializer.
 pub(crate) fn free(graph: &GraphProto) -> impl Iterator<Item = &ValueInfoProto> {
     graph.input.iter().filter(|input| {
         let mut stored = graph.initializer.iter();
@@ -129,8 +130,8 @@ pub(crate) fn free(graph: &GraphProto) -> impl Iterator<Item = &ValueInfoProto> 
 }
 
 /// Writes the concrete shapes of the inputs into their declarations, and the sizes of their symbols
-/// into the declarations of all other values. The extents of some values follow only from their
-/// declarations.
+/// into the declarations of all other values. For some values, the declarations are the only source
+/// of their extents.
 #[cfg(any(feature = "prove", feature = "tract"))]
 pub(crate) fn fix_shapes(graph: &mut GraphProto, inputs: &[Input]) {
     let mut sizes: HashMap<String, i64> = HashMap::new();
@@ -158,7 +159,7 @@ pub(crate) fn fix_shapes(graph: &mut GraphProto, inputs: &[Input]) {
     }
 }
 
-/// The symbol of a dimension, if equal symbols mean equal sizes.
+/// The symbol of a dimension. `None` for names that do not imply equal sizes.
 pub(super) fn symbol(dim: &Dimension) -> Option<&str> {
     match &dim.value {
         Some(Dim::DimParam(symbol)) if !["", "?"].contains(&symbol.as_str()) => Some(symbol),
@@ -190,8 +191,8 @@ pub(super) fn dims_mut(value: &mut ValueInfoProto) -> impl Iterator<Item = &mut 
 }
 
 /// The size of every symbol in the shapes of the inputs. If a symbol occurs several times, its
-/// first place decides. A symbol may be a formula such as `past + sequence`, for the total length
-/// of a cache and new tokens. It has the value of the formula.
+/// first occurrence decides. A symbol may be a formula such as `past + sequence`, for the total
+/// length of a cache and new tokens. Its size is the value of the formula.
 fn sizes<'a>(
     inputs: &[&'a ValueInfoProto],
     given: &Dims,
@@ -224,7 +225,7 @@ fn sizes<'a>(
     }
 }
 
-/// The names of dimensions in alphabetical order, each once.
+/// The names of dimensions as text, sorted and without duplicates.
 pub(super) fn listed(names: &[Cow<str>]) -> String {
     let names: BTreeSet<&str> = names.iter().map(AsRef::as_ref).collect();
     match names.is_empty() {
@@ -233,14 +234,14 @@ pub(super) fn listed(names: &[Cow<str>]) -> String {
     }
 }
 
-/// The number of rows of the smallest constant table from which the elements of a value select
-/// rows.
+/// The number of rows of the constant table that the elements of a value index. If they index
+/// several tables, the smallest one counts.
 ///
-/// Follows the value through operators that keep its elements.
+/// The value is followed through operators that keep its elements.
 fn rows(graph: &GraphProto, value: &str) -> Option<usize> {
     let mut smallest: Option<usize> = None;
     let mut values = vec![value];
-    // Nodes are in topological order, so that one pass finds every reader.
+    // The nodes are in topological order, so one pass over them finds every reader.
     for node in &graph.node {
         let data = node.input.first().map_or("", String::as_str);
         match node.op() {
@@ -280,7 +281,7 @@ fn rows(graph: &GraphProto, value: &str) -> Option<usize> {
     smallest
 }
 
-/// tract's types for the element types that inputs may have.
+/// The type in tract for an element type of an input; `None` if inputs cannot have this type.
 fn datum(element: DataType) -> Option<DatumType> {
     Some(match element {
         DataType::Float => DatumType::F32,

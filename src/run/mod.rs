@@ -1,8 +1,8 @@
 //! Runs models in tract on the CPU.
 //!
-//! [`Engine`] is a model that is loaded, typed, optimized and ready to run. [`Dims`] fixes its
-//! symbolic dimensions, [`Input`] describes its inputs, and [`Failure`] is the error if tract
-//! cannot run it.
+//! [`Engine`] is a model that was loaded, typed and optimized, and is ready to run. [`Dims`] has
+//! sizes for symbolic dimensions, [`Input`] describes an input, and [`Failure`] is the error if
+//! tract cannot run the model.
 
 mod dims;
 #[cfg(feature = "tract")]

@@ -1,4 +1,4 @@
-//! Traces failures of tract to operators of the model.
+//! Traces failures in tract back to operators of the model.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -11,7 +11,7 @@ use tract_onnx::prelude::{TractError, TractResult};
 use super::failure::{Failure, Stage};
 
 impl Failure {
-    /// The failure of a run that was stopped on request.
+    /// The failure of a run that was cancelled.
     pub(crate) fn interrupted() -> Self {
         Self::new(Stage::Run, "it was stopped before it had run")
     }
@@ -23,7 +23,7 @@ impl Failure {
     }
 }
 
-/// The ONNX operators of a graph, by the names that tract gives their nodes.
+/// The operator of each ONNX node, by the name that tract gives the node.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Origins(HashMap<String, String>);
 
@@ -32,8 +32,8 @@ impl Origins {
         self.0.insert(node, operator);
     }
 
-    /// The ONNX operator and node of a tract node, to whose name tract appends suffixes after a
-    /// dot.
+    /// The ONNX operator and node of a node in tract. tract may have appended suffixes to the name,
+    /// each after a dot.
     pub(super) fn origin<'a>(&self, mut name: &'a str) -> Option<(&str, &'a str)> {
         loop {
             if let Some(operator) = self.0.get(name) {
@@ -57,8 +57,8 @@ impl Origins {
             })
     }
 
-    /// Converts an error to a failure, with its root cause and the innermost ONNX node in the chain
-    /// of contexts.
+    /// Converts an error to a failure. The reason is the root cause, and the node is the innermost
+    /// ONNX node that the chain of contexts names.
     fn explain(&self, stage: Stage, error: &TractError) -> Failure {
         let reason = error.root_cause().to_string();
         let failure = Failure::new(stage, one_line(&reason));
@@ -79,7 +79,7 @@ impl Origins {
     }
 }
 
-/// The first line that is not empty, cut before a dump.
+/// The first line that is not empty, shortened so that it contains no dump.
 fn one_line(text: &str) -> String {
     const LONGEST: usize = 200;
     let line = text

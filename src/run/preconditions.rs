@@ -1,4 +1,4 @@
-//! Checks the conditions under which tract can load a model and run it on its inputs.
+//! Checks whether tract can load a model and run it on its inputs.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use crate::onnx::operator::Category;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::tract_quirks::{is_read, read_as_one};
 
-/// The maximum number of elements of an input, which is 32 GB in float32.
+/// The maximum number of elements of an input. In float32 they take 32 GB.
 const MOST: usize = 1 << 33;
 
 /// Refuses an input with more elements than memory can hold.
@@ -32,8 +32,8 @@ pub(super) fn check_size(input: &Input) -> Result<(), Failure> {
     Err(Failure::new(Stage::Load, reason))
 }
 
-/// Finds a Scan on which tract's declutter does not terminate. If the body has a product that does
-/// not depend on the state, declutter moves operators out of the body and back again.
+/// Finds a Scan on which tract's declutter does not terminate. If the body has a product, declutter
+/// may move operators out of the body and back again without end.
 pub(super) fn endless(graph: &GraphProto) -> Option<&NodeProto> {
     graph
         .node
@@ -72,7 +72,7 @@ pub(super) fn check_inputs(inputs: &[Input], values: &[TValue]) -> TractResult<(
     Ok(())
 }
 
-/// Collects the operators of a model; fails at the first one that tract lacks.
+/// Collects the operators of a model. Fails if tract lacks one of them.
 pub(super) fn known_operators(onnx: &Onnx, model: &Model) -> Result<Origins, Failure> {
     let mut operators = Origins::default();
     add_operators(onnx, model, model.graph(), &mut operators)?;
@@ -103,7 +103,7 @@ fn is_empty(tensor: &TensorProto) -> bool {
     tensor.dims.contains(&0)
 }
 
-/// Fails at a node with an empty input from which tract reads a scalar.
+/// Fails if tract reads a scalar from an empty input.
 fn numbers_are_there(graph: &GraphProto, empty: &HashSet<&str>) -> Result<(), Failure> {
     graph.node.iter().try_for_each(|node| {
         let mut read = read_as_one(node.op_type())
@@ -139,7 +139,7 @@ fn add_operators(
     Ok(())
 }
 
-/// The reason why tract lacks an operator; `None` if it has the operator.
+/// The reason why tract lacks an operator; `None` if tract has the operator.
 fn missing(onnx: &Onnx, model: &Model, node: &NodeProto) -> Option<String> {
     let (domain, operator) = node.op();
     let mut functions = model.proto.functions.iter();

@@ -1,4 +1,4 @@
-//! Draws random values that suit the inputs of a model.
+//! Draws random inputs for a model.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -11,9 +11,9 @@ use super::input::Input;
 impl Input {
     /// Draws values for this input.
     ///
-    /// Floats are normally distributed, so that half of them are negative. Integers are indices
-    /// into the table from which they select, or else 0 and 1, as in masks. Half of the booleans
-    /// are true.
+    /// Floats are normally distributed, so half of them are negative. Integers are indices into the
+    /// table from which they select. Without such a table they are 0 and 1, as in masks. Half of
+    /// the booleans are true.
     fn draw(&self, rng: &mut ChaCha8Rng) -> Tensor {
         let end = self.indices.unwrap_or(2).max(1) as i64;
         match self.element {
@@ -28,7 +28,7 @@ impl Input {
             DatumType::U16 => self.fill(|| rng.random_range(0..end.min(1 << 16)) as u16),
             DatumType::U32 => self.fill(|| rng.random_range(0..end) as u32),
             DatumType::U64 => self.fill(|| rng.random_range(0..end) as u64),
-            // `datum` admits no other types.
+            // All other types are 64-bit integers, because `datum` refuses further types.
             _ => self.fill(|| rng.random_range(0..end)),
         }
     }

@@ -1,9 +1,9 @@
-//! Converts a model for tract: the graph without its weights, and the weights separately.
+//! Splits a model for tract into its graph without weights, and its weights.
 //!
-//! tract has its own messages for ONNX. Only the graph is encoded and decoded again. Every tensor
-//! in it becomes a reference to external data, which tract reads from this model. So weights are
-//! copied once, into the tensors with which tract computes, and those in other files are read one
-//! at a time.
+//! tract has its own messages for ONNX. Only the graph is encoded, and then decoded by tract. Each
+//! tensor in it becomes a reference to external data, which tract reads from this model. So weights
+//! are copied only once, into the tensors of tract, and weights in other files are read one at a
+//! time.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::onnx::proto::{
 };
 use crate::onnx::{Model, tensor};
 
-/// The graph in tract's messages, and the tensors to which it refers.
+/// Returns the graph in tract's messages, and the tensors to which it refers.
 pub(super) fn skeleton(
     model: &Model,
     inputs: &[Input],
@@ -52,8 +52,8 @@ pub(super) fn skeleton(
     Ok((decoded, Arc::new(weights)))
 }
 
-/// Removes the unread initializers, since some passes of tract compare all constants with each
-/// other.
+/// Removes initializers without readers, because some passes of tract compare all constants with
+/// each other.
 fn drop_unread(graph: &mut GraphProto) {
     let mut read: HashSet<String> = graph
         .output
@@ -84,7 +84,7 @@ fn collect_read(graph: &GraphProto, read: &mut HashSet<String>) {
     }
 }
 
-/// The tensors of a model, by the number that represents each in its skeleton.
+/// The tensors of a model, by the numbers that stand for them in the skeleton.
 #[derive(Debug)]
 pub(super) struct WeightStore {
     tensors: Vec<TensorProto>,
@@ -92,7 +92,7 @@ pub(super) struct WeightStore {
 }
 
 impl WeightStore {
-    /// A folder that always exists, which tract gets as the folder of the model.
+    /// A folder that always exists. tract takes it as the folder of the model.
     pub(super) const FOLDER: &'static str = "/";
 
     fn take_graph(&mut self, graph: &mut GraphProto) -> Result<(), Error> {
@@ -122,8 +122,8 @@ impl WeightStore {
         Ok(())
     }
 
-    /// Stores a tensor with readable elements, and replaces it by a reference. Strings have no raw
-    /// form, and stay in the graph.
+    /// Moves a tensor into the store if its elements can be read, and leaves a reference to it in
+    /// the graph. Strings have no raw form, and stay in the graph.
     fn take(&mut self, tensor: &mut TensorProto) -> Result<(), Error> {
         if tensor::data_type(tensor)? == tensor::DataType::String {
             return Ok(());

@@ -1,12 +1,11 @@
-//! Specializes a model to the sizes of one run, and folds its shape arithmetic.
+//! Specializes a model to the sizes of one run, by folding its shape arithmetic.
 //!
 //! Exporters compute positions and masks from the extents of the inputs with Shape, Range, CumSum
-//! and GatherND. tract computes extents as symbolic formulas, and refuses operators that need them
-//! as numbers. If all extents of the inputs are known, the results are constants, which constant
-//! folding stores.
+//! and GatherND. In tract, extents are symbolic formulas, and operators that need numbers are
+//! refused. If all extents of the inputs are known, positions and masks are constants, which
+//! constant folding stores.
 //!
-//! Only values that do not depend on elements of the inputs are folded. The other operators of the
-//! model stay.
+//! Only values that do not depend on elements of the inputs are folded. All other operators stay.
 
 use super::input::{Input, fix_shapes};
 use crate::analysis::Analysis;
@@ -17,14 +16,15 @@ use crate::onnx::shadowed_names::hidden;
 use crate::ops::definitions::{FAILING, LACKING, has_some, written_out};
 use crate::passes::simplify::{self, ConstantOrigins, fold_constants};
 
-/// The maximum number of folding passes: a stored extent may determine the shape of a later value.
+/// The maximum number of folding passes. Several passes are needed if a stored extent determines
+/// the shape of a later value.
 const ROUNDS: usize = 8;
 
 /// The operator sets that constant folding supports.
 const OPSETS: std::ops::RangeInclusive<i64> = 7..=28;
 
-/// Replaces operators that tract lacks by their definitions, for the extents of `inputs`; `None` if
-/// the model has none.
+/// Replaces operators that tract lacks by their definitions, given the extents of `inputs`; `None`
+/// if the model has no such operators.
 pub(super) fn with_definitions(model: &Model, inputs: &[Input]) -> Option<Model> {
     if !has_some(model, LACKING) {
         return None;
@@ -55,7 +55,7 @@ fn in_bodies_too(model: &Model) -> Option<Model> {
     flat.restore(&folded).map(simplify::sorted)
 }
 
-/// The model after constant folding; `None` if nothing folds.
+/// Folds the constants of a model; `None` if nothing folds.
 fn folded(model: &Model) -> Option<Model> {
     let mut result: Option<Model> = None;
     for _ in 0..ROUNDS {
@@ -68,7 +68,8 @@ fn folded(model: &Model) -> Option<Model> {
     result
 }
 
-/// The graph after branch folding, or else after constant folding; `None` if nothing folds.
+/// Folds branches, or constants if there are no branches to fold. Returns the graph; `None` if
+/// nothing folds.
 fn folded_graph(model: &Model) -> Option<GraphProto> {
     let analysis = Analysis::new(model).ok()?;
     let simplified = simplify::fold_branches(&analysis).or_else(|| {
@@ -86,8 +87,8 @@ mod tests {
     use crate::run::{Dims, Engine};
     use tract_onnx::prelude::tensor2;
 
-    /// A model that adds to each element of `x` the number of elements up to it that are 1 in
-    /// `counted`, which is `places` or `values`.
+    /// A model that numbers elements: it adds to each element of `x` how many elements up to it are
+    /// 1 in `counted`, which is `places` or `values`.
     fn counts(counted: &str) -> Model {
         let nodes = vec![
             node("Shape x -> extents"),
@@ -139,7 +140,7 @@ mod tests {
     fn position_counts_become_a_constant() {
         let model = counts("places");
         let inputs = Input::from_model(&model, &Dims::default()).unwrap();
-        // No other operator had read the Cast.
+        // The Cast is no longer read, but it remains because it had no other reader before.
         assert_eq!(
             operators(&specialized(&model, &inputs).unwrap()),
             ["Cast", "Add"]

@@ -1,4 +1,4 @@
-//! Small models for tests.
+//! Builds small models for tests.
 
 use ndarray::ArrayViewD;
 
@@ -9,7 +9,7 @@ use crate::onnx::proto::{
 };
 use crate::onnx::tensor::{self, DataType};
 
-/// The node `op in, in -> out, out`, named after its operator.
+/// Builds a node from a text like `op in, in -> out, out`. The node is named after its operator.
 pub(crate) fn node(text: &str) -> NodeProto {
     let (left, right) = text.split_once("->").unwrap();
     let (op, inputs) = left.trim().split_once(' ').unwrap_or((left.trim(), ""));
@@ -40,7 +40,7 @@ pub(crate) fn with_int(mut node: NodeProto, name: &str, value: i64) -> NodeProto
     node
 }
 
-/// A value whose shape consists of numbers and symbols.
+/// A value with a shape of numbers and symbols.
 pub(crate) fn value(name: &str, element: DataType, shape: &[&str]) -> ValueInfoProto {
     let dims = shape.iter().map(|text| Dimension {
         value: Some(
@@ -69,7 +69,7 @@ pub(crate) fn floats(name: &str, values: &ArrayViewD<'_, f64>) -> TensorProto {
     tensor::make(name, DataType::Float, values).unwrap()
 }
 
-/// A model of operator set 17.
+/// Builds a model of operator set 17.
 pub(crate) fn model(
     inputs: Vec<ValueInfoProto>,
     initializers: Vec<TensorProto>,
@@ -99,7 +99,8 @@ pub(crate) fn model(
     })
 }
 
-/// The model `y = scale * x + shift`, along the last of the two axes of `x`, of shape `[n, 3]`.
+/// The model `y = scale * x + shift`. `x` has the shape `[n, 3]`, and scale and shift vary along
+/// its last axis.
 pub(crate) fn affine(scale: [f64; 3], shift: [f64; 3]) -> Model {
     model(
         vec![value("x", DataType::Float, &["n", "3"])],
@@ -115,7 +116,7 @@ pub(crate) fn affine(scale: [f64; 3], shift: [f64; 3]) -> Model {
     )
 }
 
-/// A model with indices into a table of 50 rows, and a separate mask.
+/// A model that selects rows of a table of 50 rows by indices, and also has a mask.
 pub(crate) fn embedding() -> Model {
     let table = floats("table", &ndarray::Array2::zeros((50, 4)).into_dyn().view());
     let ids = value("ids", DataType::Int64, &["batch", "length"]);

@@ -1,5 +1,5 @@
-//! BatchNormalization with the statistics of its input, for which tract would use the running
-//! statistics.
+//! Computes BatchNormalization with the statistics of its input. tract would use the running
+//! statistics instead.
 
 use std::sync::Arc;
 
@@ -9,22 +9,23 @@ use tract_onnx::prelude::{DatumType, Tensor};
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tract_quirks::batch_norm_trains;
 
-/// The attributes that are read, or do not affect a single run.
+/// The attributes that are read or have no effect on a single run.
 const ATTRIBUTES: &[&str] = &["epsilon", "momentum", "training_mode"];
 
 /// The default of ε.
 const EPSILON: f32 = 1e-5;
 
-/// The relative difference that is allowed between the given statistics and those of `x`: the
+/// The largest relative difference between the given statistics and those of `x` that counts as
 /// rounding of a float32 sum.
 const ROUNDED: f64 = 1e-5;
 
-/// `γ·(x − mean)/√(variance + ε) + β` with the mean and the variance of each channel of `x`, in
-/// float64 and rounded once. `None` if the node is another one, or its inputs are invalid.
+/// Computes `γ·(x − mean)/√(variance + ε) + β` in float64 and rounds the result once. Mean and
+/// variance are those of each channel of `x`. `None` if the node is a different one, or if its
+/// inputs are invalid.
 ///
 /// Before operator set 14 engines disagree whether such a node uses the statistics of its input or
-/// the given ones. Both are equal for standardized weights, as PyTorch's exporter writes them. If
-/// they differ, the result is `None`.
+/// the given ones. For standardized weights, which PyTorch's exporter writes in this form, the two
+/// are equal. If they differ, the result is `None`.
 pub(crate) fn normalized(
     node: &NodeProto,
     opset: i64,

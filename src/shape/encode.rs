@@ -9,7 +9,7 @@ use tract_onnx::tract_hir::internal::{DimFact, TDim};
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
 
-/// The tensor with the element type that ONNX gives it; `None` if tract's type does not fit.
+/// Converts a tensor to the ONNX type `data_type`; `None` if tract's type does not fit this type.
 pub(crate) fn encoded(tensor: &Tensor, data_type: DataType) -> Option<TensorProto> {
     let bytes = match (data_type, tensor.datum_type()) {
         (DataType::BFloat16, DatumType::F32) => {
@@ -43,10 +43,10 @@ pub(crate) fn encoded(tensor: &Tensor, data_type: DataType) -> Option<TensorProt
     })
 }
 
-/// The facts about the values that a node may read, by name.
+/// Returns the facts about a value that a node may read, by the name of the value.
 pub(crate) type KnownFacts<'k> = &'k dyn Fn(&str) -> Option<InferenceFact>;
 
-/// A fact with only the element type of another one.
+/// A fact that has only the element type of `fact`.
 pub(crate) fn type_alone(fact: &InferenceFact) -> InferenceFact {
     InferenceFact {
         datum_type: fact.datum_type,
@@ -64,8 +64,8 @@ pub(crate) fn number(dim: &DimFact) -> Option<i64> {
     dim.concretize()?.to_i64().ok()
 }
 
-/// The elements of a tensor of integers or extents, in row-major order. tract casts the largest
-/// integer to an extent of −1.
+/// The elements of a tensor of integers or extents, in row-major order. Integers are converted one
+/// by one, because tract casts the largest integer to an extent of −1.
 pub(crate) fn dims_of(tensor: &Tensor) -> Option<Vec<TDim>> {
     if tensor.datum_type().is_integer() {
         return Some(ints_of(tensor)?.into_iter().map(TDim::from).collect());
@@ -82,7 +82,8 @@ pub(crate) fn ints_of(tensor: &Tensor) -> Option<Vec<i64>> {
     Some(ints.iter().copied().collect())
 }
 
-/// The element of a tensor with exactly one. tract would read one from an empty tensor, too.
+/// The element of a tensor with exactly one element. The check is needed because tract would read
+/// an element of an empty tensor too.
 pub(crate) fn only<T: Datum + Copy>(tensor: &Tensor) -> Option<T> {
     if tensor.len() == 1 {
         tensor.cast_to_scalar().ok()
@@ -91,7 +92,7 @@ pub(crate) fn only<T: Datum + Copy>(tensor: &Tensor) -> Option<T> {
     }
 }
 
-/// tract's type for the code of an ONNX type.
+/// The type in tract for the code of an ONNX type.
 pub(crate) fn datum_type(code: i32) -> Option<DatumType> {
     let code = if code == DataType::BFloat16.code() {
         DataType::Float.code()
@@ -104,7 +105,7 @@ pub(crate) fn datum_type(code: i32) -> Option<DatumType> {
         .ok()
 }
 
-/// Whether no element is symbolic.
+/// Whether no element of a tensor is symbolic.
 pub(crate) fn is_concrete(tensor: &Tensor) -> bool {
     tensor.datum_type() != DatumType::TDim || tensor.cast_to::<i64>().is_ok()
 }

@@ -1,4 +1,5 @@
-//! Evaluates a node on constants by tract's operator, if that agrees with ONNX for their elements.
+//! Evaluates a node on constants with tract's operator, if the operator agrees with ONNX for these
+//! constants.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -39,17 +40,17 @@ const OTHER_SENSITIVE: &[&str] = &[
     "TopK",
 ];
 
-/// The outcome of an evaluation.
+/// The result of an evaluation.
 pub(crate) enum Evaluated {
-    /// The outputs that the node has.
+    /// The values of the outputs that the node has.
     Values(Vec<Arc<Tensor>>),
-    /// The operator depends on values that only a run knows.
+    /// The result depends on values that are known only in a run.
     TooEarly,
     /// The node cannot be evaluated, or tract deviates from ONNX.
     Failed,
 }
 
-/// Evaluates a node by its operator in tract.
+/// Evaluates a node with its operator in tract.
 pub(crate) fn evaluated(
     node: &NodeProto,
     op: &dyn InferenceOp,
@@ -65,7 +66,7 @@ pub(crate) fn evaluated(
         (("", "ReduceProd"), [x, ..]) if x.datum_type().is_tdim() => {
             Evaluated::from_single(product(node, x))
         }
-        // tract compares only numbers, so booleans become integers.
+        // tract compares only numbers, so booleans are cast to integers.
         (("", "Equal"), _) => match cast_all(inputs, DatumType::Bool, DatumType::I64) {
             Ok(numbers) => run_operator(op, numbers),
             Err(_) => Evaluated::Failed,
@@ -86,8 +87,7 @@ impl Evaluated {
     }
 }
 
-/// The product of two vectors. tract does not implement it, so the first one becomes a matrix with
-/// one row.
+/// The product of two vectors. tract lacks it, so the first vector becomes a matrix with one row.
 fn product_of_vectors(
     node: &NodeProto,
     op: &dyn InferenceOp,
@@ -108,8 +108,8 @@ fn product_of_vectors(
     }
 }
 
-/// Evaluates in float32 instead of float16, as engines do. Sums of float16 would lose small terms,
-/// and squares would overflow.
+/// Evaluates an operator in float32 instead of float16, as engines do. In float16, sums would lose
+/// small terms, and squares would overflow.
 fn evaluated_as_floats(op: &dyn InferenceOp, inputs: &[Arc<Tensor>]) -> Evaluated {
     let Ok(floats) = cast_all(inputs, DatumType::F16, DatumType::F32) else {
         return Evaluated::Failed;
@@ -121,7 +121,7 @@ fn evaluated_as_floats(op: &dyn InferenceOp, inputs: &[Arc<Tensor>]) -> Evaluate
     }
 }
 
-/// The tensors, with those of type `from` cast to `to`.
+/// Casts the tensors of type `from` to `to`.
 fn cast_all(
     tensors: &[Arc<Tensor>],
     from: DatumType,
@@ -137,8 +137,9 @@ fn cast_all(
     cast.collect()
 }
 
-/// The elements of a Range of floats, which tract does not evaluate. `None` if there are too many,
-/// or if one of them is rounded, since the result then depends on the order of additions.
+/// The elements of a Range of floats, which tract does not evaluate. `None` if there are too many
+/// elements, or if one of them is rounded, because the result then depends on the order of
+/// additions.
 pub(crate) fn counted(node: &NodeProto, inputs: &[Arc<Tensor>]) -> Option<Arc<Tensor>> {
     let [start, limit, delta] = inputs else {
         return None;
@@ -176,7 +177,7 @@ fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
     Some(floats.iter().copied().collect())
 }
 
-/// The only element of a tensor, as a scalar.
+/// Converts a tensor with one element to a scalar.
 fn without_axis(tensor: &Arc<Tensor>) -> Option<Arc<Tensor>> {
     let mut number = Tensor::clone(tensor);
     number.set_shape(&[]).ok()?;
@@ -201,9 +202,9 @@ fn run_operator(op: &dyn InferenceOp, inputs: Vec<Arc<Tensor>>) -> Evaluated {
     }
 }
 
-/// The product of a list of extents, which tract cannot compute.
+/// The product of a list of extents, which tract's operator cannot compute.
 fn product(node: &NodeProto, x: &Tensor) -> Option<Arc<Tensor>> {
-    // The list has one axis. If no axes are given, it is reduced.
+    // The list has one axis, which is reduced if no axes are given.
     let is_reduced = x.rank() == 1 && node.attr_i("noop_with_empty_axes").ok()?.unwrap_or(0) == 0;
     let extents = dims_of(x).filter(|_| is_reduced)?;
     let product = extents
@@ -215,8 +216,8 @@ fn product(node: &NodeProto, x: &Tensor) -> Option<Arc<Tensor>> {
     Some(Tensor::from(ArrayD::from_elem(shape, product)).into_arc_tensor())
 }
 
-/// Functions that tract only approximates. Its Sigmoid of a large negative number has no correct
-/// digit, its Erf has six, and its Softplus of a large number is infinite.
+/// Functions that tract approximates too coarsely. Its Sigmoid of a large negative number has no
+/// correct digit, its Erf has six correct digits, and its Softplus of a large number is infinite.
 fn function(node: &NodeProto) -> Option<fn(f64) -> f64> {
     match node.op() {
         ("", "Erf") => Some(libm::erf),
@@ -250,8 +251,8 @@ fn adds_up(node: &NodeProto) -> bool {
     )
 }
 
-/// Whether tract evaluates the operator correctly on this tensor. It is wrong about infinities and
-/// NaNs except in sums and products, and about reductions of empty tensors.
+/// Whether tract evaluates the operator correctly on this tensor. Many operators of tract are wrong
+/// for infinities and NaNs, and its reductions are wrong for empty tensors.
 fn can_be_given(node: &NodeProto, tensor: &Tensor) -> bool {
     use Category::{Elementwise, Normalizer, Reduction};
     let (op, category) = (node.op_type(), node.category());

@@ -15,7 +15,7 @@ pub(crate) fn same_shape(one: &Shape, other: &Shape) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| same(one, other))
 }
 
-/// An extent as an integer, if it is known.
+/// An extent as an integer; `None` if it is symbolic or unknown.
 pub(crate) fn extent(dim: &Option<TDim>) -> Option<usize> {
     usize::try_from(dim.as_ref()?.to_i64().ok()?).ok()
 }

@@ -1,9 +1,9 @@
-//! The facts about every value before the model runs: shape, element type, and values of small
-//! constants.
+//! The facts that are known about every value before the model runs: shape, element type, and the
+//! elements of small constants.
 //!
-//! Extents and the elements of shape tensors may be symbolic (`TDim`). So a batch that the exporter
-//! left open passes through `Shape`, `Gather` and `Concat` to the `Reshape` for which it is
-//! computed.
+//! Extents and the elements of shape tensors may be symbolic (`TDim`). For example, the symbol of
+//! an open batch passes through `Shape`, `Gather` and `Concat` to the `Reshape` whose target they
+//! compute.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::shape::loop_states::LoopStates;
 
 /// The facts about the values of a graph.
 pub(crate) struct Facts {
-    /// Facts of equal nodes are shared.
+    /// The fact about each value. Equal nodes share the facts about their outputs.
     facts: Vec<Rc<InferenceFact>>,
     types: Vec<Option<DataType>>,
     /// Owns the symbols of the extents.
@@ -83,13 +83,13 @@ impl Expected {
 }
 
 impl Facts {
-    /// Infers the facts of every value of the graph. A fact that tract cannot infer stays unknown,
-    /// and so do facts that depend on it.
+    /// Infers the facts about every value of the graph. A fact stays unknown if tract cannot infer
+    /// it, or if it depends on an unknown fact.
     pub(crate) fn infer(graph: &Graph) -> Facts {
         Facts::infer_with(graph, Rc::default())
     }
 
-    /// Like [`Facts::infer`], with the answers for earlier graphs.
+    /// Like [`Facts::infer`], but reuses the answers for earlier graphs.
     pub(crate) fn infer_with(graph: &Graph, answers: Rc<Answers>) -> Facts {
         let engine = Inference::new(graph, answers);
         let mut loop_states = LoopStates::new(graph);
@@ -109,12 +109,13 @@ impl Facts {
     }
 
     /// The first node whose attributes are not valid for its operator, or the first value that is
-    /// too large.
+    /// too large to infer.
     pub(crate) fn out_of_bounds(&self) -> Option<String> {
         self.engine.out_of_bounds()
     }
 
-    /// Whether the number of multiplications of a run is plausible for the size of the weights.
+    /// Whether the model may be run: the number of multiplications is plausible for the size of the
+    /// weights.
     pub(crate) fn can_be_run(&self, graph: &Graph) -> bool {
         let work = graph.order().iter().map(|&node| {
             let (inputs, outputs) = (graph.inputs(node), graph.outputs(node));
@@ -134,7 +135,7 @@ impl Facts {
     }
 
     /// Whether the operands of a sum or a product have extents that do not broadcast. An engine may
-    /// not check this if only the extents of the result are needed.
+    /// miss this if it needs only the extents of the result.
     pub(crate) fn misfits(&self, graph: &Graph, node: NodeId) -> bool {
         if graph.category(node) != Some(Category::Arithmetic) {
             return false;
@@ -157,7 +158,7 @@ impl Facts {
         self.shape(value)?.iter().map(extent).collect()
     }
 
-    /// The facts about the outputs of a node of a body, as far as known.
+    /// Infers the facts about the outputs of a node in a body, if they can be inferred.
     pub(crate) fn of_inner(
         &self,
         graph: &Graph,
@@ -189,7 +190,7 @@ impl Facts {
         extent(self.shape(value)?.get(axis)?)
     }
 
-    /// The elements of a value, if it was small enough to be evaluated. They may be symbolic.
+    /// The elements of a value that was small enough to be evaluated. They may be symbolic.
     pub(crate) fn value(&self, value: ValueId) -> Option<Arc<Tensor>> {
         self.facts[value.index()]
             .value
@@ -197,7 +198,7 @@ impl Facts {
             .filter(|tensor| !self.engine.is_open(tensor))
     }
 
-    /// The elements of a value that holds a shape. They may be symbolic.
+    /// The elements of a value that is a shape. They may be symbolic.
     pub(crate) fn extents(&self, value: ValueId) -> Option<Shape> {
         Some(
             dims_of(&*self.value(value)?)?
@@ -207,7 +208,7 @@ impl Facts {
         )
     }
 
-    /// The elements of a small integer constant, if none of them is symbolic.
+    /// The elements of a small constant of integers, if none of them is symbolic.
     pub(crate) fn ints(&self, value: ValueId) -> Option<Vec<i64>> {
         let tensor = self.value(value)?;
         if tensor.datum_type() == tract_onnx::prelude::DatumType::TDim {

@@ -1,4 +1,4 @@
-//! Infers the types and shapes of the values of a model, for callers of the library.
+//! Infers the types and shapes of the values of a model, for users of the library.
 
 use std::collections::BTreeMap;
 
@@ -16,17 +16,18 @@ use crate::shape::facts::Facts;
 pub struct InferredValue {
     /// The element type.
     pub data_type: Option<DataType>,
-    /// The extents. `None` if the rank is unknown. An extent is an integer, a formula over the symbolic dimensions of
-    /// the inputs such as `6*batch`, or unknown (`None`).
+    /// The extents; `None` if the rank is unknown. An extent is an integer, a formula over the
+    /// symbolic dimensions of the inputs such as `6*batch`, or unknown (`None`).
     pub shape: Option<Vec<Option<Dim>>>,
-    /// The elements of a small integer tensor, if they do not depend on the inputs. An example is the shape operand of
-    /// a Reshape.
+    /// The elements of a small integer tensor that does not depend on the elements of inputs, such
+    /// as the target shape of a Reshape.
     pub ints: Option<Vec<i64>>,
 }
 
-/// Infers the types and shapes of the values of the main graph, by name. Folding uses the same facts.
+/// Infers the types and shapes of the values of the main graph, by the names of the values. Folding
+/// uses the same facts.
 ///
-/// No fact is guessed: a fact that holds only for some inputs stays unknown.
+/// A fact that holds only for some inputs is not guessed, but stays unknown.
 ///
 /// ```
 /// use unfold::onnx::Model;

@@ -1,7 +1,8 @@
-//! Infers the facts about the inputs and results of bodies that are flattened into one graph.
+//! Infers the facts about the inputs and results of bodies in a flattened graph.
 //!
-//! A state of a loop keeps its extents if one iteration of the body does. The inference assumes
-//! this at first, and drops the assumption for each axis along which it does not hold.
+//! The extents of a loop's state are constant if one iteration of the body keeps them. The
+//! inference first assumes this for all axes, and then drops the assumption for each axis for which
+//! it does not hold.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -18,22 +19,21 @@ use crate::onnx::node::states;
 use crate::onnx::proto::NodeProto;
 use crate::shape::encode::{number, only, rank, type_alone};
 
-/// The assumptions about the loops of a flat graph.
+/// The assumptions about the loops of a flattened graph.
 pub(crate) struct LoopStates {
     /// The nodes at which bodies begin, by their numbers.
     begins: HashMap<i64, NodeId>,
-    /// The states whose extents may change between iterations, with the axes that change; `None`
-    /// for all axes.
+    /// The states whose extents may change between iterations, with the axes along which they
+    /// change; `None` for all axes.
     changing: HashMap<ValueId, Option<BTreeSet<usize>>>,
 }
 
-/// A loop, seen from the node at its end.
+/// A loop and the nodes at its ends.
 struct Ending<'g> {
     graph: &'g Graph<'g>,
     begin: NodeId,
     end: NodeId,
-    /// The number of inputs before the first state, and the number of results before the first
-    /// state.
+    /// The number of inputs before the first state, and of results before the first state.
     first: usize,
     lead: usize,
     /// The number of states.
@@ -41,12 +41,12 @@ struct Ending<'g> {
 }
 
 impl Ending<'_> {
-    /// A state as an input of the body.
+    /// The value of a state as an input of the body.
     fn given(&self, state: usize) -> Option<ValueId> {
         self.graph.output(self.begin, self.first + state)
     }
 
-    /// A result of the body. Its states come first, followed by the scan outputs.
+    /// A result of the body. The states come first, followed by the scan outputs.
     fn made(&self, slot: usize) -> Option<ValueId> {
         self.graph.input(
             self.end,
@@ -81,7 +81,8 @@ impl LoopStates {
         }
     }
 
-    /// The facts about the outputs of a node that begins or ends a region; `None` for other nodes.
+    /// The facts about the outputs of a node at which a region begins or ends; `None` for other
+    /// nodes.
     pub(crate) fn infer(
         &self,
         graph: &Graph,
@@ -124,7 +125,7 @@ impl LoopStates {
         })
     }
 
-    /// The part of the facts about a value that holds in every iteration.
+    /// The part of a fact about a value that holds in every iteration.
     pub(crate) fn in_every_iteration(
         &self,
         value: ValueId,
@@ -149,7 +150,7 @@ impl LoopStates {
         Rc::new(changed)
     }
 
-    /// Updates the assumptions from new facts. Returns whether they changed.
+    /// Corrects the assumptions by new facts. Returns whether they changed.
     pub(crate) fn learn(&mut self, graph: &Graph, facts: &[Rc<InferenceFact>]) -> bool {
         let mut learned = false;
         for &node in graph.order() {
@@ -187,7 +188,7 @@ fn region_number(node: &NodeProto) -> Option<i64> {
     node.attr_i(NUMBER).ok().flatten()
 }
 
-/// The fact about a value; an unknown fact for a value that is left out.
+/// The fact about a value. If the value is absent, an unknown fact.
 fn fact(facts: &[Rc<InferenceFact>], value: Option<ValueId>) -> InferenceFact {
     match value {
         Some(value) => InferenceFact::clone(&facts[value.index()]),
@@ -195,7 +196,7 @@ fn fact(facts: &[Rc<InferenceFact>], value: Option<ValueId>) -> InferenceFact {
     }
 }
 
-/// The fact about an input of a body, valid in each iteration.
+/// The fact about an input of a body that holds in each iteration.
 fn body_input(
     graph: &Graph,
     node: NodeId,
@@ -218,8 +219,8 @@ fn body_input(
     }
 }
 
-/// The facts about the results of an If: those of the branch that it takes, or those that both
-/// branches share.
+/// The facts about the results of an If. If the branch that runs is known, they are those of this
+/// branch. Otherwise they are the facts that hold for both branches.
 fn branch_results(graph: &Graph, end: NodeId, facts: &[Rc<InferenceFact>]) -> Vec<InferenceFact> {
     let count = graph.outputs(end).len();
     let condition = fact(facts, graph.input(end, 0)).value.concretize();
@@ -236,7 +237,7 @@ fn branch_results(graph: &Graph, end: NodeId, facts: &[Rc<InferenceFact>]) -> Ve
     results.collect()
 }
 
-/// The part of a Scan's input that one iteration reads.
+/// The fact about the part of a Scan's input that one iteration reads.
 fn of_one_iteration(fact: &InferenceFact, node: &NodeProto, place: usize) -> InferenceFact {
     let mut dims: TVec<DimFact> = fact.shape.dims().cloned().collect();
     let along = match node.attr_ints("scan_input_axes") {
@@ -256,8 +257,8 @@ fn of_one_iteration(fact: &InferenceFact, node: &NodeProto, place: usize) -> Inf
     }
 }
 
-/// The fact about a scan output. The number of iterations is unknown, and a symbol may have another
-/// meaning in each.
+/// The fact about a scan output. The number of iterations is unknown, and a symbol may stand for a
+/// different extent in each iteration.
 fn of_all_iterations(fact: &InferenceFact, node: &NodeProto) -> InferenceFact {
     if fact.shape.is_open()
         || node
@@ -267,7 +268,7 @@ fn of_all_iterations(fact: &InferenceFact, node: &NodeProto) -> InferenceFact {
     {
         return type_alone(fact);
     }
-    // The axis of iterations precedes the axes of one iteration's part.
+    // A new axis for the iterations precedes the axes of the part of one iteration.
     let mut dims: TVec<DimFact> = TVec::new();
     dims.push(DimFact::default());
     dims.extend(fact.shape.dims().map(|dim| match number(dim) {
@@ -277,8 +278,8 @@ fn of_all_iterations(fact: &InferenceFact, node: &NodeProto) -> InferenceFact {
     type_alone(fact).with_shape(ShapeFactoid::closed(dims))
 }
 
-/// The axes along which the extent of a state changes in the next iteration; `None` if the rank
-/// changes or is unknown.
+/// The axes along which one iteration changes the extent of a state; `None` if it changes the rank,
+/// or if the rank is unknown.
 fn changing(given: &InferenceFact, made: &InferenceFact) -> Option<Vec<usize>> {
     if given.shape.is_open() {
         return Some(vec![]);
@@ -291,7 +292,7 @@ fn changing(given: &InferenceFact, made: &InferenceFact) -> Option<Vec<usize>> {
     Some(changing.map(|(axis, _)| axis).collect())
 }
 
-/// The facts that hold for both values.
+/// The fact that holds for both of two values.
 pub(crate) fn common(one: &InferenceFact, other: &InferenceFact) -> InferenceFact {
     let mut fact = InferenceFact::default();
     if one.datum_type == other.datum_type {

@@ -1,4 +1,4 @@
-//! Memoized inference: equal operators on equal facts share one answer.
+//! Memoizes inference: equal operators on equal facts share an answer.
 
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
@@ -14,23 +14,24 @@ use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::operator::Category;
 use crate::shape::guard::symbolic_elements;
 
-/// The maximum number of kinds of nodes that are remembered. A network repeats a few hundred kinds.
+/// The maximum number of kinds of nodes with a remembered answer. A network consists of a few
+/// hundred kinds.
 const LARGEST: usize = 4096;
 
 /// The answers found so far.
 #[derive(Default)]
 pub(crate) struct Memo {
     answers: HashMap<Key, Answer>,
-    /// The answers for an earlier graph that no node of the present one has needed yet.
+    /// Answers for an earlier graph that the present graph has not used yet.
     earlier: HashMap<Key, Answer>,
-    /// The operator sets for which the answers hold, as a message.
+    /// The imported operator sets for which the answers hold, as an encoded message.
     imports: Vec<u8>,
 }
 
 /// The facts of the outputs of a node.
 type Answer = Vec<Rc<InferenceFact>>;
 
-/// Everything on which the answer depends.
+/// All that the answer depends on.
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
     operator: Vec<u8>,
@@ -38,16 +39,16 @@ struct Key {
     outputs: Vec<bool>,
 }
 
-/// The fact of an input, as far as the answer depends on it.
+/// The fact about an input, and the part of it on which the answer depends.
 struct InputFact {
     fact: Rc<InferenceFact>,
-    /// Whether the answer depends on the type and the shape alone.
+    /// Whether the answer depends only on the type and the shape.
     is_by_shape: bool,
 }
 
 impl InputFact {
-    /// The type, the shape, and the address of the value. The fact keeps the value alive, so that
-    /// the address is unique.
+    /// The type, the shape and the address of the value. The address is unique, because the fact
+    /// keeps the value alive.
     fn parts(&self) -> (TypeFactoid, &ShapeFactoid, Option<usize>) {
         let value = self.fact.value.concretize().filter(|_| !self.is_by_shape);
         let address = value.map(|tensor| Arc::as_ptr(&tensor) as usize);
@@ -71,7 +72,7 @@ impl Hash for InputFact {
 }
 
 impl Memo {
-    /// Begins with a graph. Answers for other operator sets are forgotten.
+    /// Starts with a new graph. Answers for other operator sets are forgotten.
     pub(crate) fn begin(&mut self, imports: Vec<u8>) {
         if self.imports != imports {
             self.clear();
@@ -80,7 +81,7 @@ impl Memo {
         self.earlier = std::mem::take(&mut self.answers);
     }
 
-    /// Forgets the answers that the graph did not need.
+    /// Forgets the earlier answers that the graph did not use.
     pub(crate) fn end(&mut self) {
         self.earlier = HashMap::default();
     }
@@ -91,7 +92,8 @@ impl Memo {
         self.earlier = HashMap::default();
     }
 
-    /// The facts of a node's outputs: those of an equal node, or else the result of `infer`.
+    /// The facts about the outputs of a node. They are taken from an equal node, or else from
+    /// `infer`.
     pub(crate) fn get_or(
         &mut self,
         graph: &Graph,
@@ -133,8 +135,9 @@ fn shared(facts: Vec<InferenceFact>) -> Answer {
     facts.into_iter().map(Rc::new).collect()
 }
 
-/// Whether inference needs only the shapes of a node's operands: the operator has a rule for
-/// shapes, and some operand is unknown. If all values are known, the result is evaluated.
+/// Whether inference needs only the shapes of a node's operands. This requires that the operator
+/// has a rule for shapes, and that some operand is unknown: if all are known, the result is
+/// evaluated.
 pub(crate) fn needs_shapes_alone(
     graph: &Graph,
     node: NodeId,
@@ -149,8 +152,8 @@ pub(crate) fn needs_shapes_alone(
     has_rule_of_shapes && !inputs.all(|&input| is_known(input))
 }
 
-/// The key of a node; `None` if the answer may depend on more than its inputs, as bodies read
-/// enclosing values.
+/// The key of a node. `None` if the answer may depend on more than the inputs, for example if a
+/// body reads enclosing values.
 fn key(graph: &Graph, node: NodeId, facts: &[Rc<InferenceFact>]) -> Option<Key> {
     let proto = graph.node(node);
     let (domain, op) = graph.domain_op(node);
@@ -179,8 +182,8 @@ fn key(graph: &Graph, node: NodeId, facts: &[Rc<InferenceFact>]) -> Option<Key> 
     })
 }
 
-/// Whether every symbol of a fact occurs in the inputs. Otherwise an equal node would need other
-/// symbols.
+/// Whether every symbol of a fact also occurs in the inputs. Otherwise the answer cannot be shared,
+/// because an equal node would get other symbols.
 fn brings_nothing<'f>(
     fact: &InferenceFact,
     inputs: impl Iterator<Item = &'f InferenceFact>,
@@ -193,7 +196,7 @@ fn brings_nothing<'f>(
     made.iter().all(|symbol| read.contains(symbol))
 }
 
-/// The symbols of the extents and of the elements of a fact.
+/// The symbols in the extents and in the elements of a fact.
 fn symbols(fact: &InferenceFact) -> Vec<Symbol> {
     let dims = fact.shape.dims().filter_map(|dim| match dim {
         GenericFactoid::Only(dim) => Some(dim.symbols()),

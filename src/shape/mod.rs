@@ -1,8 +1,8 @@
 //! Infers the shapes and element types of values, with symbolic extents, one node at a time.
 //!
-//! [`Facts`](facts::Facts) are inferred from a [`Graph`](crate::ir::Graph). Inference uses tract's
-//! operators, after a `guard` has excluded those that cost too much, and its own `rules` if the
-//! inputs are only partly known.
+//! [`Facts`](facts::Facts) are inferred from a [`Graph`](crate::ir::Graph). A `guard` excludes
+//! nodes that would cost too much. The others are inferred by tract's operators, or by unfold's own
+//! `rules` if the inputs are only partly known.
 
 pub(crate) mod batch_statistics;
 pub(crate) mod encode;

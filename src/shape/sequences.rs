@@ -1,7 +1,8 @@
-//! Values that are split into sequences, and parts that are read from these sequences.
+//! Infers the parts into which a value is split as a sequence, and the parts that are read from
+//! such a sequence.
 //!
-//! A sequence is not a tensor, and lacks a shape. The shape of a part follows from the value that is
-//! split.
+//! A sequence is not a tensor, so it lacks a shape. The shape of a part follows from the value that
+//! is split.
 
 use std::rc::Rc;
 
@@ -14,11 +15,11 @@ use crate::shape::encode::{ints_of, rank, type_alone};
 use crate::shape::extents::{Shape, extent};
 use crate::shape::rules::{closed, shape};
 
-/// The maximum number of parts. A longer sequence stays, since each part would become an output of
-/// one operator.
+/// The maximum number of parts. A longer sequence is not replaced, because each part would become
+/// an output of one operator.
 const MOST: usize = 1 << 10;
 
-/// The parts of a value that a SplitToSequence splits.
+/// The parts into which a SplitToSequence splits a value.
 pub(crate) struct SequenceParts {
     /// The axis that is split.
     pub axis: usize,
@@ -29,8 +30,9 @@ pub(crate) struct SequenceParts {
 }
 
 impl SequenceParts {
-    /// The parts of a SplitToSequence. `shape` returns the extents of a value, and `ints` its known
-    /// integers with its rank. `None` for other nodes, and if the parts are unknown.
+    /// Finds the parts of a SplitToSequence; `None` for other nodes, or if the parts are unknown.
+    /// `shape` returns the extents of a value. `ints` returns its rank and its integers, if they
+    /// are known.
     pub(crate) fn find(
         graph: &Graph,
         node: NodeId,
@@ -71,13 +73,13 @@ impl SequenceParts {
         })
     }
 
-    /// The index of the part that a SequenceAt reads, from its position input.
+    /// The index of the part that a SequenceAt reads at `position`.
     pub(crate) fn taken(&self, position: i64) -> Option<usize> {
         axis(position, self.extents.len()).ok()
     }
 }
 
-/// Parts of `number` places each, of which the last may be shorter.
+/// The extents of parts with `number` places each. The last part may be shorter.
 fn by_number(whole: usize, number: usize) -> Option<Vec<usize>> {
     if number == 0 || whole.div_ceil(number) > MOST {
         return None;
@@ -86,7 +88,7 @@ fn by_number(whole: usize, number: usize) -> Option<Vec<usize>> {
     Some(starts.map(|start| number.min(whole - start)).collect())
 }
 
-/// Parts by a list of extents that covers the whole axis.
+/// The extents of parts given as a list, if they cover the whole axis.
 fn by_list(whole: Option<usize>, list: &[i64]) -> Option<Vec<usize>> {
     let extents: Vec<usize> = list
         .iter()
@@ -98,8 +100,8 @@ fn by_list(whole: Option<usize>, list: &[i64]) -> Option<Vec<usize>> {
     (extents.len() <= MOST && whole.is_none_or(|whole| whole == sum)).then_some(extents)
 }
 
-/// The fact about a sequence, whose type is that of its parts, or about the result of a SequenceAt;
-/// `None` for other nodes.
+/// The fact about a sequence, which has the type of its parts, or the fact about the result of a
+/// SequenceAt; `None` for other nodes.
 pub(crate) fn infer(
     graph: &Graph,
     node: NodeId,

@@ -9,11 +9,11 @@ use crate::onnx::operator::input_for;
 use crate::onnx::proto::NodeProto;
 use crate::shape::encode::{KnownFacts, dims_of, number};
 
-/// A bound on the number of elements of a tensor. A Slice whose end exceeds it cuts nothing off;
-/// exporters write such an end if the program gives none.
+/// A bound on the number of elements of a tensor. A Slice with an end beyond this bound keeps all
+/// places up to the last one. Exporters write such an end if the program gives none.
 const NOWHERE: i128 = 1 << 40;
 
-/// The bounds of a Slice along an axis, as far as known.
+/// The bounds of a Slice along an axis, if they are known.
 pub(crate) struct SliceCut {
     axis: usize,
     start: TDim,
@@ -22,8 +22,8 @@ pub(crate) struct SliceCut {
 }
 
 impl SliceCut {
-    /// The number of places that remain of `whole` places, if all bounds are known. tract would
-    /// compute a negative number if the end precedes the start.
+    /// The number of places that remain of `whole` places, if all bounds are known. If the end
+    /// precedes the start, tract would compute a negative number.
     fn left(&self, whole: Option<i64>) -> Option<usize> {
         let start = i128::from(self.start.to_i64().ok()?);
         let end = i128::from(self.end.as_ref()?.to_i64().ok()?);
@@ -37,8 +37,8 @@ impl SliceCut {
         }
     }
 
-    /// Whether the Slice keeps a whole axis of any length. `beside` is the number of elements at
-    /// each place.
+    /// Whether the Slice keeps all places of an axis of any length. `beside` is the number of
+    /// elements at each place.
     fn leaves_all(&self, beside: i128) -> bool {
         let end = self.end.as_ref().and_then(|end| end.to_i64().ok());
         let is_far = end.is_some_and(|end| i128::from(end).saturating_mul(beside) >= NOWHERE);
@@ -51,15 +51,15 @@ fn is_number(dim: &TDim, number: i64) -> bool {
     dim.to_i64().is_ok_and(|dim| dim == number)
 }
 
-/// Whether a Slice keeps nothing of an axis of any length: start and end count from the same side
-/// and the start is not before the end, or the end precedes all places.
+/// Whether the Slice keeps no place of an axis of any length. This holds if start and end count
+/// from the same side and the start is not before the end, or if the end precedes all places.
 fn is_always_empty(start: i128, end: i128, step: i128) -> bool {
     let count_from_one_side = start.is_negative() == end.is_negative();
     let is_empty = count_from_one_side && !is_ahead(start, end, step);
     is_empty || step > 0 && end <= -NOWHERE
 }
 
-/// Whether steps from the start approach the end.
+/// Whether steps from the start lead towards the end.
 fn is_ahead(start: i128, end: i128, step: i128) -> bool {
     if step > 0 { start < end } else { start > end }
 }
@@ -83,15 +83,15 @@ fn places(start: i128, end: i128, step: i128, whole: i128) -> i128 {
     }
 }
 
-/// A bound between two places. A negative bound counts from the end.
+/// The place of a bound, limited to `low..=high`. A negative bound counts from the end.
 fn clamped(bound: i128, whole: i128, low: i128, high: i128) -> i128 {
     let place = if bound < 0 { bound + whole } else { bound };
     place.clamp(low, high.max(low))
 }
 
-/// Corrects the fact about a slice of `from`. A slice that reaches past the end is shorter than its
-/// bounds say, and the end of an open extent is unknown. An axis is assumed to be nonempty, so that
-/// its first and last places exist.
+/// Corrects the fact about a slice of `from`. A slice whose bounds exceed the extent is shorter
+/// than the bounds imply, so its extent is unknown if the extent of the axis is. An axis is assumed
+/// to be nonempty, so that its first and last places exist.
 pub(crate) fn within_reach(
     fact: InferenceFact,
     from: &InferenceFact,
@@ -123,7 +123,7 @@ pub(crate) fn within_reach(
     fact.with_shape(ShapeFactoid::closed(dims))
 }
 
-/// A value and the cuts of a Slice on it.
+/// A value and the cuts that a Slice makes along its axes.
 struct SlicedValue<'s> {
     from: &'s InferenceFact,
     cuts: &'s [SliceCut],
@@ -134,8 +134,8 @@ impl SlicedValue<'_> {
         self.cuts.iter().filter(move |cut| cut.axis == axis)
     }
 
-    /// The extent of an axis after the Slice. `whole` is the extent before it, and `taken` is the
-    /// extent that tract infers.
+    /// The extent of an axis after the Slice. `whole` is the extent before the Slice, and `taken`
+    /// is the extent that tract infers for the result.
     fn dim(&self, axis: usize, whole: &DimFact, taken: &DimFact) -> DimFact {
         if let Some(left) = self.left(axis, whole) {
             return DimFact::from(TDim::from(left));
@@ -189,9 +189,10 @@ impl SlicedValue<'_> {
     }
 }
 
-/// Whether the bounds may select more places than the axis has, as if one open extent bounded
-/// another. A table is assumed to have at least as many places as there are tokens, since every run
-/// that adds the two requires it.
+/// Whether the bounds may select more places than the axis has, because one symbolic extent limits
+/// an axis of another symbolic extent. If the two differ by a known number of places, this
+/// difference decides. If the extent of the axis is known, it is assumed to suffice: a table has a
+/// place for each token in every run that adds the two.
 fn reaches_past(whole: &DimFact, taken: &DimFact) -> bool {
     let Some(taken) = taken.concretize().filter(|taken| taken.to_i64().is_err()) else {
         return false;
@@ -228,7 +229,7 @@ pub(crate) fn cuts(node: &NodeProto, from: &InferenceFact, known: KnownFacts) ->
         .collect()
 }
 
-/// A list of bounds in an attribute or an input.
+/// A list of bounds, which is an attribute or an input.
 fn list(node: &NodeProto, name: &str, known: KnownFacts) -> Option<Vec<TDim>> {
     if let Some(ints) = node.attr_ints(name).ok().flatten() {
         return Some(ints.iter().map(|&int| TDim::from(int)).collect());
@@ -257,8 +258,8 @@ mod tests {
 
     #[test]
     fn slice_extents_match_numpy() {
-        // Start, end, step, the number of remaining places of four, and that of an unknown number
-        // of places.
+        // Each case has a start, an end and a step, the number of places that remain of four, and
+        // the number that remains of an unknown number of places.
         let cases = [
             (0, 4, 1, Some(4), None),
             (1, i64::MAX, 2, Some(2), None),

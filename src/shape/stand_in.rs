@@ -1,15 +1,15 @@
-//! Replaces a node that tract does not know or misreads by another one, for inference.
+//! Replaces nodes that tract lacks or misreads by similar nodes, for shape inference.
 
 use crate::onnx::operator::TYPES;
 use crate::onnx::proto::{AttributeType, NodeProto};
 use crate::onnx::tensor::DataType;
 
-/// An operator with the same shapes, for operators of runtimes that tract does not know, or of
-/// which it knows only some forms.
+/// An operator of tract with the same shapes. It stands for an operator of a runtime of which tract
+/// knows no form or only some forms, or for an operator that tract misreads.
 pub(crate) fn stand_in(operator: (&str, &str)) -> Option<&'static str> {
     match operator {
         ("", "LpPool") => Some("MaxPool"),
-        // The statistics may have another type than the value, or may be among the outputs.
+        // The statistics may have a type other than the value, or may be outputs too.
         ("", "BatchNormalization") => Some("Identity"),
         ("com.microsoft", "FusedMatMul" | "TransposeMatMul") => Some("MatMul"),
         ("com.microsoft", "BiasGelu") => Some("Add"),
@@ -27,12 +27,12 @@ pub(crate) fn stand_in(operator: (&str, &str)) -> Option<&'static str> {
     }
 }
 
-/// Whether the stand-in for an operator reads its attributes.
+/// Whether a stand-in reads the attributes of the operator for which it stands.
 pub(crate) fn keeps_attributes(stand_in: &str) -> bool {
     matches!(stand_in, "Conv" | "Gemm" | "MaxPool")
 }
 
-/// The number of inputs that the stand-in for an operator reads.
+/// The number of inputs that a stand-in reads of the operator for which it stands.
 pub(crate) fn inputs_of(stand_in: &str) -> usize {
     match stand_in {
         "Identity" | "MaxPool" => 1,

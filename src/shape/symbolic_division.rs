@@ -1,10 +1,11 @@
-//! Quotients and remainders of shapes. For negative numbers tract's results differ from those of
-//! ONNX.
+//! Corrects quotients and remainders of shapes, for which tract and ONNX differ if numbers are
+//! negative.
 //!
-//! tract computes shapes as formulas of extents. Its `(−10) mod 4` is −2, while ONNX gives a
-//! remainder the sign of the divisor. It splits quotients as if they were rounded down, while ONNX
-//! rounds towards 0. Both agree for numbers of at least 0, and a number just below 0 becomes 0 by
-//! division. Padding to whole windows is `(−h) mod w`.
+//! tract computes shapes as formulas over extents. In tract `(−10) mod 4` is −2, while in ONNX a
+//! remainder has the sign of the divisor. tract transforms quotients as if they were rounded down,
+//! while ONNX rounds towards 0. Both agree on nonnegative numbers, and on the quotients of numbers
+//! just below 0, which are 0. Remainders of negative numbers occur in practice: the padding up to
+//! whole windows is `(−h) mod w`.
 
 use tract_onnx::prelude::{InferenceFact, Tensor};
 use tract_onnx::tract_hir::infer::Factoid;
@@ -12,8 +13,8 @@ use tract_onnx::tract_hir::internal::{IntoArcTensor, TDim};
 
 use crate::onnx::proto::NodeProto;
 
-/// The fact about a Div or a Mod with these inputs and this result. It keeps the elements only if
-/// they agree with ONNX.
+/// Corrects the fact about the result of a Div or a Mod. It keeps elements only if they agree with
+/// ONNX.
 pub(crate) fn settled(
     node: &NodeProto,
     inputs: &[Option<InferenceFact>],
@@ -63,7 +64,7 @@ impl IntegerDivision {
         }
     }
 
-    /// The result for two tensors of numbers.
+    /// The quotients or remainders of two tensors.
     fn compute(self, a: &Formulas, b: &Formulas) -> Option<InferenceFact> {
         let shape = crate::recipe::broadcast(a.shape(), b.shape())?;
         let (a, b) = (a.broadcast(shape.clone())?, b.broadcast(shape.clone())?);
@@ -93,8 +94,8 @@ impl IntegerDivision {
     }
 }
 
-/// Whether extents are divided by a negative number, which tract would treat as a huge positive
-/// one.
+/// Whether symbolic extents are divided by a negative number. tract would treat it as a huge
+/// positive one.
 pub(crate) fn has_negative_divisor(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
     let [Some(a), Some(b)] = inputs else {
         return false;
@@ -115,14 +116,14 @@ fn elements(fact: &InferenceFact) -> Option<Formulas> {
     Some(dims.to_plain_array_view::<TDim>().ok()?.to_owned())
 }
 
-/// The quotient of a number that may be negative only if the quotient rounds to 0.
+/// The quotient of a number that is either nonnegative or so close to 0 that the quotient is 0.
 fn towards_zero(number: &TDim, divisor: u64) -> Option<TDim> {
     let is_near = least(number)? > -i64::try_from(divisor).ok()?;
     is_near.then(|| TDim::Max(vec![TDim::from(0), number.clone() / divisor]).simplify())
 }
 
-/// A product of extents without one of its factors, such as `b·n` without `n`. If that factor is 0,
-/// the division is undefined anyway.
+/// A product of extents without one of its factors, such as `b·n` without `n`. The factor may be
+/// assumed not to be 0, because otherwise the division is undefined.
 fn without(product: &TDim, factor: &TDim) -> Option<TDim> {
     if matches!(factor, TDim::Val(_)) {
         return None;
@@ -144,7 +145,7 @@ fn without(product: &TDim, factor: &TDim) -> Option<TDim> {
     }
 }
 
-/// Whether a number that is computed from extents is known to be nonnegative.
+/// Whether a number that is computed from extents is known to be 0 or larger.
 fn is_natural(dim: &TDim) -> bool {
     least(dim).is_some_and(|least| least >= 0)
 }
@@ -165,7 +166,7 @@ fn least(dim: &TDim) -> Option<i64> {
     }
 }
 
-/// A term `±q(n/q)` of a sum.
+/// A term `±q(n/q)` of a sum, where `n/q` is an integer quotient.
 struct WholeQuotient {
     place: usize,
     dividend: TDim,
@@ -191,7 +192,8 @@ impl WholeQuotient {
     }
 }
 
-/// Like [`least`], for a sum. The remainder `n − q(n/q)` is at least 0 and less than `q`.
+/// Like [`least`], for a sum. A remainder `n − q(n/q)` in the sum is at least 0 and at most `q −
+/// 1`.
 fn least_of_sum(terms: &[TDim]) -> Option<i64> {
     let mut terms: Vec<&TDim> = terms.iter().collect();
     let mut sum = 0_i64;
@@ -200,7 +202,7 @@ fn least_of_sum(terms: &[TDim]) -> Option<i64> {
         .enumerate()
         .find_map(|(place, term)| WholeQuotient::from_term(place, term))
     {
-        // The parts of a nested sum are separate terms.
+        // If the dividend is a sum, its parts are separate terms of the outer sum.
         let parts = match quotient.dividend {
             TDim::Add(parts) => parts,
             dividend => vec![dividend],

@@ -1,7 +1,7 @@
 //! Infers the element type of every value, and distinguishes bfloat16 from float32.
 //!
-//! tract reads bfloat16 as float32. If it infers float32, the node decides which of the two it is.
-//! Most operators keep the type of their input.
+//! tract reads bfloat16 as float32. If tract infers float32, the operator of the node determines
+//! which of the two types it is. Most operators keep the type of their input.
 
 use std::rc::Rc;
 
@@ -76,7 +76,7 @@ fn from_tract(datum_type: DatumType) -> Option<DataType> {
     })
 }
 
-/// The type that an attribute of a node names, or that of the tensor in the attribute.
+/// The type that an attribute of a node names, or the type of the tensor in an attribute.
 fn named_type(node: &NodeProto) -> Option<i32> {
     let named = TYPES
         .into_iter()
@@ -102,14 +102,14 @@ struct OutputType<'o> {
     graph: &'o Graph<'o>,
     node: NodeId,
     slot: usize,
-    /// The types of the values inferred so far.
+    /// The types of the values that were inferred so far.
     types: &'o [Option<DataType>],
     /// The type that the model declares for the output.
     declared: Option<DataType>,
 }
 
 impl OutputType<'_> {
-    /// The element type, given the one that tract infers.
+    /// The element type of the output, given the type that tract infers.
     fn infer(&self, datum_type: Option<DatumType>) -> Option<DataType> {
         match datum_type.and_then(from_tract) {
             Some(DataType::Float) => self.float_or_bfloat16(),
@@ -132,8 +132,8 @@ impl OutputType<'_> {
         inputs.filter_map(|input| self.types[input.index()])
     }
 
-    /// The floating-point type that all operands and the result share. So the type of a constant
-    /// also determines the type of the other operand.
+    /// The floating-point type that all operands and the result share. So the type of one operand,
+    /// such as a constant, determines the type of the result.
     fn shared(&self) -> Option<DataType> {
         use Category::{Arithmetic, Layer, MatrixProduct, Movement};
         let proto = self.graph.node(self.node);
@@ -149,7 +149,8 @@ impl OutputType<'_> {
         }
     }
 
-    /// The ONNX type of an integer output. tract has one type for all integers that may be extents.
+    /// The ONNX type of an integer output. It must be inferred, because tract has one type for all
+    /// integers that may be extents.
     fn integer(&self) -> Option<DataType> {
         use Category::{
             Arithmetic, Elementwise, Layer, MatrixProduct, Movement, Reduction, Selection,
@@ -198,12 +199,12 @@ impl OutputType<'_> {
             _ if proto.domain() == BEGIN => self.input(self.slot),
             _ if proto.domain() == END && proto.op_type() == "If" => self.input(1 + self.slot),
             _ if proto.domain() == END => self.declared,
-            // The statistics have their own type.
+            // The statistics have a different type.
             Some("LayerNormalization") if self.slot > 0 => {
                 type_code(proto, "stash_type").map_or(Some(DataType::Float), DataType::from_code)
             }
             Some("CastLike" | "RMSNormalization" | "DequantizeLinear") => self.input(1),
-            // The type of the result depends only on the body.
+            // The type depends on the body, so only the declared type is used.
             _ if bodies(proto).next().is_some() => self.declared,
             _ => {
                 let first = self.inputs().find(|data_type| data_type.is_float());

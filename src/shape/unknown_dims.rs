@@ -1,8 +1,8 @@
-//! Elements of shapes that are known to be integers, but whose values are unknown.
+//! Elements of shapes that are integers of unknown value.
 //!
-//! Each gets its own symbol, so that the elements next to it stay known after Concat, Slice and
-//! Gather. An extent never has such a symbol, because the element may be 0 or −1, which have
-//! special meanings in a target shape.
+//! Each such element gets a new symbol, so that the other elements stay known after Concat, Slice
+//! and Gather. An extent never contains such a symbol, because the element may be 0 or −1, which
+//! have special meanings in a target shape.
 
 use std::cell::RefCell;
 
@@ -16,10 +16,11 @@ use crate::shape::encode::dims_of;
 use crate::shape::extents::{Shape, extent};
 use crate::shape::rules::closed;
 
-/// The maximum length of a vector of integers that may be a shape or a part of one.
+/// The maximum length of a vector of integers that may be a shape or a part of a shape.
 const SHORT: usize = 16;
 
-/// Operators that pass on the elements of their first input, or of all inputs.
+/// Operators that pass the elements of their first input to their result. A Concat passes those of
+/// all inputs.
 const PASSING: &[&str] = &[
     "Cast",
     "Concat",
@@ -33,12 +34,13 @@ const PASSING: &[&str] = &[
     "Unsqueeze",
 ];
 
-/// The symbols of all unknown elements.
+/// The symbols that stand for unknown elements.
 #[derive(Default)]
 pub(crate) struct UnknownDims(RefCell<HashSet<Symbol>>);
 
 impl UnknownDims {
-    /// The inputs of a node for tract. Unknown elements are kept only if the node passes them on.
+    /// The facts about the inputs of a node, as tract gets them. Values with unknown elements are
+    /// kept only if the node passes them on.
     pub(crate) fn without_unread(
         &self,
         node: &NodeProto,
@@ -73,18 +75,18 @@ impl UnknownDims {
         !symbols.is_empty() && dim.symbols().iter().any(|symbol| symbols.contains(symbol))
     }
 
-    /// An element, unless it depends on an unknown element.
+    /// Returns an extent or element, unless it depends on an unknown element.
     fn closed(&self, dim: Option<TDim>) -> Option<TDim> {
         dim.filter(|dim| !self.is_in_dim(dim))
     }
 
-    /// The elements of an integer value.
+    /// The elements of an integer value; `None` in place of unknown ones.
     pub(crate) fn elements(&self, fact: &InferenceFact) -> Option<Shape> {
         let dims = dims_of(&*fact.value.concretize()?)?;
         Some(dims.into_iter().map(|dim| self.closed(Some(dim))).collect())
     }
 
-    /// The fact without extents that depend on unknown elements.
+    /// Drops the extents of a fact that depend on unknown elements.
     pub(crate) fn without(&self, fact: InferenceFact) -> InferenceFact {
         if fact.shape.is_open() || self.0.borrow().is_empty() {
             return fact;
@@ -97,8 +99,8 @@ impl UnknownDims {
         fact.with_shape(closed(dims))
     }
 
-    /// Adds elements to the fact of a short vector of integers: the known ones, and a new symbol for
-    /// each unknown one. Returns any other fact unchanged.
+    /// Adds elements to the fact about a short vector of integers. Known elements are taken from
+    /// `known`, and each unknown one gets a new symbol. Other facts are returned unchanged.
     pub(crate) fn named(
         &self,
         symbols: &SymbolScope,
@@ -129,7 +131,7 @@ impl UnknownDims {
     }
 }
 
-/// Whether an operator passes on the elements of an input.
+/// Whether an operator passes the elements of an input to its result.
 fn passes(op: &str, slot: usize) -> bool {
     PASSING.contains(&op) && (slot == 0 || op == "Concat")
 }
@@ -139,7 +141,7 @@ fn is_of_integers(fact: &InferenceFact) -> bool {
     datum_type.is_some_and(|t| t.is_integer() || t.is_tdim())
 }
 
-/// The extents of a scalar or a short vector; `None` for other values.
+/// The extents of a scalar or a short vector, if they are known; `None` for other values.
 fn short_shape(fact: &InferenceFact) -> Option<Vec<usize>> {
     if fact.shape.is_open() {
         return None;

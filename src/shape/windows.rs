@@ -1,6 +1,7 @@
 //! Corrects the extents of axes after pooling and resizing.
 //!
-//! Engines, and their shape inference, disagree about some of them: these stay unknown.
+//! Engines and their shape inferences disagree about some of these extents, which then stay
+//! unknown.
 
 use tract_onnx::prelude::{InferenceFact, TVec};
 use tract_onnx::tract_hir::infer::ShapeFactoid;
@@ -9,11 +10,11 @@ use tract_onnx::tract_hir::internal::DimFact;
 use crate::onnx::proto::NodeProto;
 use crate::shape::encode::number;
 
-/// The number of axes before the spatial ones.
+/// The number of axes before the first spatial axis.
 const SPACE: usize = 2;
 
-/// Corrects the fact about a pooled value. Engines disagree about windows that begin after the end,
-/// and about a window wider than the whole axis.
+/// Corrects the fact about the result of pooling. Engines disagree about windows that begin after
+/// the end of the axis, and about windows wider than the axis.
 pub(crate) fn pooled(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> InferenceFact {
     let pooling = PoolingAttributes::from_node(node);
     if pooling.auto_pad.starts_with("SAME") {
@@ -46,7 +47,7 @@ impl<'n> PoolingAttributes<'n> {
     }
 
     /// Whether engines agree about the extent of an axis after pooling. `whole` is the extent
-    /// before it, if that is known.
+    /// before pooling, if it is known.
     fn is_agreed(&self, axis: usize, whole: Option<i64>) -> bool {
         let Some(place) = axis
             .checked_sub(SPACE)
@@ -64,7 +65,7 @@ impl<'n> PoolingAttributes<'n> {
             ),
         };
         let Some(whole) = whole.map(i128::from) else {
-            // The last window always begins before the end.
+            // The last window always begins before the end of the axis.
             let begins_inside = self.auto_pad != "VALID" && behind + stride <= span;
             return !self.is_rounded_up || stride == 1 || begins_inside;
         };
@@ -88,7 +89,8 @@ fn at(list: &[i64], place: usize, default: i64) -> i128 {
 }
 
 /// Corrects the fact about a resized value. Engines multiply a known extent by a factor in float32
-/// or float64, so such extents are dropped. The rule for Resize adds those on which both agree.
+/// or float64, so the resulting extents are dropped. The rule for Resize adds the extents on which
+/// float32 and float64 agree.
 pub(crate) fn resized(
     node: &NodeProto,
     from: &InferenceFact,
@@ -104,8 +106,8 @@ pub(crate) fn resized(
     without(made, from, |_, whole| whole.is_some())
 }
 
-/// The fact without the extents of the axes for which `is_dropped` holds. It is called with the
-/// axis and the extent before the operator, if that is known.
+/// Drops the extents of the axes for which `is_dropped` holds. It gets the axis, and the extent
+/// before the operator if that is known.
 fn without(
     fact: InferenceFact,
     from: &InferenceFact,
@@ -127,7 +129,7 @@ fn without(
     if dims.len() != fact.shape.dims().count() || dims.iter().eq(fact.shape.dims()) {
         return fact;
     }
-    // A folded constant has its own extents.
+    // The value is dropped too, because its shape would contradict the unknown extents.
     fact.without_value().with_shape(ShapeFactoid::closed(dims))
 }
 
@@ -184,14 +186,14 @@ mod tests {
         }
     }
 
-    /// The kernel, stride, padding and ceil_mode of a pool, an extent, and whether all engines
-    /// agree on the result.
+    /// Each case has a pool with its kernel, stride, padding and ceil_mode, an extent, and whether
+    /// all engines agree on the result.
     #[test]
     fn pool_extents_on_which_engines_disagree_are_unknown() {
         let cases = [
             (pool(3, 2, [1, 1], 0, "NOTSET"), 8, true),
             (pool(3, 2, [0, 0], 1, "NOTSET"), 8, true),
-            // The last window begins at 4, where there is only padding.
+            // The last window begins at place 4, which is only padding.
             (pool(2, 2, [0, 1], 1, "NOTSET"), 4, false),
             (pool(2, 2, [1, 1], 1, "NOTSET"), 4, true),
             (pool(2, 2, [1, 1], 1, "NOTSET"), 5, false),
@@ -220,8 +222,8 @@ mod tests {
             (pool(3, 2, [1, 1], 1, "NOTSET"), true),
             (pool(2, 2, [0, 0], 1, "NOTSET"), true),
             (pool(2, 1, [1, 1], 1, "NOTSET"), true),
-            // If one place is left over, there is a window of padding only; if two are left over,
-            // there is none.
+            // For some extents, the last window has only padding, and engines disagree about it.
+            // For other extents there is no such window.
             (pool(2, 2, [1, 1], 1, "NOTSET"), false),
             (pool(3, 2, [0, 0], 1, "VALID"), false),
         ];

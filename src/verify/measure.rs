@@ -4,7 +4,8 @@ use tract_onnx::prelude::{Datum, DatumType, Tensor, TractResult};
 
 use super::OutputError;
 
-/// The worst errors of each output over all runs, or the reason why the outputs cannot be compared.
+/// Finds the largest errors of each output over all runs. The error is the reason why the outputs
+/// cannot be compared.
 pub(super) fn measure(
     names: &[String],
     reference: &[Vec<Tensor>],
@@ -31,8 +32,8 @@ pub(super) fn measure(
     Ok(worst)
 }
 
-/// The largest absolute difference, the largest relative difference, and the number of elements
-/// that differ beyond any tolerance.
+/// The largest absolute difference of two tensors, the largest relative difference, and the number
+/// of elements that differ beyond any tolerance.
 fn apart(a: &Tensor, b: &Tensor) -> TractResult<(f64, f64, usize)> {
     if !a.datum_type().is_float() {
         return Ok((0.0, 0.0, unequal(a, b)?));
@@ -76,7 +77,7 @@ fn unequal(a: &Tensor, b: &Tensor) -> TractResult<usize> {
     }
 }
 
-/// Whether the outputs say nothing about the inputs: all are floats, and each is 0, NaN or
+/// Whether the outputs are the same for any inputs: all are floats, and each element is 0, NaN or
 /// infinite. For example, a Relu may return only zeros.
 pub(super) fn is_mute(runs: &[Vec<Tensor>]) -> bool {
     let mut outputs = runs

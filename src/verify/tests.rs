@@ -1,4 +1,4 @@
-//! Tests of comparisons by running.
+//! Tests the comparison of models by running them.
 
 use super::*;
 use crate::onnx::proto::{TensorProto, ValueInfoProto};
@@ -40,7 +40,7 @@ fn equal_models_agree_exactly() {
 
 #[test]
 fn error_is_relative_to_the_largest_output() {
-    // The magnitude of x is at most 10, so that the outputs are within 10 of 1000.
+    // The magnitude of x is at most 10, so each output is within 10 of 1000.
     let comparison = comparison(
         &affine([1.0; 3], [1000.0; 3]),
         &affine([1.0; 3], [1000.0, 1000.5, 1000.0]),
@@ -151,7 +151,7 @@ fn renamed_or_reshaped_outputs_are_a_failure() {
     );
 }
 
-/// A BatchNormalization, which is in training mode if `mode` is 1.
+/// A BatchNormalization, in training mode if `mode` is 1.
 fn norm(mode: i64) -> Model {
     let node = with_int(
         node("BatchNormalization x, g, b, m, v -> y"),
@@ -185,7 +185,7 @@ fn training_mode_batch_norm_is_not_verified() {
     assert!(reason(&mixed, &norm(0)).contains("of one type"));
 }
 
-/// A product of `rows` rows with a square matrix.
+/// A product of a matrix with `rows` rows and a square matrix.
 fn tall(rows: &str) -> Model {
     let square = floats("w", &ndarray::Array2::ones((64, 64)).into_dyn().view());
     let inputs = vec![value("x", DataType::Float, &[rows, "64"])];
@@ -195,11 +195,12 @@ fn tall(rows: &str) -> Model {
 #[test]
 fn run_with_too_many_multiplications_is_not_begun() {
     assert!(verdict(&tall("64"), &tall("64")).passed());
-    // The input has the maximum number of elements, and each takes 64 multiplications.
+    // The input has the maximum number of elements, and each element takes part in 64
+    // multiplications.
     assert!(reason(&tall("4194304"), &tall("4194304")).contains("multiplications"));
 }
 
-/// An operator `op` that reads negative numbers `n`.
+/// A model whose operator `op` reads a value `n` of negative numbers.
 fn of_negative(op: &str) -> Model {
     let nodes = vec![node("Abs x -> a"), node("Neg a -> n"), node(op)];
     model(
@@ -212,13 +213,13 @@ fn of_negative(op: &str) -> Model {
 
 #[test]
 fn outputs_of_zeros_or_nan_are_not_compared() {
-    // A Relu of a negative number is 0, and its logarithm is NaN.
+    // The Relu of a negative number is 0, and the logarithm of one is NaN.
     for silent in ["Relu n -> y", "Log n -> y"] {
         assert!(
             reason(&of_negative(silent), &of_negative(silent)).contains("a finite number but 0"),
             "{silent}"
         );
-        // A different model still differs.
+        // The difference to another model is still found.
         assert!(
             matches!(
                 verdict(&of_negative(silent), &of_negative("Exp n -> y")),

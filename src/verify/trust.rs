@@ -1,4 +1,4 @@
-//! The reasons why a run in tract cannot verify a model.
+//! The reasons why running a model in tract cannot verify it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,17 +14,17 @@ use crate::onnx::tract_quirks::misread;
 use crate::run::{Dims, Input, fix_shapes};
 use crate::shape::facts::{Facts, extent};
 
-/// The maximum number of pairs of operators that read the same value. With more pairs, tract needs
+/// The maximum number of pairs of operators that read the same value. With more pairs, tract takes
 /// more than a few seconds to load the model.
 const COMPARISONS: usize = 1 << 15;
 
-/// The number of outputs among which tract searches in the time of one comparison.
+/// The number of outputs that tract searches in the time of one comparison of operators.
 const OUTPUTS: usize = 32;
 
-/// The speed-up of comparing two operators if they share a constant.
+/// The speed-up of the comparison of two operators that share a constant.
 const CONSTANTS: usize = 64;
 
-/// The reason why results of tract on a model are not trusted.
+/// The reason why tract's results on a model are not trusted.
 pub(super) fn untrusted(graph: &GraphProto, model: &Model) -> Option<String> {
     graph.node.iter().find_map(|node| {
         let own = untrusted_node(node, graph, model)
@@ -46,8 +46,7 @@ fn untrusted_node(node: &NodeProto, graph: &GraphProto, model: &Model) -> Option
     }
 }
 
-/// The reason why tract must not run a model: it would not terminate in reasonable time, or would
-/// need too much memory.
+/// The reason why tract must not run a model: the run would take too long or need too much memory.
 pub(super) fn unbounded(model: &Model, dims: &Dims) -> Option<String> {
     let mut concrete = model.clone();
     fix_shapes(concrete.graph_mut(), &Input::from_model(model, dims).ok()?);
@@ -87,9 +86,9 @@ fn is_empty(facts: &Facts, value: Option<ValueId>) -> bool {
     shape.is_some_and(|shape| shape.iter().any(|dim| extent(dim) == Some(0)))
 }
 
-/// The reason why tract would take long to load a model: it has too many pairs of operators that
-/// read the same value. After each change by one of its passes, tract compares the two operators of
-/// every pair, and searches for both of them among the outputs.
+/// The reason why tract would take long to load a model: the model has too many pairs of operators
+/// that read the same value. After each change by a pass, tract compares the two operators of each
+/// pair, and searches the outputs for both.
 pub(super) fn compares_too_many(model: &Model) -> Option<String> {
     let graph = model.graph();
     let readers = compared_readers(graph);
@@ -118,7 +117,7 @@ pub(super) fn compares_too_many(model: &Model) -> Option<String> {
     })
 }
 
-/// The number of readers of each value that tract compares.
+/// The number of readers of each value, as far as tract compares them with each other.
 fn compared_readers(graph: &GraphProto) -> HashMap<&str, usize> {
     let mut readers: HashMap<&str, usize> = HashMap::new();
     for name in graph.node.iter().flat_map(|node| &node.input) {
@@ -126,8 +125,8 @@ fn compared_readers(graph: &GraphProto) -> HashMap<&str, usize> {
             *readers.entry(name).or_default() += 1;
         }
     }
-    // Each part of a Split reads the whole value, and tract searches for each part of a Concat in
-    // the others.
+    // In tract, each part of a Split reads the whole value, and each part of a Concat is compared
+    // with the other parts.
     for node in &graph.node {
         let parts = match node.op_type() {
             "Concat" => node.input.len(),
@@ -184,8 +183,8 @@ fn may_drop(node: &NodeProto, graph: &GraphProto, model: &Model) -> bool {
     bytes.is_none_or(|bytes| bytes.iter().any(|&byte| byte != 0))
 }
 
-/// An output that was empty in every run although its declaration allows elements, so that nothing
-/// of it was compared.
+/// The name of an output that was empty in every run although its declaration allows elements. Such
+/// an output was not compared.
 pub(super) fn unseen<'n>(
     model: &Model,
     names: &'n [String],

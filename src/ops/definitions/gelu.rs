@@ -1,14 +1,15 @@
-//! The forms of GELU, `x·Φ(x)`: exact with erf, or approximate with tanh or a sigmoid. Some operators add a bias first.
+//! The forms of GELU, `x·Φ(x)`: the exact one uses erf, and the approximate ones use tanh or a
+//! sigmoid. Some operators first add a bias.
 
 use super::Definition;
 use super::writer::Writer;
 
-/// `1/√2` and `√(2/π)`, and the third coefficient of the tanh form.
+/// The constants `1/√2` and `√(2/π)`, and the coefficient of `x³` in the tanh form.
 const ROOT_OF_HALF: f64 = std::f64::consts::FRAC_1_SQRT_2;
 const SCALE_OF_TANH: f64 = 0.797_884_560_802_865_4;
 const CUBE: f64 = 0.044_715;
 
-/// The operator of ONNX, since operator set 20.
+/// The operator of ONNX, which exists since operator set 20.
 pub(super) const GELU: Definition = Definition {
     operator: ("", "Gelu"),
     attributes: &["approximate"],
@@ -85,7 +86,7 @@ fn by_sigmoid(writer: &mut Writer) -> Option<()> {
     writer.result(0, &product)
 }
 
-/// Returns the first input, plus the second one if there is one.
+/// Returns the first input, plus the second input if it is present.
 fn biased(writer: &mut Writer) -> Option<String> {
     let x = writer.input(0)?;
     Some(match writer.input(1) {
@@ -113,7 +114,7 @@ mod tests {
     const X: [f32; 4] = [-3.0, -0.5, 0.25, 2.0];
     const BIAS: [f32; 4] = [0.5, 0.0, -1.0, 0.25];
 
-    /// `x·Φ(x)` by tanh, which differs from the exact form by less than 1e-3.
+    /// `x·Φ(x)` approximated with tanh, which differs from the exact form by less than 1e-3.
     fn near(x: f32) -> f32 {
         let inner = 0.797_884_6 * (x + 0.044_715 * x.powi(3));
         0.5 * x * (1.0 + inner.tanh())

@@ -1,4 +1,4 @@
-//! Attention by heads, as its definitions write it out.
+//! Writes attention with several heads as separate operators.
 
 use super::writer::Writer;
 use crate::ir::builder::int;
@@ -10,8 +10,8 @@ pub(super) fn split_heads(writer: &mut Writer, value: &str, heads: i64, width: i
     writer.maker.transpose(&split, &[0, 2, 1, 3])
 }
 
-/// The scaled products of queries and keys, `[batch, head, query, key]`. The scale is an attribute,
-/// or `1/√channels` if that is 0.
+/// The scaled products of queries and keys, `[batch, head, query, key]`. The scale is the attribute
+/// `scale`, or `1/√channels` if it is 0 or absent.
 pub(super) fn scaled_scores(
     writer: &mut Writer,
     queries: &str,
@@ -31,7 +31,7 @@ pub(super) fn scaled_scores(
     Some(writer.pair("Mul", &products, &scale))
 }
 
-/// The values, weighted by the Softmax of scores, `[batch, token, width]`.
+/// The sums of values weighted by the Softmax of scores, as `[batch, token, width]`.
 pub(super) fn weighted(writer: &mut Writer, scores: &str, values: &str, width: i64) -> String {
     let last = vec![int("axis", -1)];
     let shares = writer.maker.op("Softmax", &[scores], last);

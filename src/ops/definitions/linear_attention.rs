@@ -1,4 +1,4 @@
-//! LinearAttention, written token by token. Each token changes a state, and each query reads it.
+//! Writes LinearAttention token by token. Each token updates a state, and each query reads it.
 //!
 //! ```text
 //! linear        S = S + k v            gated         S = exp(g) S + k v
@@ -6,13 +6,14 @@
 //! o = scale q S
 //! ```
 //!
-//! Values have the axes batch, head of keys, and two axes of the token: `k` is a column, `v` and
-//! `k S` are rows, and `q` has a row for each head of queries that shares the keys.
+//! Each value has the axes batch and head of keys, followed by a matrix for the token. In this
+//! matrix `k` is a column, `v` and `k S` are rows, and `q` has a row for each head of queries that
+//! shares the keys.
 
 use super::Definition;
 use super::writer::Writer;
 
-/// The maximum number of tokens whose steps are written one after another.
+/// The maximum number of tokens. The operators of the tokens are written one after another.
 const LONGEST: i64 = 64;
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -123,7 +124,7 @@ fn sizes(writer: &Writer) -> Option<HeadExtents> {
     })
 }
 
-/// The part of an input at one token, in a shape.
+/// The part of an input that belongs to one token, reshaped to `shape`.
 fn token_of(writer: &mut Writer, slot: usize, token: i64, shape: &[i64]) -> Option<String> {
     let value = writer.input(slot)?;
     let token = usize::try_from(token).ok()?;
@@ -131,8 +132,8 @@ fn token_of(writer: &mut Writer, slot: usize, token: i64, shape: &[i64]) -> Opti
     Some(writer.maker.reshape(&part, shape))
 }
 
-/// The shape of a gate of one token, which has an element for each key of a head, for each head, or
-/// for all.
+/// The shape of a gate of one token. The gate has an element for each key of a head, for each head,
+/// or for all heads together.
 fn column(writer: &Writer, slot: usize, sizes: &HeadExtents) -> Option<[i64; 4]> {
     let &HeadExtents {
         batch, heads, key, ..
@@ -148,7 +149,7 @@ fn column(writer: &Writer, slot: usize, sizes: &HeadExtents) -> Option<[i64; 4]>
         .find_map(|(count, shape)| (count == width).then_some(shape))
 }
 
-/// The change of the state by a token.
+/// The term that a token adds to the state.
 fn change(
     writer: &mut Writer,
     token: i64,
@@ -183,8 +184,8 @@ mod tests {
     use crate::ops::definitions::tests::{assert_close, one, run, text};
     use crate::run::Tensor;
 
-    /// Computes two tokens, with one head of keys for two heads of queries, by the recurrence of
-    /// the operator on scalars.
+    /// Computes the outputs for two tokens by the recurrence of the operator on scalars. Two heads
+    /// of queries share one head of keys.
     fn attended(rule: &str, past: Option<[[f32; 2]; 2]>, tokens: [[f32; 9]; 2]) -> Vec<f32> {
         let mut state = past.unwrap_or_default();
         let mut outputs = vec![];
@@ -221,7 +222,7 @@ mod tests {
         [0.5, -1.0, 2.0, 1.0, -0.8, 0.6, 1.0, 4.0, -0.7],
     ];
 
-    /// A range of the columns of all tokens.
+    /// A range of the columns of `TOKENS`, as an input.
     fn columns(columns: std::ops::Range<usize>) -> Tensor {
         let rows: Vec<f32> = TOKENS
             .iter()

@@ -1,9 +1,10 @@
-//! Definitions of operators that tract lacks, misreads or cannot always prepare, in terms of
-//! operators that it has.
+//! Definitions of operators that tract lacks, misreads or cannot always prepare, by operators that
+//! it implements.
 //!
-//! Each file defines one operator: its formula, and the operators that replace it. The engine runs
-//! the result, and the judge of two models compares it; the model that unfold writes keeps its
-//! operators. A definition reads every attribute and input of its node, or leaves the node unchanged.
+//! Each file defines one operator: its formula, and the operators that replace it. The result is
+//! only run by the engine, and compared by the judge of two models. The model that unfold writes
+//! keeps its operators. A definition either reads every attribute and input of its node, or leaves
+//! the node unchanged.
 //!
 //! Before: `y = com.microsoft.FusedMatMul(a, b) transB=1 alpha=0.5`; after: `t = Transpose(b)`, `p = MatMul(a, t)`,
 //! `y = Mul(p, 0.5)`.
@@ -35,7 +36,7 @@ use crate::onnx::tensor;
 /// The definitions of several operators.
 pub(crate) type Definitions = &'static [Definition];
 
-/// The definition of an operator in terms of others.
+/// The definition of an operator by other operators.
 pub(crate) struct Definition {
     /// The domain and the name of the operator.
     operator: (&'static str, &'static str),
@@ -43,12 +44,11 @@ pub(crate) struct Definition {
     attributes: &'static [&'static str],
     /// The maximum number of inputs that it reads.
     inputs: usize,
-    /// Adds the nodes that replace a node; `None` if the definition needs something that is
-    /// unknown.
+    /// Adds the nodes that replace a node; `None` if the definition does not cover the node.
     write: fn(&mut Writer) -> Option<()>,
 }
 
-/// Operators that tract lacks, or mistakes for others of the same name.
+/// Operators that tract lacks, or that it mistakes for others of the same name.
 pub(crate) const LACKING: Definitions = &[
     attention::DEFINITION,
     causal_convolution::DEFINITION,
@@ -64,14 +64,15 @@ pub(crate) const LACKING: Definitions = &[
     swiglu::DEFINITION,
 ];
 
-/// Operators that tract has. They are replaced in models that tract cannot prepare.
+/// Operators that tract implements, but that are replaced in models that tract cannot prepare.
 pub(crate) const FAILING: Definitions = &[gather_nd::DEFINITION, strided_slice::DEFINITION];
 
-/// Attention that the proof compares with its operators.
+/// The attention that a proof compares with separate operators.
 #[cfg(feature = "prove")]
 pub(crate) const ATTENTION: Definitions = &[multi_head_attention::DEFINITION];
 
-/// Operators that are others in one: a model may have either.
+/// Fused operators. One of two compared models may have such an operator where the other has
+/// separate operators.
 #[cfg(feature = "prove")]
 pub(crate) const FUSED: Definitions = &[
     fused_convolution::DEFINITION,
@@ -85,7 +86,7 @@ pub(crate) const FUSED: Definitions = &[
     multi_head_attention::DEFINITION,
 ];
 
-/// How often each of these operators stands in a graph.
+/// The number of nodes in a graph for each of these operators.
 #[cfg(feature = "prove")]
 pub(crate) fn counts(model: &Model, definitions: Definitions) -> Vec<usize> {
     let nodes = &model.graph().node;
@@ -96,12 +97,12 @@ pub(crate) fn counts(model: &Model, definitions: Definitions) -> Vec<usize> {
     counts.collect()
 }
 
-/// The maximum number of passes over the graph: an operator may need extents that depend on another
-/// replaced one.
+/// The maximum number of passes over the graph. Several passes are needed if an operator needs
+/// extents that depend on another replaced operator.
 const ROUNDS: usize = 8;
 
 /// Replaces every operator that has one of these definitions; `None` if the model has none. The
-/// extents of its inputs must be known.
+/// extents of their inputs must be known.
 pub(crate) fn written_out(model: &Model, definitions: Definitions) -> Option<Model> {
     let mut result = written_once(model, definitions)?;
     for _ in 1..ROUNDS {
@@ -132,7 +133,7 @@ fn written_once(model: &Model, definitions: Definitions) -> Option<Model> {
         let definition = definition(graph.node(id), definitions);
         let written = definition
             .and_then(|definition| written(definition, Writer::new(analysis.at(id), graph)));
-        // If two nodes have the same name, the second one is replaced in the next pass.
+        // A node that has the name of another replaced node is replaced in the next pass.
         match written.filter(|(made, _)| insert_all(&mut names, made)) {
             Some((made, new)) => {
                 is_changed = true;
@@ -145,8 +146,8 @@ fn written_once(model: &Model, definitions: Definitions) -> Option<Model> {
     is_changed.then(|| model.with_nodes(nodes, constants))
 }
 
-/// Adds the names of nodes, up to the first that is already in the set. Returns whether all were
-/// new.
+/// Adds the names of nodes to a set, up to the first name that the set already has. Returns whether
+/// all names were new.
 fn insert_all(names: &mut HashSet<String>, nodes: &[NodeProto]) -> bool {
     nodes
         .iter()
@@ -162,8 +163,8 @@ fn written(
     Some(writer.maker.done())
 }
 
-/// The definition of a node's operator, if there is one and it reads all attributes and inputs of
-/// the node.
+/// The definition of a node's operator; `None` without a definition that reads all attributes and
+/// inputs of the node.
 fn definition(node: &NodeProto, definitions: Definitions) -> Option<&'static Definition> {
     let definition = definitions
         .iter()
@@ -175,7 +176,8 @@ fn definition(node: &NodeProto, definitions: Definitions) -> Option<&'static Def
     (is_read && node.input.len() <= definition.inputs).then_some(definition)
 }
 
-/// A new list of integers as a tensor. Definitions add floats as Constant nodes instead.
+/// Converts a new list of integers into a tensor. Definitions do not add floats in this way, but as
+/// Constant nodes.
 fn stored(constant: &NewConstant) -> Option<TensorProto> {
     match constant {
         NewConstant::Integers { name, values } => Some(tensor::make_i64(name, values)),
@@ -202,7 +204,7 @@ mod tests {
         }
     }
 
-    /// A model of one operator of a domain, with inputs and outputs of these shapes.
+    /// A model with one operator of a domain, whose inputs and outputs have these shapes.
     pub(super) fn one(
         domain: &str,
         line: &str,
@@ -234,7 +236,7 @@ mod tests {
         actual.close_enough(expected, true).unwrap();
     }
 
-    /// A model that computes `y` from `x` by one operator that reads lists of integers.
+    /// A model that computes `y` from `x` by one operator. Its other inputs are lists of integers.
     pub(super) fn listed(line: &str, shape: &[&str], lists: &[(&str, &[i64], &[i64])]) -> Model {
         let constants = lists.iter().map(|(name, dims, list)| TensorProto {
             dims: dims.to_vec(),

@@ -54,7 +54,8 @@ mod tests {
     use crate::ops::definitions::tests::{assert_close, one, run};
     use crate::ops::definitions::{LACKING, written_out};
 
-    /// One query of two heads of two channels, and two keys, whose values have one channel a head.
+    /// A model with one query and two keys. There are two heads with two channels for queries and
+    /// keys, and one channel for values.
     fn attention(attribute: Vec<AttributeProto>) -> Model {
         let shapes = [
             ("q", &["1", "1", "4"][..]),

@@ -1,4 +1,4 @@
-//! Builds the nodes that replace a node.
+//! Builds the nodes that replace a node according to a definition.
 
 use ndarray::arr0;
 
@@ -74,7 +74,7 @@ impl<'a> Writer<'a> {
         self.at.graph.output(self.at.node, slot).is_some()
     }
 
-    /// The elements of a constant integer input.
+    /// The elements of an input, which must be a constant of integers.
     pub(super) fn integers(&self, slot: usize) -> Option<Vec<i64>> {
         self.at.facts.ints(self.at.graph.input(self.at.node, slot)?)
     }
@@ -129,7 +129,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The attributes except those with these names.
+    /// The attributes of the node, except those with these names.
     pub(super) fn attributes_but(&self, names: &[&str]) -> Vec<AttributeProto> {
         let attributes = self.at.proto().attribute.iter();
         attributes
@@ -138,7 +138,7 @@ impl<'a> Writer<'a> {
             .collect()
     }
 
-    /// Adds a scalar of the type of the first input.
+    /// Adds a scalar constant whose type is that of the first input.
     pub(super) fn number(&mut self, number: f64) -> Option<String> {
         let value = tensor::make("", self.data_type(0)?, &arr0(number).into_dyn().view()).ok()?;
         let attribute = AttributeProto {
@@ -174,7 +174,7 @@ impl<'a> Writer<'a> {
         self.maker.op("Concat", values, vec![int("axis", axis)])
     }
 
-    /// Makes a value an output of the replaced node.
+    /// Names a value as an output of the replaced node.
     pub(super) fn result(&mut self, slot: usize, value: &str) -> Option<()> {
         let output = self
             .at

@@ -1,4 +1,4 @@
-//! Bounds for symbolic arithmetic, and the budget for evaluated values of one graph.
+//! Bounds for symbolic arithmetic, and the budget of bytes for evaluated values of one graph.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,24 +13,25 @@ use crate::shape::guard::RANK;
 /// The maximum number of elements of a value. The extents of larger values count as unknown.
 const LARGEST_VALUE: u64 = 1 << 40;
 
-/// The maximum cost of the arithmetic on one extent, in nodes of its expression times its forms,
-/// and the maximum cost for all extents of a graph together.
+/// The maximum cost of the arithmetic on one extent, and on all extents of a graph together. The
+/// cost of an extent is the number of nodes of its expression times the number of forms that tract
+/// tries.
 const DIM_COST: u64 = 1 << 12;
 const DIMS_COST: u64 = 1 << 20;
 
 /// The maximum number of bytes of a small value.
 const SMALL: u64 = 1 << 16;
 
-/// The reciprocal of the fraction of a budget that is reserved for small values.
+/// One over the fraction of a budget that is reserved for small values.
 const RESERVED_FRACTION: u64 = 8;
 
-/// A measure of tract's work while it simplifies an expression.
+/// Measures how much work an expression is for tract when tract simplifies it.
 #[derive(Clone, Copy)]
 struct SymbolSize {
     nodes: u64,
-    /// The number of forms of sums with quotients.
+    /// The number of equivalent forms, because tract distributes quotients over sums.
     forms: u64,
-    /// The number of products after expansion.
+    /// The number of products after all products are expanded.
     products: u64,
 }
 
@@ -53,12 +54,12 @@ impl SymbolSize {
 
     fn measure(dim: &TDim) -> Self {
         let parts = match dim {
-            // Sums and products of larger numbers might overflow.
+            // Larger numbers could overflow in sums and products.
             TDim::Val(n) | TDim::MulInt(n, _) if n.unsigned_abs() > LARGEST_VALUE => {
                 return Self::UNBOUNDED;
             }
-            // This is a negative divisor, which was converted to an unsigned number. tract's rules
-            // would not terminate on it.
+            // Such a divisor was negative before it was converted to an unsigned number. The rules
+            // of tract would not terminate on it.
             TDim::Div(_, divisor) if *divisor > LARGEST_VALUE => return Self::UNBOUNDED,
             TDim::Val(_) | TDim::Sym(_) => return Self::ATOM,
             TDim::Add(terms) => Self::measure_all(terms, Self::in_sum),
@@ -111,7 +112,8 @@ impl SymbolSize {
     }
 }
 
-/// The cost of computing with the symbols of a fact. Known numbers cost nothing.
+/// The cost of computing with the symbolic extents and elements of a fact. Known numbers cost
+/// nothing.
 pub(super) fn fact_cost(fact: &InferenceFact) -> u64 {
     let dims = fact.shape.dims().filter_map(|dim| dim.concretize());
     let shape = dims.map(|dim| dim_cost(&dim)).fold(0, u64::saturating_add);
@@ -130,7 +132,7 @@ fn dim_cost(dim: &TDim) -> u64 {
     }
 }
 
-/// The elements of a symbolic tensor; none for other tensors.
+/// The elements of a symbolic tensor. Other tensors have none.
 pub(crate) fn symbolic_elements(tensor: &Tensor) -> impl Iterator<Item = &TDim> {
     let is_symbolic = tensor.datum_type() == DatumType::TDim;
     let plain = is_symbolic
@@ -142,18 +144,18 @@ pub(crate) fn symbolic_elements(tensor: &Tensor) -> impl Iterator<Item = &TDim> 
         .iter()
 }
 
-/// The budget of one graph.
+/// The remaining budget of one graph.
 pub(crate) struct Budget {
     bytes: Cell<u64>,
     reserved: u64,
     dims: Cell<u64>,
     is_dim_admitted: RefCell<HashMap<TDim, bool>>,
-    /// Whether anything was refused because too little was left.
+    /// Whether something was refused because the remaining budget was too small.
     is_exhausted: Cell<bool>,
 }
 
 impl Budget {
-    /// A budget of `bytes` for evaluated constants, with the fixed bounds for symbols.
+    /// A budget of `bytes` for evaluated constants, with fixed bounds for symbolic arithmetic.
     pub(crate) fn new(bytes: u64) -> Self {
         Self {
             bytes: Cell::new(bytes),
@@ -164,10 +166,12 @@ impl Budget {
         }
     }
 
-    /// Subtracts the bytes of a value from the budget; `false` if there are not enough left.
+    /// Subtracts the bytes of a value from the budget. Returns `false` if the remaining budget is
+    /// too small.
     ///
-    /// Large values leave a part of the budget to small ones, because shapes consist of small
-    /// values. They may be computed from large zeros that an exporter writes.
+    /// Large values may not use the reserved part of the budget, because shapes consist of small
+    /// values. An example of large values are zeros of the size of an activation, which some
+    /// exporters compute.
     pub(crate) fn spend(&self, bytes: u64) -> bool {
         let is_left = bytes <= SMALL || bytes.saturating_add(self.reserved) <= self.bytes.get();
         let is_spent = is_left && spend(&self.bytes, bytes);
@@ -175,7 +179,7 @@ impl Budget {
         is_spent
     }
 
-    /// Whether anything was refused because too little was left.
+    /// Whether something was refused because the remaining budget was too small.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.is_exhausted.get()
     }
@@ -186,8 +190,8 @@ impl Budget {
         }
     }
 
-    /// Subtracts the bytes of a value from the budget, and drops the value if there are not enough
-    /// left.
+    /// Subtracts the bytes of a fact's value from the budget, or drops the value if the remaining
+    /// budget is too small.
     pub(crate) fn charge(&self, fact: InferenceFact) -> InferenceFact {
         let value = fact.value.concretize();
         let bytes = value.map_or(0, |tensor| {
@@ -200,7 +204,7 @@ impl Budget {
         }
     }
 
-    /// The fact, with the parts that exceed the bounds replaced by unknown ones.
+    /// Replaces the parts of a fact that exceed the bounds by unknown ones.
     pub(crate) fn admit(&self, fact: InferenceFact) -> InferenceFact {
         let fact = match &fact.value.concretize() {
             Some(tensor) if !symbolic_elements(tensor).all(|dim| self.admits(dim)) => {
@@ -233,7 +237,7 @@ impl Budget {
             return is_admitted;
         }
         let cost = SymbolSize::measure(dim).cost();
-        // An expression without a symbol that is not a plain number has overflowed.
+        // Without a symbol, an expression that is not a plain number has overflowed.
         let is_small = dim.find_scope().is_some() && cost <= DIM_COST;
         let is_admitted = is_small && spend(&self.dims, cost);
         self.note(is_admitted || !is_small);
@@ -244,7 +248,7 @@ impl Budget {
     }
 }
 
-/// Whether the product of the known extents is within bounds, ignoring extents of 0.
+/// Whether the product of the known extents is within bounds. Extents of 0 are ignored.
 fn is_count_within_bounds(fact: &InferenceFact) -> bool {
     let numbers = fact
         .shape

@@ -7,24 +7,25 @@ use crate::onnx::proto::NodeProto;
 use crate::shape::encode::{only, rank};
 use crate::shape::guard::{element_count, extents, ints};
 
-/// Results may have `LARGEST_RESULT` bytes, or `TIMES_THE_INPUTS` times the bytes of their inputs,
-/// whichever is more.
+/// The maximum number of bytes of the results of a node is `LARGEST_RESULT`, or `TIMES_THE_INPUTS`
+/// times the bytes of its inputs if that is more.
 const LARGEST_RESULT: u64 = 1 << 26;
 const TIMES_THE_INPUTS: u64 = 8;
 
-/// The maximum number of multiplications to evaluate one node.
+/// The maximum number of multiplications when one node is evaluated.
 const WORK: f64 = (1_u64 << 31) as f64;
 
 /// The maximum number of multiplications of one run of a model is `RUN`, or `TIMES_EACH_BYTE` for
-/// each byte of its weights, whichever is more. A weight of a convolution is multiplied with every
-/// pixel of an image.
+/// each byte of its weights if that is more. The factor is large because a weight of a convolution
+/// is multiplied with every pixel of an image.
 const RUN: f64 = (1_u64 << 32) as f64;
 const TIMES_EACH_BYTE: f64 = (1_u64 << 16) as f64;
 
-/// The memory factor of a Resize, which lists the neighbours of each element with their weights.
+/// The memory of a Resize per element of its result, relative to other operators. It stores the
+/// neighbours of each element with their weights.
 const RESIZE_OVERHEAD: u64 = 16;
 
-/// Operators that tract must not evaluate, because their cost does not follow from the shapes of
+/// Operators that tract must not evaluate, because their cost cannot be derived from the shapes of
 /// their inputs and outputs.
 const UNEVALUATED: &[&str] = &[
     "Attention",
@@ -48,7 +49,7 @@ const UNEVALUATED: &[&str] = &[
 pub(crate) enum Cost {
     /// The bytes of its results, plus an eighth of the bytes of its inputs.
     Bytes(u64),
-    /// More memory or time than a constant is worth.
+    /// More memory or time than the result is worth.
     TooMuch,
     /// Unknown.
     Unknown,
@@ -107,7 +108,7 @@ fn element_counts(facts: &[&InferenceFact]) -> Option<Vec<u64>> {
     facts.iter().map(|fact| element_count(fact)).collect()
 }
 
-/// The maximum number of elements of an output.
+/// An upper bound for the number of elements of an output.
 fn output_count(
     op: &str,
     inputs: &[&InferenceFact],
@@ -115,8 +116,8 @@ fn output_count(
     output: &InferenceFact,
 ) -> Option<u64> {
     match op {
-        // The number of results depends on the elements, and is at most the number of elements that
-        // are read.
+        // The number of results depends on the elements of the inputs. It is at most the number of
+        // these elements.
         "NonZero" | "Compress" => {
             let read = input_counts.iter().sum::<u64>();
             Some(read.saturating_mul(rank(inputs[0])?.max(1) as u64))
@@ -131,7 +132,8 @@ fn byte_size(fact: &InferenceFact, count: u64) -> u64 {
     count.saturating_mul(element.size_of() as u64)
 }
 
-/// The number of multiplications, or comparable operations, for the largest result.
+/// The number of multiplications or comparable operations of a node whose largest result has
+/// `largest` elements.
 fn multiplications(
     node: &NodeProto,
     inputs: &[&InferenceFact],
@@ -190,7 +192,7 @@ fn window_size(node: &NodeProto) -> f64 {
         .product()
 }
 
-/// Whether a Pad crops, or may crop. tract treats a negative amount as a huge positive one.
+/// Whether a Pad crops, or may crop. tract treats a negative padding as a huge positive one.
 fn has_negative_pads(node: &NodeProto, inputs: &[&InferenceFact]) -> bool {
     if node.op_type() != "Pad" {
         return false;

@@ -1,8 +1,8 @@
 //! Checks limits before tract infers or evaluates a node.
 //!
-//! tract's operators trust the model: they loop up to the value of an attribute, allocate by
-//! shapes, and expand sums of symbols in all their forms. A panic can be caught, but an endless
-//! loop or an abort when memory runs out cannot. So this module checks limits first.
+//! tract's operators trust the model. Their loops and allocations depend on attributes and shapes,
+//! and they expand sums of symbols into all equivalent forms. A panic can be caught, but not an
+//! endless loop, nor an abort when memory runs out. So this module checks limits first.
 
 mod budget;
 mod cost;
@@ -20,11 +20,12 @@ pub(crate) use crate::shape::guard::question::{beyond_symbols, can_be_asked};
 /// The maximum rank, as in numpy.
 const RANK: usize = 64;
 
-/// The maximum number of elements of a value in a run, unless the model has more bytes of weights.
+/// The maximum number of elements of a value in a run. If the model has more bytes of weights, that
+/// number is the limit.
 const LARGEST_RUN: u64 = 1 << 28;
 
-/// Whether a value fits into memory as far as its shape is known, on a machine that holds
-/// `weight_bytes` bytes of weights.
+/// Whether a value fits into memory on a machine that can hold `weight_bytes` bytes of weights.
+/// Unknown extents are ignored.
 pub(crate) fn fits(fact: &InferenceFact, weight_bytes: u64) -> bool {
     let numbers = fact
         .shape
@@ -48,8 +49,8 @@ fn number_of_places(dim: &DimFact) -> Option<u64> {
     u64::try_from(dim.concretize()?.as_i64()?).ok()
 }
 
-/// The number of elements of a value, with each extent at least 1, since an empty value may take
-/// time too.
+/// The number of elements of a value. Extents of 0 count as 1, because an operator on an empty
+/// value may take time too.
 fn element_count(fact: &InferenceFact) -> Option<u64> {
     extents(fact)?
         .into_iter()

@@ -1,5 +1,4 @@
-//! Decides whether tract may be asked about a node: its attributes and inputs must be within
-//! bounds.
+//! Decides whether tract may infer a node. Its attributes and inputs must be within bounds.
 
 use tract_onnx::prelude::{DatumType, InferenceFact};
 use tract_onnx::tract_hir::infer::Factoid;
@@ -17,20 +16,22 @@ use crate::shape::guard::{RANK, element_count, ints};
 /// The largest size, step or count in an attribute.
 const LARGEST_INT: u64 = i32::MAX as u64;
 
-/// The maximum number of elements of an EyeLike that tract infers, since inference evaluates it.
+/// The maximum number of elements of an EyeLike that tract may infer. tract evaluates it during
+/// inference.
 const LARGEST_EYE: u64 = 1 << 20;
 
 /// The maximum cost of the symbolic arithmetic of one node.
 const NODE_COST: u64 = 1 << 14;
 
-/// The largest numbers of int64 and int32, which exporters write as the end of a Slice up to the
-/// last place.
+/// The largest numbers of int64 and int32. Exporters write them as the end of a Slice that includes
+/// the last place.
 const OPEN_ENDS: [i64; 2] = [i64::MAX, i32::MAX as i64];
 
-/// Attributes that name axes of the first input.
+/// Attributes whose values are axes of the first input.
 const AXES: &[&str] = &["axis", "axes", "batch_dims"];
 
-/// Operators whose inputs, starting at this slot, hold extents.
+/// Operators that use the elements of some inputs as extents, with the slot of the first such
+/// input.
 const EXTENTS: &[(&str, usize)] = &[
     ("ConstantOfShape", 0),
     ("Expand", 1),
@@ -44,8 +45,8 @@ const EXTENTS: &[(&str, usize)] = &[
     ("TopK", 1),
 ];
 
-/// The minimum ranks of the first inputs of operators that count axes from the end, or that work
-/// along all axes.
+/// The minimum ranks of the first inputs of operators that count axes from the end, or that work on
+/// all axes.
 const LEAST_RANK: &[(&str, &[usize])] = &[
     ("ArrayFeatureExtractor", &[1]),
     ("BatchNormalization", &[2]),
@@ -58,7 +59,7 @@ const LEAST_RANK: &[(&str, &[usize])] = &[
     ("LpNormalization", &[1]),
     ("MatMulInteger", &[1, 1]),
     ("MatMulNBits", &[1]),
-    // Engines and numpy disagree whether a scalar has one axis or none here.
+    // Engines and numpy disagree whether a scalar has one axis or none for this operator.
     ("NonZero", &[1]),
     ("RMSNormalization", &[1]),
     ("STFT", &[1]),
@@ -86,13 +87,13 @@ pub(crate) fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) 
         && question.symbolic_cost() <= NODE_COST
 }
 
-/// Whether tract would convert numbers to symbols that do not fit: it casts them to 32 bits.
+/// Whether tract would convert numbers that do not fit. It casts symbolic values to 32 bits.
 pub(crate) fn beyond_symbols(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
     Question { node, inputs }.exceeds_symbols()
 }
 
-/// A node whose outputs tract would infer, with the facts about its inputs; `None` for an input
-/// that is left out.
+/// A node whose outputs tract would infer, and the facts about its inputs; `None` for an absent
+/// input.
 struct Question<'q> {
     node: &'q NodeProto,
     inputs: &'q [Option<&'q InferenceFact>],
@@ -115,17 +116,17 @@ impl<'q> Question<'q> {
         ints(self.input(slot)?)
     }
 
-    /// The first slot whose elements the operator uses as extents.
+    /// The first slot whose elements the operator uses as extents; `None` if it uses none.
     fn first_extents(&self) -> Option<usize> {
         let (_, first) = EXTENTS.iter().find(|(op, _)| *op == self.node.op_type())?;
         Some(*first)
     }
 
-    /// Whether the operator allocates a tensor as large as its inputs say before it infers
-    /// anything.
+    /// Whether the operator allocates a tensor before it infers anything. The size of the tensor
+    /// comes from the inputs.
     fn allocates_while_built(&self) -> bool {
         match self.node.op_type() {
-            // An operator of an early version of ONNX.
+            // This operator existed only in an early version of ONNX.
             "ConstantLike" => true,
             "EyeLike" => self
                 .present_inputs()
@@ -134,7 +135,7 @@ impl<'q> Question<'q> {
         }
     }
 
-    /// Whether a list has more than two elements for each possible axis of a value.
+    /// Whether a list of extents or paddings has more elements than two for each possible axis.
     fn lists_too_many_axes(&self) -> bool {
         let Some(first) = self
             .first_extents()
@@ -146,7 +147,7 @@ impl<'q> Question<'q> {
         lists.any(|list| element_count(list).is_some_and(|count| count > 2 * RANK as u64))
     }
 
-    /// Whether tract would convert numbers to symbols that do not fit: it casts them to 32 bits.
+    /// Whether tract would convert numbers that do not fit. It casts symbolic values to 32 bits.
     fn exceeds_symbols(&self) -> bool {
         let Some(first) = self.first_symbolic() else {
             return false;
@@ -161,7 +162,7 @@ impl<'q> Question<'q> {
     /// The first slot whose elements tract casts to symbols.
     fn first_symbolic(&self) -> Option<usize> {
         match self.node.op_type() {
-            // An end at the largest number stands for the end of the axis.
+            // An end at the largest number is not cast, and stands for the end of the axis.
             "Slice" => None,
             "Cast" if self.node.cast_to() == Some(DataType::Int64) => Some(0),
             _ if self.present_inputs().any(is_symbolic) => Some(0),
@@ -169,13 +170,13 @@ impl<'q> Question<'q> {
         }
     }
 
-    /// Whether an input is the fill value of a Pad, which may be the lowest number before a
-    /// maximum.
+    /// Whether an input is the fill value of a Pad. This value may be the lowest number, if a
+    /// maximum follows.
     fn is_pad_value(&self, slot: usize) -> bool {
         self.node.op_type() == "Pad" && slot == 2
     }
 
-    /// Whether the lengths of the parts of a Split do not sum to the extent of the axis.
+    /// Whether the lengths of the parts of a Split do not add up to the extent of the axis.
     fn has_wrong_split(&self) -> bool {
         self.node.op_type() == "Split" && self.is_split_wrong() == Some(true)
     }
@@ -196,7 +197,7 @@ impl<'q> Question<'q> {
         Some(parts.iter().any(|&part| part < 0) || whole.is_some_and(|whole| sum != Some(whole)))
     }
 
-    /// Whether tract reads a scalar from an input that is empty.
+    /// Whether tract would read a scalar from an empty input.
     fn lacks_a_number(&self) -> bool {
         read_as_one(self.node.op_type())
             .iter()
@@ -204,17 +205,17 @@ impl<'q> Question<'q> {
             .any(|value| value.len() == 0)
     }
 
-    /// Whether the first input is left out. tract counts only present inputs, and would mistake the
-    /// second for the first.
+    /// Whether the first input is absent. tract counts only present inputs, so it would mistake the
+    /// second input for the first one.
     fn lacks_first_input(&self) -> bool {
         let is_left_out = self.node.input.first().is_some_and(String::is_empty);
         is_left_out && bodies(self.node).next().is_none()
     }
 
     /// Whether a Slice with a negative step has bounds on which implementations disagree. If it
-    /// starts before the first place, the specification clamps the start and the reference
-    /// implementation drops all places. If it ends at the largest number, the specification selects
-    /// nothing and onnxruntime everything.
+    /// starts before the first place, the specification clamps the start, but the reference
+    /// implementation selects nothing. If it ends at the largest number, the specification selects
+    /// nothing, but onnxruntime selects everything.
     fn steps_back_out_of_range(&self) -> bool {
         self.node.op_type() == "Slice" && self.is_slice_out_of_range() == Some(true)
     }
@@ -238,8 +239,8 @@ impl<'q> Question<'q> {
         Some(ends_too_far || begins_too_early)
     }
 
-    /// Whether the first inputs have the ranks that the operator requires, as far as they are
-    /// known.
+    /// Whether the first inputs have the ranks that the operator requires. Unknown ranks are
+    /// accepted.
     fn has_least_ranks(&self) -> bool {
         let Some((_, least)) = LEAST_RANK.iter().find(|(op, _)| *op == self.node.op_type()) else {
             return true;
@@ -248,7 +249,7 @@ impl<'q> Question<'q> {
         least.all(|(slot, &least)| self.rank(slot).is_none_or(|rank| rank >= least))
     }
 
-    /// Whether the axes in an input exist in the value, as far as known.
+    /// Whether the axes in an input exist in the value. Unknown axes are accepted.
     fn has_axes_in_range(&self) -> bool {
         let op = self.node.op_type();
         let as_input = AXES.iter().find_map(|attribute| input_for(op, attribute));
@@ -256,7 +257,7 @@ impl<'q> Question<'q> {
         axes.is_none_or(|axes| self.are_axes(&axes))
     }
 
-    /// Whether the axes in attributes exist in the value, and all numbers are within bounds.
+    /// Whether the axes in attributes exist in the value, and all other numbers are within bounds.
     fn has_attributes_in_range(&self) -> bool {
         let mut attributes = self.node.attribute.iter();
         attributes.all(|attribute| match numbers(attribute) {
@@ -272,7 +273,7 @@ impl<'q> Question<'q> {
                 let is_whole = self.rank(0).is_none_or(|rank| rank == numbers.len());
                 is_whole && is_permutation(numbers)
             }
-            // The operator clamps bounds to the extent.
+            // No check is needed, because the operator clamps these bounds to the extent.
             "start" | "end" | "starts" | "ends" => true,
             _ => numbers
                 .iter()
@@ -280,7 +281,7 @@ impl<'q> Question<'q> {
         }
     }
 
-    /// Whether numbers are axes of the value, of which negative ones count from the end.
+    /// Whether numbers are axes of the value. Negative ones count from the end.
     fn are_axes(&self, axes: &[i64]) -> bool {
         let rank = self.rank_of_value();
         let count = axes.len() as i64;
@@ -288,21 +289,22 @@ impl<'q> Question<'q> {
             "Flatten" => (-rank, rank),
             "OneHot" => (-rank - 1, rank),
             "Unsqueeze" => (-rank - count, rank + count - 1),
-            // The axis has no meaning if there is a single scale.
+            // If there is a single scale, the axis is ignored and may have any value.
             "QuantizeLinear" | "DequantizeLinear" => (-(RANK as i64), RANK as i64),
             _ => (-rank, rank - 1),
         };
         axes.len() <= RANK && axes.iter().all(|axis| (first..=last).contains(axis))
     }
 
-    /// The rank of the value whose axes the operator names, or the maximum rank if it is unknown.
+    /// The rank of the value whose axes the operator refers to. If the rank is unknown, the maximum
+    /// rank.
     fn rank_of_value(&self) -> i64 {
-        // A scale and a zero point precede the inputs of the concatenation.
+        // The scale and the zero point of the result precede the concatenated inputs.
         let slot = match self.node.op_type() {
             "QLinearConcat" => 2,
             _ => 0,
         };
-        // If the rank of the first input is unknown, an operator may take it from another input.
+        // If the rank of the first input is unknown, the operator may derive it from another input.
         let rank = self
             .rank(slot)
             .or_else(|| self.present_inputs().filter_map(rank).min());
@@ -322,7 +324,7 @@ fn numbers(attribute: &AttributeProto) -> Option<Vec<i64>> {
     match attribute.r#type() {
         AttributeType::Int => Some(vec![attribute.i()]),
         AttributeType::Ints => Some(attribute.ints.clone()),
-        // Before attributes had types, the field that is set decided.
+        // In old files, attributes have no types, so the field that is set decides.
         AttributeType::Undefined => {
             let one = attribute.i.into_iter();
             Some(one.chain(attribute.ints.iter().copied()).collect())
@@ -335,7 +337,7 @@ fn is_symbolic(fact: &InferenceFact) -> bool {
     fact.datum_type.concretize() == Some(DatumType::TDim)
 }
 
-/// Whether a value that is not symbolic has an element that does not fit into 32 bits.
+/// Whether a value that is not symbolic has an element beyond 32 bits.
 fn exceeds_32_bits(fact: &InferenceFact) -> bool {
     let value = fact.value.concretize().filter(|_| !is_symbolic(fact));
     let Some(Ok(numbers)) = value.as_ref().map(|value| value.cast_to::<f64>()) else {

@@ -1,4 +1,4 @@
-//! The answers of inference that several analyses share.
+//! The answers of inference, which several analyses share.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,11 +14,11 @@ use crate::onnx::tensor;
 use crate::shape::memo::Memo;
 use crate::shape::unknown_dims::UnknownDims;
 
-/// The maximum number of bytes of constants that share a tensor if they are equal, so that the
-/// nodes that read them are equal too.
+/// The maximum number of bytes of constants that share a tensor if they are equal. The nodes that
+/// read such constants are then equal too.
 const SHARED: usize = 64;
 
-/// The answers of inference, with the symbols and the tensors in them. The analyses of a run share
+/// The answers of inference, together with their symbols and tensors. The analyses of a run share
 /// them, because most nodes are equal before and after a pass.
 #[derive(Default)]
 pub(crate) struct Answers {
@@ -26,7 +26,7 @@ pub(crate) struct Answers {
     pub(super) unknown_dims: UnknownDims,
     pub(super) memo: RefCell<Memo>,
     constants: RefCell<HashMap<SmallConstant, Arc<Tensor>>>,
-    /// The facts of inputs, by their messages.
+    /// The facts about inputs, by their encoded declarations.
     inputs: RefCell<HashMap<Vec<u8>, Rc<InferenceFact>>>,
 }
 
@@ -34,8 +34,8 @@ pub(crate) struct Answers {
 type SmallConstant = (i32, Vec<i64>, Vec<u8>);
 
 impl Answers {
-    /// The fact of a model's input: the one of the first analysis, or else the result of `declare`,
-    /// which may make symbols.
+    /// The fact about an input of the model. The first analysis gets it from `declare`, which may
+    /// create symbols. Later analyses get the same fact.
     pub(super) fn input(
         &self,
         info: &ValueInfoProto,
@@ -46,15 +46,15 @@ impl Answers {
         fact.or_insert_with(|| Rc::new(declare())).clone()
     }
 
-    /// The tensor with the elements `raw`: that of an equal small constant, or else the result of
-    /// `load`.
+    /// The tensor with the elements `raw`. Equal small constants share a tensor, which the first of
+    /// them gets from `load`.
     pub(super) fn constant(
         &self,
         proto: &TensorProto,
         raw: &[u8],
         load: impl FnOnce() -> Option<Tensor>,
     ) -> Option<Arc<Tensor>> {
-        // Lists of floats are rarely equal, and there are as many as layers.
+        // Lists of floats are not shared. They are rarely equal, and each layer has some.
         let is_list_of_floats = tensor::float_type(proto).is_some() && raw.len() > size_of::<f64>();
         if raw.len() > SHARED || is_list_of_floats {
             return load().map(Arc::new);
@@ -77,7 +77,7 @@ mod tests {
     use crate::onnx::Model;
     use crate::shape::facts::Facts;
 
-    /// The elements of `out = Shape(x)` in a version of the operator set, inferred with `answers`.
+    /// Infers the elements of `out = Shape(x)` in a version of the operator set, reusing `answers`.
     fn inferred_shape(opset: i64, answers: &Rc<Answers>) -> Arc<Tensor> {
         let text = format!(
             "<ir_version: 8, opset_import: [\"\" : {opset}]>
@@ -102,7 +102,7 @@ mod tests {
         let first = inferred_shape(17, &answers);
         let second = inferred_shape(18, &answers);
         assert!(!Arc::ptr_eq(&first, &second));
-        // The symbol of the batch is that of the first graph.
+        // The second graph has the same symbol for its batch as the first one.
         assert_eq!(first, second);
     }
 }

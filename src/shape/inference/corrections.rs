@@ -16,7 +16,8 @@ use crate::shape::symbolic_division;
 use crate::shape::windows;
 
 impl Inference {
-    /// Corrects tract's answer for some operators.
+    /// Corrects the answer of tract about a node, if its operator is known to be inferred
+    /// incorrectly.
     pub(super) fn correct(
         &self,
         node: &NodeProto,
@@ -32,8 +33,8 @@ impl Inference {
                 let cuts = slices::cuts(node, &from, known);
                 *taken = slices::within_reach(take(taken), &from, &cuts);
             }
-            // The fourth output is the sum before normalization, which continues the residual
-            // stream.
+            // The fourth output is the sum before normalization, which is the residual stream. It
+            // has the same shape.
             (
                 ("com.microsoft", "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization"),
                 [normed, _, _, sum],
@@ -43,7 +44,7 @@ impl Inference {
                     *made = self.narrowed(take(made), from, cast_type(node, inputs));
                 }
             }
-            // tract keeps an axis of unknown extent, which a Squeeze without axes may remove.
+            // tract keeps an axis of unknown extent, although a Squeeze without axes may remove it.
             (("", "Squeeze"), [made])
                 if takes_all_of_one(node, self.opset) && !has_all_extents(made) =>
             {
@@ -67,8 +68,8 @@ impl Inference {
         }
     }
 
-    /// The result of a Cast. tract has one type for all extents, so a cast to another type keeps
-    /// them if that type can hold them.
+    /// The fact about the result of a Cast. tract has one type for all symbolic extents, so the
+    /// value is kept if the new type can hold all extents.
     fn narrowed(
         &self,
         fact: InferenceFact,
@@ -79,7 +80,7 @@ impl Inference {
         let Some(value) = value.filter(|value| value.datum_type() == DatumType::TDim) else {
             return fact;
         };
-        // Extents fit into 32 bits. An unknown element may not, and gets a new symbol.
+        // An extent fits into 32 bits. An unknown element may exceed them, so it gets a new symbol.
         if to == Some(DatumType::I32) && !is_concrete(&value) {
             let elements = self.answers.unknown_dims.elements(from);
             return self.answers.unknown_dims.named(
@@ -95,7 +96,7 @@ impl Inference {
     }
 }
 
-/// The type to which a Cast or a CastLike casts.
+/// The type to which a Cast or a CastLike converts.
 fn cast_type(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> Option<DatumType> {
     if node.op_type() == "Cast" {
         return datum_type(node.attr_i("to").ok()??.try_into().ok()?);
@@ -103,7 +104,8 @@ fn cast_type(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> Option<Datum
     inputs.get(1)?.as_ref()?.datum_type.concretize()
 }
 
-/// The range of an integer type; `None` for types that can hold all extents, and for other types.
+/// The range of an integer type; `None` for integer types that can hold all extents, and for all
+/// other types.
 fn range_of_type(to: DatumType) -> Option<Range<i64>> {
     match to {
         DatumType::I32 => Some(i64::from(i32::MIN)..i64::from(i32::MAX)),
@@ -113,8 +115,8 @@ fn range_of_type(to: DatumType) -> Option<Range<i64>> {
         DatumType::I16 => Some(-32768..32768),
         DatumType::U16 => Some(0..65536),
         DatumType::U32 | DatumType::U64 => Some(0..i64::from(i32::MAX)),
-        // tract's type of extents stands for an integer type of unknown width, which holds at least
-        // small numbers.
+        // tract's type of extents may stand for any integer type. Every such type holds at least
+        // these numbers.
         DatumType::TDim => Some(0..128),
         _ => None,
     }

@@ -17,12 +17,12 @@ use crate::shape::encode::datum_type;
 use crate::shape::inference::{Inference, SMALL, guarded};
 use crate::shape::memo::needs_shapes_alone;
 
-/// The maximum length of a symbolic extent. Longer ones count as unknown.
+/// The maximum length of a symbolic extent. Extents with longer symbols count as unknown.
 const LONGEST_SYMBOL: usize = 200;
 
 impl Inference {
-    /// The facts about values without a producer. Lists of floats are not read yet: most are needed
-    /// only for their extents, and lists of equal extents share a fact.
+    /// The facts about values without a producer. Lists of floats are not read yet, because most
+    /// are needed only for their extents. Lists of equal extents share a fact.
     pub(super) fn given(&self, graph: &Graph) -> Vec<Rc<InferenceFact>> {
         let unknown = Rc::new(InferenceFact::default());
         let mut facts = vec![unknown; graph.value_count()];
@@ -56,7 +56,7 @@ impl Inference {
         facts
     }
 
-    /// Reads the lists of floats among a node's inputs, if more than their shape is needed.
+    /// Reads those inputs of a node that are lists of floats, if more than their shape is needed.
     pub(super) fn read_lists(&self, graph: &Graph, node: NodeId, facts: &mut [Rc<InferenceFact>]) {
         if needs_shapes_alone(graph, node, |value| {
             let is_read = facts[value.index()].value.concretize().is_some();
@@ -72,7 +72,7 @@ impl Inference {
         }
     }
 
-    /// A constant list of floats that has not been read yet.
+    /// A constant list of floats, if it was not read yet.
     fn unread_list<'g>(
         &self,
         graph: &'g Graph,
@@ -85,8 +85,8 @@ impl Inference {
         (!may_change && !is_read).then_some(tensor)
     }
 
-    /// The declared fact of a graph input. A dimension without a name gets its own symbol, so that
-    /// it can cancel in arithmetic.
+    /// The declared fact of a graph input. A dimension without a name gets a new symbol, so that it
+    /// can cancel out in arithmetic.
     fn declared_input(&self, info: &ValueInfoProto) -> InferenceFact {
         let fact = self.declared(info, true);
         if fact.shape.is_open() {
@@ -103,7 +103,7 @@ impl Inference {
         fact.with_shape(ShapeFactoid::closed(dims))
     }
 
-    /// The fact that a `value_info` declares, or, with `is_input`, that an input declares.
+    /// The fact that a `value_info` declares. With `is_input`, the fact that an input declares.
     pub(super) fn declared(&self, info: &ValueInfoProto, is_input: bool) -> InferenceFact {
         let declared = info.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
         let Some(declared) = declared.and_then(as_read_by_tract) else {
@@ -130,8 +130,8 @@ impl Inference {
         extents_fact(tensor)
     }
 
-    /// Converts a tensor of the model to tract's. bfloat16 becomes float32, because tract's ONNX
-    /// front end lacks it.
+    /// Converts a tensor of the model to a tensor of tract. bfloat16 becomes float32, because
+    /// tract's ONNX front end lacks bfloat16.
     pub(crate) fn tensor(&self, graph: &Graph, proto: &TensorProto) -> Option<Arc<Tensor>> {
         let externals = graph.model().externals();
         if proto.data_type() == DataType::BFloat16.code() {
@@ -143,7 +143,8 @@ impl Inference {
             .constant(proto, &raw, || self.load(proto, &raw))
     }
 
-    /// A tensor of tract with the type and the extents of a tensor of the model.
+    /// Loads the elements `raw` into a tensor of tract, with the type and the extents of a tensor
+    /// of the model.
     fn load(&self, proto: &TensorProto, raw: &[u8]) -> Option<Tensor> {
         let read = pb::TensorProto {
             dims: proto.dims.clone(),
@@ -155,12 +156,12 @@ impl Inference {
     }
 }
 
-/// Whether a tensor is a list of floats, from which no shapes are computed.
+/// Whether a tensor is a list of floats. No shapes are computed from such a list.
 fn is_list(tensor: &TensorProto) -> bool {
     tensor::float_type(tensor).is_some() && tensor.dims.iter().any(|&extent| extent > 1)
 }
 
-/// The fact with the type and the extents of a tensor.
+/// A fact with only the type and the extents of a tensor.
 fn extents_fact(tensor: &TensorProto) -> InferenceFact {
     let Ok(shape) = tensor::shape(tensor) else {
         return InferenceFact::default();

@@ -1,4 +1,4 @@
-//! Infers facts by tract's operators, one node at a time in topological order, without reading
+//! Infers facts with tract's operators, one node at a time in topological order, without reading
 //! large weights. Answers that differ from ONNX are corrected.
 
 mod answers;
@@ -33,17 +33,17 @@ use crate::shape::rules::{self, NodeQuery, read_by_shape};
 use crate::shape::sequences;
 
 /// The maximum number of elements of constants that are evaluated while shapes are inferred. Shapes
-/// and the parameters of normalizers are far below it, and weights are above it.
+/// and the parameters of normalizers are far smaller, and weights are larger.
 pub(crate) const SMALL: usize = 1 << 14;
 
-/// The budget in bytes for constants that are evaluated while shapes are inferred. Beyond it,
-/// constants are evaluated only when their elements are needed.
+/// The budget in bytes for constants that are evaluated while shapes are inferred. When it is
+/// exhausted, constants are evaluated only if their elements are needed.
 const EVALUATED: u64 = 1 << 27;
 
-/// Infers by tract's operators, one node at a time.
+/// Infers facts with tract's operators, one node at a time.
 pub(crate) struct Inference {
     onnx: Onnx,
-    /// The imports of the model without its graph, which operators read while they are built.
+    /// The model without its graph. While tract builds operators, they read the imports.
     model: pb::ModelProto,
     /// The version of ONNX's own operator set.
     opset: i64,
@@ -51,7 +51,7 @@ pub(crate) struct Inference {
     weights: u64,
     answers: Rc<Answers>,
     out_of_bounds: RefCell<Option<String>>,
-    /// Initializers that training changes, so that only their extents are known.
+    /// Initializers that training changes. Only their extents are known.
     trained: HashSet<ValueId>,
 }
 
@@ -85,17 +85,17 @@ impl Inference {
     }
 
     /// The first node whose attributes are not valid for its operator, or the first value that is
-    /// too large.
+    /// too large to infer.
     pub(crate) fn out_of_bounds(&self) -> Option<String> {
         self.out_of_bounds.borrow().clone()
     }
 
-    /// Whether any element of a value is unknown.
+    /// Whether a value has an unknown element.
     pub(crate) fn is_open(&self, tensor: &Tensor) -> bool {
         self.answers.unknown_dims.is_in(tensor)
     }
 
-    /// The facts of all values, inferred node by node.
+    /// Infers the facts about all values, node by node.
     pub(crate) fn all(&self, graph: &Graph, loop_states: &LoopStates) -> Vec<Rc<InferenceFact>> {
         let mut facts = self.given(graph);
         let infos = graph.proto().value_info.iter();
@@ -144,15 +144,16 @@ impl Inference {
         }
         memo.end();
         if self.budget.is_exhausted() {
-            // An answer without a value, which the budget forbids, holds for this graph alone.
+            // Answers may lack values that the budget of this graph did not allow. They must not be
+            // reused for other graphs.
             memo.clear();
         }
         facts
     }
 
-    /// The result of a NonZero of the main graph, with a symbol for the number of places. This
-    /// number is unknown before a run, but is equal wherever the result is read. In a body it
-    /// differs between iterations.
+    /// Gives the result of a NonZero a symbol for its number of places. This number is unknown
+    /// before a run, but equal for all readers of the result. In a body it may differ between
+    /// iterations, so only nodes of the main graph get the symbol.
     fn counted_once(&self, fact: InferenceFact, name: &str) -> InferenceFact {
         let dims: TVec<DimFact> = fact.shape.dims().cloned().collect();
         let [axes, DimFact::Any] = &dims[..] else {
@@ -180,7 +181,7 @@ impl Inference {
         }
     }
 
-    /// The facts of the outputs of a node, one for each output.
+    /// Infers the facts about the outputs of a node, one fact for each output.
     pub(crate) fn infer(
         &self,
         graph: &Graph,
@@ -206,8 +207,8 @@ impl Inference {
         if let (("", "Cast"), [Some(value)]) = (node.op(), &mut inputs[..])
             && guard::beyond_symbols(node, &[Some(value)])
         {
-            // For example, the logarithm of 0: the result of the cast is unknown, but its extents
-            // are known.
+            // The result of the cast is unknown, but its extents are known. An example is a cast of
+            // the logarithm of 0.
             value.value = Default::default();
         }
         self.drop_computed_lengths(node, &mut inputs);
@@ -223,8 +224,8 @@ impl Inference {
         self.complete(graph, node, &inputs, outputs)
     }
 
-    /// Assigns tract's answers to the outputs, since tract counts only the outputs that are
-    /// present.
+    /// Assigns the answers of tract to the outputs of a node. tract has answers only for the
+    /// outputs that are present.
     fn by_output(&self, node: &NodeProto, answer: Vec<InferenceFact>) -> Vec<InferenceFact> {
         let mut answer = answer
             .into_iter()
@@ -236,7 +237,7 @@ impl Inference {
         by_output.collect()
     }
 
-    /// The facts of all outputs, completed by the rules for partly known inputs.
+    /// Completes the facts about all outputs by the rules for partly known inputs.
     fn complete(
         &self,
         graph: &Graph,
@@ -268,7 +269,8 @@ impl Inference {
         completed
     }
 
-    /// The facts of an If: those of the branch that it takes, or those that both branches share.
+    /// The facts about the outputs of an If. If the branch that runs is known, they are those of
+    /// this branch. Otherwise they are the facts that hold for both branches.
     fn branches(&self, graph: &Graph, node: &NodeProto, known: KnownFacts) -> Vec<InferenceFact> {
         let condition = node.input.first().and_then(|name| known(name));
         let condition = condition.and_then(|fact| fact.value.concretize());
@@ -297,7 +299,8 @@ impl Inference {
         }
     }
 
-    /// The facts of the outputs of a body, which can read the enclosing values.
+    /// Infers the facts about the outputs of a body, whose nodes may also read values of the
+    /// enclosing graphs.
     fn body(&self, graph: &Graph, body: &GraphProto, around: KnownFacts) -> Vec<InferenceFact> {
         let constants = body.initializer.iter();
         let mut facts: HashMap<&str, InferenceFact> = constants
@@ -319,7 +322,7 @@ impl Inference {
         outputs.collect()
     }
 
-    /// The fact, with the parts that exceed the bounds replaced by unknown ones.
+    /// Replaces the parts of a fact that exceed the bounds by unknown ones.
     fn admit(&self, fact: InferenceFact, name: impl FnOnce() -> String) -> InferenceFact {
         if !guard::fits(&fact, self.weights) {
             self.note_out_of_bounds(name);
@@ -336,7 +339,7 @@ fn is_incomplete(fact: &InferenceFact) -> bool {
     fact.shape.concretize().is_none() || fact.datum_type.concretize().is_none()
 }
 
-/// `fact`, with its unknown parts taken from `declared`.
+/// Completes the unknown parts of `fact` by those of `declared`.
 fn completed(fact: InferenceFact, declared: &InferenceFact) -> InferenceFact {
     match fact.clone().unify(declared) {
         Ok(unified) => unified.without_value(),
@@ -344,7 +347,7 @@ fn completed(fact: InferenceFact, declared: &InferenceFact) -> InferenceFact {
     }
 }
 
-/// The result of `f`; `None` if it fails or panics, as tract's operators do on some unexpected
+/// Calls `f`. Returns `None` if it fails or panics, as operators of tract do on some unexpected
 /// inputs.
 fn guarded<T>(f: impl FnOnce() -> TractResult<T>) -> Option<T> {
     catch_unwind(AssertUnwindSafe(f)).ok()?.ok()

@@ -1,4 +1,5 @@
-//! Builds one operator of tract from a node, infers the facts of its outputs, and evaluates it.
+//! Builds one of tract's operators from a node, infers the facts about its outputs, and evaluates
+//! it.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::shape::stand_in::{inputs_of, keeps_attributes, spell_bfloat16_as_floa
 use crate::shape::symbolic_division;
 
 impl Inference {
-    /// tract's answer for the outputs that are present.
+    /// Asks tract for the facts about the present outputs of a node.
     pub(super) fn ask(
         &self,
         node: &NodeProto,
@@ -50,7 +51,8 @@ impl Inference {
             return vec![];
         };
         if stand_in.is_some() || !is_computed(node, self.opset) {
-            // A stand-in or a misread operator has the right shapes, but not the right values.
+            // A stand-in or an operator that tract misreads has the right shapes, but not the right
+            // values.
             return without_values(shapes);
         }
         let shapes: Vec<_> = shapes
@@ -60,14 +62,15 @@ impl Inference {
         self.with_values(node, &*op, &inputs, shapes)
     }
 
-    /// Whether tract infers a wrong shape for the result, or one on which engines disagree.
+    /// Whether only the type of the result is known, because tract infers a wrong shape, or because
+    /// engines disagree on the shape.
     fn knows_type_alone(&self, node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
         has_inner_batch(node)
             || is_ambiguous_einsum(node, inputs)
             || misreads_shape(node, self.opset)
     }
 
-    /// The facts of the outputs with their values, if all inputs are known and the budget suffices.
+    /// Adds values to the facts about the outputs, if all inputs are known and the budget suffices.
     fn with_values(
         &self,
         node: &NodeProto,
@@ -101,8 +104,8 @@ impl Inference {
         }
     }
 
-    /// Builds tract's operator for a node, or its stand-in. An operator with bodies is not built,
-    /// since tract would infer and evaluate them itself.
+    /// Builds tract's operator for a node, or a stand-in for it. An operator with bodies is not
+    /// built, because tract would infer and evaluate the bodies too.
     fn build(
         &self,
         node: &NodeProto,
@@ -132,7 +135,7 @@ impl Inference {
     /// Evaluates one node on constants.
     ///
     /// # Errors
-    /// The reason why it cannot be evaluated.
+    /// The reason why the node cannot be evaluated.
     pub(crate) fn evaluate(
         &self,
         node: &NodeProto,
@@ -140,8 +143,8 @@ impl Inference {
         budget: &Budget,
     ) -> Result<Vec<Arc<Tensor>>, String> {
         let name = node.op_type();
-        // tract would cast to symbolic extents here, and the end of a Slice, which may be the
-        // largest number, does not fit.
+        // tract would cast to symbolic extents. The end of a Slice may be the largest number, which
+        // does not fit into an extent.
         if let (("", "Cast"), [same]) = (node.op(), inputs)
             && node.cast_to() == Some(DataType::Int64)
             && same.datum_type() == DatumType::I64
@@ -169,7 +172,7 @@ impl Inference {
         self.evaluate_in_tract(node, inputs, &facts, budget)
     }
 
-    /// The result of a BatchNormalization with the statistics of its input.
+    /// Computes a BatchNormalization with the statistics of its input.
     fn batch_normalized(
         &self,
         node: &NodeProto,
@@ -215,7 +218,8 @@ fn failure(node: &NodeProto) -> String {
     format!("{} failed", node.op_type())
 }
 
-/// The facts of the present inputs, one for each slot of the node.
+/// The fact about the input in each slot of a node; `None` for absent inputs, which tract does not
+/// count.
 fn by_slot<'f>(node: &NodeProto, present: &'f [InferenceFact]) -> Vec<Option<&'f InferenceFact>> {
     let mut present = present.iter();
     let slots = node.input.iter().map(|name| match name.is_empty() {
@@ -232,7 +236,8 @@ fn without_values(facts: Vec<InferenceFact>) -> Vec<InferenceFact> {
         .collect()
 }
 
-/// Whether a product has a batch axis before the contracted one, which changes its shape.
+/// Whether a product has a batch axis between the axes of its matrices, which changes the shape of
+/// the result.
 fn has_inner_batch(node: &NodeProto) -> bool {
     node.op().0 == "com.microsoft"
         && ["transBatchA", "transBatchB"]
@@ -240,8 +245,8 @@ fn has_inner_batch(node: &NodeProto) -> bool {
             .any(|name| is_set(node, name))
 }
 
-/// Whether an Einsum has a letter of unknown extent. tract would use the extent of any operand that
-/// has the letter.
+/// Whether an Einsum has a letter of unknown extent. tract would use the extent of any of its
+/// operands.
 fn is_ambiguous_einsum(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
     let is_einsum = node.op() == ("", "Einsum");
     is_einsum && !Contracted::from_node(node, inputs).is_some_and(|letters| letters.is_told())
@@ -251,7 +256,7 @@ fn is_set(node: &NodeProto, name: &str) -> bool {
     node.attr_i(name).ok().flatten().unwrap_or(0) != 0
 }
 
-/// The facts of the inputs that tract's operator reads, in its form.
+/// The facts about the inputs in the form in which tract's operator reads them.
 fn operands(
     node: &NodeProto,
     stand_in: Option<&'static str>,
@@ -276,14 +281,15 @@ fn operands(
             .and_then(|like| like.datum_type.concretize())
         && let Ok(any) = Tensor::zero_scalar_dt(datum_type)
     {
-        // tract evaluates a node if all inputs are known, and only the type of this input matters.
+        // Only the type of this input matters, but tract evaluates a node only if the values of all
+        // inputs are known.
         operands[1] = InferenceFact::try_from(any.into_arc_tensor()).unwrap_or_default();
     }
     operands
 }
 
-/// tract's inference for a node that has at least as many outputs as tract's operator. Outputs that
-/// tract lacks, such as the statistics of training, stay unknown.
+/// Infers the facts about the outputs of a node with at least as many outputs as tract's operator.
+/// Outputs that tract lacks stay unknown, such as the statistics of training.
 fn shapes_of_present(
     node: &NodeProto,
     op: &mut dyn InferenceOp,
@@ -294,7 +300,7 @@ fn shapes_of_present(
     shapes(op, inputs, count)
 }
 
-/// tract's inference from shapes and values, without evaluation.
+/// Lets tract infer facts from shapes and values without evaluating the operator.
 fn shapes(
     op: &mut dyn InferenceOp,
     inputs: &[&InferenceFact],
@@ -306,7 +312,7 @@ fn shapes(
     Some(outputs.into_vec())
 }
 
-/// The fact with its last two axes swapped.
+/// A fact with its last two axes swapped.
 fn transposed(fact: &InferenceFact) -> InferenceFact {
     let mut dims: TVec<DimFact> = fact.shape.dims().cloned().collect();
     let rank = dims.len();
@@ -319,8 +325,8 @@ fn transposed(fact: &InferenceFact) -> InferenceFact {
         .without_value()
 }
 
-/// For a descending Range over extents, the inputs of an ascending one of the same length:
-/// `−start`, `−limit` and `−delta`.
+/// The inputs `−start`, `−limit` and `−delta` for a descending Range over extents. With these, the
+/// Range ascends, and its length is the same. `None` for other nodes.
 fn ascending(
     node: &NodeProto,
     inputs: &[Option<InferenceFact>],
@@ -353,7 +359,7 @@ fn negative(value: &Tensor) -> Option<InferenceFact> {
     InferenceFact::try_from(Tensor::from(-dim.clone()).into_arc_tensor()).ok()
 }
 
-/// Whether a Range of known extents is empty, for which tract would compute a negative length.
+/// Whether a Range of known extents is empty. tract would compute a negative length for it.
 fn has_no_place(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
     let Some(values) = range_values(node, inputs) else {
         return false;
@@ -365,14 +371,15 @@ fn has_no_place(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
     }
 }
 
-/// The integer in a scalar of type extent or int64.
+/// The value of a scalar of type extent or int64.
 fn whole_number(value: &Tensor) -> Option<i64> {
     let is_whole = [DatumType::TDim, DatumType::I64].contains(&value.datum_type());
     only::<i64>(value).filter(|_| is_whole)
 }
 
-/// Whether the result of an Equal is known. tract treats a symbol as different from every number,
-/// though a batch may be 1. But an extent is never negative, and exporters compare extents with −1.
+/// Whether the result of an Equal is known. tract assumes that a symbol differs from every number,
+/// but a batch may be 1. However, an extent is never negative, and exporters compare extents with
+/// −1.
 fn is_equality_known(values: &[Arc<Tensor>]) -> bool {
     if values
         .iter()
@@ -387,8 +394,8 @@ fn is_equality_known(values: &[Arc<Tensor>]) -> bool {
     }
 }
 
-/// Whether the first list has only numbers, or has extents while the other one has only negative
-/// numbers.
+/// Whether each element of `one` can be compared with the elements of `other`. This holds for
+/// numbers, and for extents if all elements of `other` are negative numbers.
 fn differs_if_symbolic(one: &[TDim], other: &[TDim]) -> bool {
     if one.iter().all(|dim| matches!(dim, TDim::Val(_))) {
         return true;
@@ -403,8 +410,8 @@ fn is_number_or_extent(dim: &TDim) -> bool {
     matches!(dim, TDim::Val(_)) || is_never_negative(dim)
 }
 
-/// Whether an expression is a sum or a product of extents, such as the old and the new tokens of a
-/// cache.
+/// Whether an expression consists of sums and products of extents, such as the sum of old and new
+/// tokens of a cache.
 fn is_never_negative(dim: &TDim) -> bool {
     match dim {
         TDim::Val(value) => *value >= 0,

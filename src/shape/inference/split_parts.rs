@@ -1,8 +1,9 @@
-//! The extents of the parts of a Split whose lengths only a run knows.
+//! Infers the extents of the parts of a Split whose lengths are known only in a run.
 //!
-//! Each part except the last one has a symbol for its extent, and the last one has what remains. So
-//! the parts add up to the whole, and equal parts of several values have equal extents. Minima and
-//! maxima of extents would be formulas that grow with each sum of parts.
+//! The extent of each part except the last one is a symbol, and the extent of the last part is the
+//! remainder. So the parts add up to the whole, and if several values are split by the same
+//! lengths, their parts have equal extents. Lengths that are minima or maxima of extents are not
+//! used, because such formulas would grow with each sum of parts.
 
 use tract_onnx::prelude::{InferenceFact, Tensor};
 use tract_onnx::tract_hir::infer::Factoid;
@@ -16,7 +17,7 @@ use crate::onnx::proto::NodeProto;
 use crate::shape::rules::{closed, shape};
 
 impl Inference {
-    /// Drops lengths of parts that are minima or maxima.
+    /// Drops the lengths of the parts if they are minima or maxima of extents.
     pub(super) fn drop_computed_lengths(
         &self,
         node: &NodeProto,
@@ -32,7 +33,8 @@ impl Inference {
         }
     }
 
-    /// The fact about a part of a Split. In a body, a length may differ between iterations.
+    /// Completes the fact about a part of a Split. In a body, a length may differ between
+    /// iterations, so its parts stay unknown.
     pub(super) fn part_of_split(
         &self,
         node: &NodeProto,
@@ -62,7 +64,8 @@ impl Inference {
         fact.with_shape(closed(extents))
     }
 
-    /// The symbol for the length of a part, by the name of the lengths that the Split reads.
+    /// The symbol for the length of a part. Its name contains the name of the lengths that the
+    /// Split reads.
     fn length_of_part(&self, part: usize, lengths: &str) -> TDim {
         let name = format!("part {part} of {lengths}");
         TDim::from(self.answers.symbols.sym(&name))

@@ -1,4 +1,4 @@
-//! The extents of the letters of an Einsum.
+//! Infers the extents of the letters of an Einsum.
 
 use tract_onnx::prelude::InferenceFact;
 use tract_onnx::tract_hir::internal::TDim;
@@ -9,11 +9,11 @@ use crate::onnx::proto::NodeProto;
 use crate::shape::extents::{Shape, extent};
 use crate::shape::rules::{broadcast_extent, shape};
 
-/// The letters of an Einsum.
+/// The letters of an Einsum and their extents.
 pub(crate) struct Contracted {
     result: Vec<char>,
-    /// The extents on which all operands agree. Engines disagree about a letter that has extent 1
-    /// in only some operands.
+    /// The extent of each letter, if all operands agree on it. If a letter has extent 1 in only
+    /// some operands, engines disagree about it.
     extents: HashMap<char, Option<TDim>>,
 }
 
@@ -55,7 +55,7 @@ impl Contracted {
     }
 }
 
-/// The extent of a letter of two operands; `None` if it is unknown or engines disagree.
+/// The extent of a letter that two operands have; `None` if it is unknown, or if engines disagree.
 fn agreed_extent(one: Option<TDim>, other: Option<TDim>) -> Option<TDim> {
     if (extent(&one) == Some(1)) != (extent(&other) == Some(1)) {
         return None;
@@ -70,8 +70,8 @@ mod tests {
     use super::*;
     use crate::onnx::proto::{AttributeProto, AttributeType};
 
-    /// The extents of the result of an Einsum on operands of these shapes, and whether it can be
-    /// evaluated.
+    /// The extents of the result of an Einsum on operands of these shapes, and whether the Einsum
+    /// can be evaluated.
     fn contracted(equation: &str, operands: &[&[usize]]) -> (Option<Vec<Option<usize>>>, bool) {
         let equation = AttributeProto {
             name: Some("equation".into()),
@@ -94,8 +94,8 @@ mod tests {
         )
     }
 
-    /// onnxruntime broadcasts such a letter, and tract uses the extent of the first operand that
-    /// has it.
+    /// In onnxruntime such a letter broadcasts, but in tract it has the extent of the first
+    /// operand.
     #[test]
     fn letter_of_extent_one_in_one_operand_is_unknown() {
         assert_eq!(

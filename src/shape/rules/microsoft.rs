@@ -25,8 +25,8 @@ pub(super) fn first_output(query: &NodeQuery) -> Option<Shape> {
         "QAttention" => query.tokens_of_width(third_of_columns(query)?),
         "QGemm" => quantized_gemm(query),
         "QLinearAdd" | "QLinearMul" => broadcast(&query.shape(0)?, &query.shape(3)?),
-        // The scale and zero point of the result precede the parts, each of which has its own scale
-        // and zero point.
+        // The inputs begin with the scale and the zero point of the result. Each part has a scale
+        // and a zero point after it.
         "QLinearConcat" => query.concat((2..query.inputs.len()).step_by(3)),
         "QLinearGlobalAveragePool" => global_pool(query),
         "QLinearLeakyRelu" | "QLinearSigmoid" | "QLinearSoftmax" => query.shape(0),
@@ -38,7 +38,7 @@ pub(super) fn first_output(query: &NodeQuery) -> Option<Shape> {
     }
 }
 
-/// An Attention whose weight has the columns of queries, keys and values next to each other.
+/// An Attention. The columns of its weight are concatenated from those of queries, keys and values.
 fn packed_attention(query: &NodeQuery) -> Option<Shape> {
     match query.node.attr_ints("qkv_hidden_sizes").ok()? {
         Some(sizes) => query.tokens_of_width(sizes.get(2).map(TDim::from)),
@@ -46,13 +46,14 @@ fn packed_attention(query: &NodeQuery) -> Option<Shape> {
     }
 }
 
-/// A third of the columns of the weight; the inner `None` if their number is unknown.
+/// A third of the number of columns of the weight. The inner `None` means that this number is
+/// unknown.
 fn third_of_columns(query: &NodeQuery) -> Option<Option<TDim>> {
     let columns = extent(query.shape(1)?.get(1)?);
     Some(columns.map(|columns| TDim::from(columns / 3)))
 }
 
-/// The rule of an LSTM, for transposed weights.
+/// An LSTM with transposed weights.
 fn lstm(query: &NodeQuery) -> Option<Shape> {
     let steps = query.shape(0).filter(|steps| steps.len() == 3)?;
     let is_bidirectional = query.node.attr_s("direction").ok()? == Some("bidirectional");
@@ -69,7 +70,8 @@ fn lstm(query: &NodeQuery) -> Option<Shape> {
 fn gather_quantized(query: &NodeQuery) -> Option<Shape> {
     let (mut table, indices) = (query.shape(0)?, query.shape(1)?);
     let along = axis(query.int("gather_axis", 0)?, table.len()).ok()?;
-    // A byte packs several elements, but each element of a smaller type has its own place.
+    // A byte packs several elements. But if the element type is smaller than a byte, each element
+    // has its own place.
     let numbers_per_place = match (query.stored)(0) {
         Some(DataType::Int4 | DataType::Uint4) => Some(1),
         Some(DataType::Uint8) => 8_i64.checked_div(query.int("bits", 4)?),
@@ -81,7 +83,7 @@ fn gather_quantized(query: &NodeQuery) -> Option<Shape> {
     Some(table)
 }
 
-/// If there are no keys, the first input packs queries, keys and values.
+/// A GroupQueryAttention. If the keys are absent, the first input packs queries, keys and values.
 fn group_query_attention(query: &NodeQuery) -> Option<Shape> {
     if query.has(1) {
         return query.shape(0);
@@ -93,8 +95,8 @@ fn group_query_attention(query: &NodeQuery) -> Option<Shape> {
     query.tokens_of_width(Some(TDim::from(each.checked_mul(queries)?)))
 }
 
-/// The result is as wide as the values, whose heads may have their own axis, or which may be packed
-/// with queries and keys.
+/// A MultiHeadAttention. The result has the width of the values. Their heads may have a separate
+/// axis, and they may be packed with queries and keys.
 fn multi_head_attention(query: &NodeQuery) -> Option<Shape> {
     let values = query.shape(if query.has(2) { 2 } else { 0 })?;
     let axes_of_width: &[usize] = match values.len() {

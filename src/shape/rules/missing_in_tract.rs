@@ -18,7 +18,8 @@ pub(super) fn first_output(query: &NodeQuery) -> Option<Shape> {
         | "RotaryEmbedding"
         | "TensorScatter" => query.shape(0),
         "AffineGrid" => {
-            // The size is `[N, C, H, W]`, and the result has a place for each of H and W.
+            // The size is `[N, C, H, W]` or `[N, C, D, H, W]`. The last axis of the result has an
+            // element for each spatial axis.
             let size = query
                 .elements(1)
                 .filter(|size| [4, 5].contains(&size.len()))?;
@@ -34,7 +35,7 @@ pub(super) fn first_output(query: &NodeQuery) -> Option<Shape> {
             let channels = channels_of_columns(columns, &block);
             Some([vec![items.clone(), channels], image].concat())
         }
-        // The result has a place for each offset.
+        // The result has the spatial places of the offsets.
         "DeformConv" => {
             let (from, weight, offset) = (query.shape(0)?, query.shape(1)?, query.shape(2)?);
             let places = offset.get(2..).filter(|_| offset.len() == from.len())?;
@@ -64,7 +65,7 @@ pub(super) fn first_output(query: &NodeQuery) -> Option<Shape> {
     }
 }
 
-/// The named axes get the given extents.
+/// A CenterCropPad. The axes that it lists get the given extents.
 fn center_crop_pad(query: &NodeQuery) -> Option<Shape> {
     let (mut shape, size) = (query.shape(0)?, query.elements(1)?);
     let changed = match query.node.attr_ints("axes").ok()? {
@@ -81,7 +82,7 @@ fn center_crop_pad(query: &NodeQuery) -> Option<Shape> {
     Some(shape)
 }
 
-/// The channels of an image whose blocks are columns.
+/// The number of channels of an image whose blocks are columns.
 fn channels_of_columns(columns: &Option<TDim>, block: &Shape) -> Option<TDim> {
     let block = block
         .iter()
@@ -90,7 +91,7 @@ fn channels_of_columns(columns: &Option<TDim>, block: &Shape) -> Option<TDim> {
     (block > 0 && columns % block == 0).then(|| TDim::from(columns / block))
 }
 
-/// The input from which the first output takes its element type.
+/// The slot of the input whose element type the first output has.
 pub(super) fn typed_like(node: &NodeProto) -> Option<usize> {
     match node.op() {
         (
@@ -111,7 +112,7 @@ pub(super) fn typed_like(node: &NodeProto) -> Option<usize> {
             | "SwiGLU"
             | "TensorScatter",
         ) => Some(0),
-        // The type of the scales.
+        // This input has the scales.
         ("com.microsoft", "GatherBlockQuantized") => Some(2),
         (
             "com.microsoft",
@@ -125,16 +126,15 @@ pub(super) fn typed_like(node: &NodeProto) -> Option<usize> {
             | "QLinearSoftmax",
         ) => Some(0),
         ("com.microsoft", "QLinearConcat" | "QLinearWhere") => Some(1),
-        // The type of the result's zero point.
+        // This input is the zero point of the result.
         ("", "QLinearConv") => Some(7),
         ("com.microsoft", "QGemm") => Some(8),
         _ => None,
     }
 }
 
-/// The result of a Fourier transform. The transformed axis keeps its length, or about half of it if
-/// the other half is redundant. The last axis has the real and the imaginary part, or only the real
-/// part.
+/// A Fourier transform. The transformed axis keeps its length, or about half of it if the other
+/// half is redundant. The last axis has the real and the imaginary part, or only the real part.
 fn transformed(query: &NodeQuery) -> Option<Shape> {
     let mut shape = query.shape(0)?;
     let (inverse, onesided) = (query.is_set("inverse")?, query.is_set("onesided")?);
@@ -159,7 +159,7 @@ fn transformed(query: &NodeQuery) -> Option<Shape> {
     Some(shape)
 }
 
-/// One image of these extents for each region.
+/// A pooling operator that returns an image of these extents for each region.
 fn pooled(query: &NodeQuery, places: &[i64]) -> Option<Shape> {
     let (from, regions) = (query.shape(0)?, query.shape(1)?);
     let mut shape = vec![regions.first()?.clone(), from.get(1)?.clone()];

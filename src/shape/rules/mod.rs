@@ -1,7 +1,8 @@
 //! Shape inference for operators whose inputs are only partly known.
 //!
-//! A Conv has the channels of its weight whatever its input is, and a Reshape has the extents that
-//! are known in its target. The other extents stay open: one unknown axis does not hide the others.
+//! For example, the result of a Conv has the channels of the weight for any input, and the result
+//! of a Reshape has the known extents of the target shape. The other extents stay unknown, so an
+//! unknown axis does not hide the others.
 
 mod einsum;
 mod microsoft;
@@ -26,26 +27,26 @@ pub(crate) use crate::shape::rules::movement::{read_by_shape, takes_all_of_one};
 /// The maximum length of a vector of integers that may be a shape.
 const LONGEST: usize = 64;
 
-/// A node whose output shapes are inferred.
+/// A node whose output shapes are inferred, and the facts for that.
 pub(crate) struct NodeQuery<'n> {
     /// The node.
     pub node: &'n NodeProto,
-    /// The version of ONNX's operator set.
+    /// The version of ONNX's operator set that the model imports.
     pub opset: i64,
-    /// The facts about its inputs; `None` for an input that is left out.
+    /// The facts about its inputs; `None` for an absent input.
     pub inputs: &'n [Option<InferenceFact>],
-    /// The element type of an input that the model stores.
+    /// Returns the element type of an input that is an initializer.
     pub stored: &'n dyn Fn(usize) -> Option<DataType>,
-    /// The elements of an integer value, as far as known.
+    /// Returns the elements of an integer value, if they are known.
     pub elements: &'n dyn Fn(&InferenceFact) -> Option<Shape>,
 }
 
-/// The extents of a fact; `None` if the rank is unknown.
+/// The extents of a value; `None` if its rank is unknown.
 pub(crate) fn shape(fact: &InferenceFact) -> Option<Shape> {
     (!fact.shape.is_open()).then(|| fact.shape.dims().map(|dim| dim.concretize()).collect())
 }
 
-/// The fact about one output, completed by the operator's rule.
+/// Completes the fact about an output by the rule of the operator.
 pub(crate) fn complete(query: &NodeQuery, slot: usize, mut fact: InferenceFact) -> InferenceFact {
     if let Some(datum_type) = query.output_type(slot) {
         fact.datum_type = datum_type.into();
@@ -81,9 +82,9 @@ fn is_extent(dim: &TDim) -> bool {
     dim.to_i64().map_or(true, |number| number >= 0)
 }
 
-/// The more precise of the extents that tract and the rule infer. An integer is more precise than a
-/// symbol. For a Reshape, the remaining extents of the input are more precise than a formula for a
-/// length.
+/// Returns the more precise of two extents: the one that tract infers, and the one from the rule.
+/// An integer is more precise than a symbol. For a Reshape, the extents that remain of the input
+/// are more precise than a formula for a length.
 fn more_precise(known: Option<TDim>, inferred: Option<TDim>, is_reshape: bool) -> Option<TDim> {
     match (extent(&known), extent(&inferred)) {
         (None, Some(_)) => inferred,
@@ -92,7 +93,7 @@ fn more_precise(known: Option<TDim>, inferred: Option<TDim>, is_reshape: bool) -
     }
 }
 
-/// A shape with as many axes as `shape`, some of which may be open.
+/// Converts a shape, whose extents may be unknown.
 pub(crate) fn closed(shape: Shape) -> ShapeFactoid {
     ShapeFactoid::closed(
         shape
@@ -107,13 +108,13 @@ impl NodeQuery<'_> {
         shape(self.inputs.get(slot)?.as_ref()?)
     }
 
-    /// The elements of an integer input. If only their number is known, all are open.
+    /// The elements of an integer input. If only their number is known, the elements are unknown.
     fn elements(&self, slot: usize) -> Option<Shape> {
         let fact = self.inputs.get(slot)?.as_ref()?;
         (self.elements)(fact).or_else(|| Some(vec![None; self.length(slot)?]))
     }
 
-    /// The length of an input that may be a shape.
+    /// The number of elements of an input that may be a shape.
     fn length(&self, slot: usize) -> Option<usize> {
         match &self.shape(slot)?[..] {
             [length] => extent(length).filter(|&length| length <= LONGEST),
@@ -121,7 +122,7 @@ impl NodeQuery<'_> {
         }
     }
 
-    /// Integers in an attribute or an input, if all are known.
+    /// The integers of an attribute or an input, if all are known.
     fn list(&self, name: &str) -> Option<Vec<i64>> {
         match input_at(self.node.op_type(), name, self.opset) {
             None => self.node.attr_ints(name).ok()?.map(<[i64]>::to_vec),
@@ -147,7 +148,7 @@ impl NodeQuery<'_> {
         Some(self.int(name, 0)? != 0)
     }
 
-    /// A positive number of heads in an attribute.
+    /// The number of heads in an attribute, if it is positive.
     fn heads(&self, name: &str) -> Option<i64> {
         self.node.attr_i(name).ok()?.filter(|&heads| heads > 0)
     }
@@ -161,7 +162,7 @@ impl NodeQuery<'_> {
         self.inputs.get(slot)?.as_ref()?.datum_type.concretize()
     }
 
-    /// The element type of an output whose type tract does not infer.
+    /// The element type of an output, if tract does not infer it.
     fn output_type(&self, slot: usize) -> Option<DatumType> {
         let like = missing_in_tract::typed_like(self.node).filter(|_| slot == 0)?;
         self.data_type(like)
@@ -190,7 +191,8 @@ impl NodeQuery<'_> {
             "MatMul" | "MatMulInteger" | "QLinearMatMul" => self.matmul(),
             "Transpose" => self.transpose(),
             "Attention" => self.attention(),
-            // The scale may be per tensor, per axis or per block.
+            // The scale may belong to the tensor, to an axis or to a block. The shape of the result
+            // is that of the input.
             "DequantizeLinear" | "DynamicQuantizeLinear" | "QuantizeLinear" => self.shape(0),
             "Concat" => self.concat(0..self.inputs.len()),
             "Resize" | "Upsample" => self.resize(),
@@ -218,7 +220,7 @@ impl NodeQuery<'_> {
         }
     }
 
-    /// The extents of the input, with as many channels as there are parameters.
+    /// The extents of the input. The number of channels may be known only from the parameters.
     fn batch_normalization(&self) -> Option<Shape> {
         let mut shape = self.shape(0)?;
         let channels = self.shape(1).and_then(|gamma| gamma.first()?.clone());
@@ -227,7 +229,7 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// The broadcast shape of all inputs.
+    /// The shape to which all inputs broadcast.
     fn elementwise(&self) -> Option<Shape> {
         let shapes: Option<Vec<Shape>> = (0..self.inputs.len())
             .map(|slot| self.shape(slot))
@@ -238,7 +240,7 @@ impl NodeQuery<'_> {
     }
 }
 
-/// The broadcast shape of two values. A symbolic extent may be 1.
+/// The shape to which two values broadcast. A symbolic extent may be 1.
 fn broadcast(left: &[Option<TDim>], right: &[Option<TDim>]) -> Option<Shape> {
     let rank = left.len().max(right.len());
     (0..rank)
@@ -246,7 +248,7 @@ fn broadcast(left: &[Option<TDim>], right: &[Option<TDim>]) -> Option<Shape> {
         .collect()
 }
 
-/// The extent at a place of a shape that is padded in front with extents of 1 up to `rank`.
+/// The extent of an axis after a shape is padded in front with extents of 1 up to `rank`.
 fn padded(shape: &[Option<TDim>], rank: usize, place: usize) -> Option<TDim> {
     match (place + shape.len()).checked_sub(rank) {
         Some(place) => shape[place].clone(),
@@ -254,8 +256,8 @@ fn padded(shape: &[Option<TDim>], rank: usize, place: usize) -> Option<TDim> {
     }
 }
 
-/// The broadcast extent; the inner `None` if it is unknown, and the outer `None` if the extents do
-/// not broadcast.
+/// The extent to which two extents broadcast. The inner `None` means that it is unknown, and the
+/// outer `None` that the extents do not broadcast.
 fn broadcast_extent(one: Option<TDim>, other: Option<TDim>) -> Option<Option<TDim>> {
     match (extent(&one), extent(&other)) {
         (Some(1), _) => Some(other),

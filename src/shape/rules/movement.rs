@@ -9,7 +9,8 @@ use crate::onnx::proto::NodeProto;
 use crate::shape::extents::{Shape, extent};
 use crate::shape::rules::NodeQuery;
 
-/// The extents that a Shape returns, if the rank of its input is known. It may read only some axes.
+/// The extents that a Shape returns, if the rank of its input is known. A Shape may return the
+/// extents of only some axes.
 pub(crate) fn read_by_shape(query: &NodeQuery) -> Option<Shape> {
     let shape = query.shape(0).filter(|_| query.node.op_type() == "Shape")?;
     let rank = shape.len() as i64;
@@ -29,7 +30,7 @@ fn clamped(bound: i64, rank: i64) -> Option<usize> {
 }
 
 /// Whether a node is a Squeeze without axes, which removes all axes of extent 1. An axis of unknown
-/// extent may be among them.
+/// extent may be removed too.
 pub(crate) fn takes_all_of_one(node: &NodeProto, opset: i64) -> bool {
     let names_axes = match input_at("Squeeze", "axes", opset) {
         None => node.attr_ints("axes").map_or(true, |list| list.is_some()),
@@ -38,7 +39,7 @@ pub(crate) fn takes_all_of_one(node: &NodeProto, opset: i64) -> bool {
     node.op() == ("", "Squeeze") && !names_axes
 }
 
-/// The target of a Reshape.
+/// The target shape of a Reshape.
 struct ReshapeTarget {
     elements: Shape,
     keeps_zero: bool,
@@ -49,17 +50,17 @@ impl ReshapeTarget {
         self.elements.get(place)?.as_ref()?.to_i64().ok()
     }
 
-    /// Whether an extent is copied from the input's extent at this place.
+    /// Whether an extent is copied from the input's extent at the same place.
     fn is_copied(&self, place: usize) -> bool {
         !self.keeps_zero && self.number(place) == Some(0)
     }
 
-    /// Whether an extent follows from the others.
+    /// Whether an extent is the remaining one, which follows from the others.
     fn is_rest(&self, place: usize) -> bool {
         self.number(place) == Some(-1)
     }
 
-    /// The extents that the target gives or copies.
+    /// The extents that the target shape gives or copies.
     fn extents(&self, from: Option<&Shape>) -> Shape {
         let places = self.elements.iter().enumerate();
         let extents = places.map(|(place, element)| {
@@ -74,7 +75,7 @@ impl ReshapeTarget {
         extents.collect()
     }
 
-    /// The extent for `-1`, if all others are known or copied.
+    /// The extent for `-1`, if all other extents are known or copied.
     fn rest(&self, from: &Shape, shape: &Shape) -> Option<TDim> {
         let read = (0..from.len()).filter(|&place| !self.is_copied(place));
         let given =
@@ -91,8 +92,8 @@ fn element_count(shape: &Shape, mut places: impl Iterator<Item = usize>) -> Opti
     })
 }
 
-/// The only extent of a new shape that is unknown, with its place. It follows from the unchanged
-/// number of elements.
+/// The only unknown extent of a new shape, with its place. It follows from the number of elements,
+/// which a reshape does not change.
 fn left_over(from: Shape, shape: &Shape) -> Option<(usize, TDim)> {
     let from: Vec<TDim> = from.into_iter().collect::<Option<_>>()?;
     let mut left: Vec<TDim> = from
@@ -125,8 +126,8 @@ fn left_over(from: Shape, shape: &Shape) -> Option<(usize, TDim)> {
     is_divisible.then(|| (place, (symbols * (numbers / divisor)).simplify()))
 }
 
-/// The factors of an extent, unless the new shape keeps it. A product of extents was merged before,
-/// and may be split.
+/// The factors of an extent, unless the new shape has the extent as a whole. A product of extents
+/// comes from an earlier merge, and may be split again.
 fn factors(dim: TDim, shape: &Shape) -> Vec<TDim> {
     let is_kept = shape.iter().flatten().any(|kept| *kept == dim);
     match dim {
@@ -135,7 +136,7 @@ fn factors(dim: TDim, shape: &Shape) -> Vec<TDim> {
     }
 }
 
-/// The extent of axes that are merged.
+/// The extent of one axis into which axes are merged.
 fn joint(dims: &[Option<TDim>]) -> Option<TDim> {
     let mut others = dims.iter().filter(|dim| extent(dim) != Some(1));
     match (others.next(), others.next()) {
@@ -150,7 +151,7 @@ fn joint(dims: &[Option<TDim>]) -> Option<TDim> {
     }
 }
 
-/// The sum of the extents along an axis.
+/// The sum of the extents of parts along an axis.
 fn joined(parts: &[Shape], along: usize) -> Option<TDim> {
     parts.iter().try_fold(TDim::from(0), |sum, part| {
         Some((sum + part[along].clone()?).simplify())
@@ -158,7 +159,7 @@ fn joined(parts: &[Shape], along: usize) -> Option<TDim> {
 }
 
 impl NodeQuery<'_> {
-    /// The result of a Reshape, with its known and its copied extents.
+    /// The result of a Reshape, as far as its extents are known, copied or implied.
     pub(super) fn reshape(&self) -> Option<Shape> {
         let target = ReshapeTarget {
             elements: self.elements(1)?,
@@ -175,7 +176,8 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// The result of a Flatten: the axes before `axis` are merged, and so are the others.
+    /// The result of a Flatten. The axes before `axis` are merged into one, and so are the other
+    /// axes.
     pub(super) fn flatten(&self) -> Option<Shape> {
         let from = self.shape(0)?;
         let axis = self.int("axis", 1)?;
@@ -196,8 +198,8 @@ impl NodeQuery<'_> {
         Some(perm.into_iter().map(|axis| from[axis].clone()).collect())
     }
 
-    /// The result of a Slice, with the extents of axes that it does not cut. If the axes are
-    /// unknown, any axis may be cut.
+    /// The result of a Slice. Axes that it does not cut keep their extents. If the cut axes are
+    /// unknown, all extents are unknown.
     pub(super) fn slice(&self) -> Option<Shape> {
         let mut shape = self.shape(0)?;
         let cut = self
@@ -210,14 +212,14 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// The result of a Gather: the axes of the indices replace the indexed axis.
+    /// The result of a Gather. The axes of the indices replace the indexed axis.
     pub(super) fn gather(&self) -> Option<Shape> {
         let (from, indices) = (self.shape(0)?, self.shape(1)?);
         let along = self.axis(0, from.len())?;
         Some([&from[..along], &indices, &from[along + 1..]].concat())
     }
 
-    /// A part of a Split, whose length is given or follows from the number of parts.
+    /// A part of a Split. Its length is given, or follows from the number of parts.
     pub(super) fn split(&self, slot: usize) -> Option<Shape> {
         let mut shape = self.shape(0)?;
         let along = self.axis(0, shape.len())?;
@@ -232,8 +234,8 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// The length of one part of a Split. A Split may have thousands of parts, so all lengths are
-    /// read only if they are not stored as plain integers.
+    /// The length of one part of a Split. A Split may have thousands of parts. So if the lengths
+    /// are stored as plain integers, only one of them is read.
     fn part_length(&self, part: usize) -> Option<i64> {
         let Some(slot) = input_at("Split", "split", self.opset) else {
             return self.node.attr_ints("split").ok()??.get(part).copied();
@@ -280,7 +282,7 @@ impl NodeQuery<'_> {
             .collect()
     }
 
-    /// The result of a Concat, whose inputs have equal extents along the other axes.
+    /// The result of a Concat. Along the other axes, the inputs have equal extents.
     pub(super) fn concat(&self, slots: impl ExactSizeIterator<Item = usize>) -> Option<Shape> {
         let count = slots.len();
         let parts: Vec<Shape> = slots.filter_map(|slot| self.shape(slot)).collect();
@@ -300,7 +302,7 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// The result of a Pad: an axis without padding keeps its extent.
+    /// The result of a Pad. An axis without padding keeps its extent.
     pub(super) fn pad(&self) -> Option<Shape> {
         let from = self.shape(0)?;
         let rank = from.len();

@@ -1,4 +1,4 @@
-//! The rules for products of matrices and for attention.
+//! The rules for matrix products and attention.
 
 use tract_onnx::tract_hir::internal::TDim;
 
@@ -6,8 +6,8 @@ use crate::shape::extents::Shape;
 use crate::shape::rules::{NodeQuery, broadcast};
 
 impl NodeQuery<'_> {
-    /// The slot of the second operand or of the weight. In QLinear operators a scale and a zero
-    /// point follow each operand.
+    /// The slot of the second operand or of the weight. In QLinear operators, each operand is
+    /// followed by its scale and its zero point.
     pub(super) fn second_operand(&self) -> usize {
         if self.node.op_type().starts_with("QLinear") {
             3
@@ -16,8 +16,8 @@ impl NodeQuery<'_> {
         }
     }
 
-    /// The rows of one matrix and the columns of the other, after transposition. Either may be
-    /// unknown.
+    /// The result of a Gemm: the rows of one operand and the columns of the other, after
+    /// transposition. Either may be unknown.
     pub(super) fn gemm(&self) -> Option<Shape> {
         let rows = usize::from(self.is_set("transA").unwrap_or(false));
         let columns = usize::from(!self.is_set("transB").unwrap_or(false));
@@ -29,7 +29,8 @@ impl NodeQuery<'_> {
         self.shape(slot)?.get(axis)?.clone()
     }
 
-    /// The rows of the left matrices and the columns of the right ones. A vector lacks that axis.
+    /// The result of a MatMul: the rows of the left matrices and the columns of the right ones. A
+    /// vector has no such axis.
     pub(super) fn matmul(&self) -> Option<Shape> {
         let (left, right) = (self.shape(0)?, self.shape(self.second_operand())?);
         let (stack, matrix) = left.split_at(left.len().saturating_sub(2));
@@ -39,7 +40,8 @@ impl NodeQuery<'_> {
         Some([broadcast(stack, other)?, rows.to_vec(), columns.to_vec()].concat())
     }
 
-    /// The result has a token for each query, and is as wide as the values of all heads.
+    /// The result of an Attention: a token for each query, with the width of the values of all
+    /// heads.
     pub(super) fn attention(&self) -> Option<Shape> {
         let (mut shape, values) = (self.shape(0)?, self.shape(2)?);
         let width = values.last()?.clone();
@@ -50,14 +52,14 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// The width of the result of all query heads, computed from that of the values.
+    /// The width of the result of all heads of queries, computed from the width of the values.
     pub(super) fn width_of_heads(&self, values: Option<TDim>) -> Option<TDim> {
         let values = values?.to_i64().ok()?;
         let each = values.checked_div(self.heads("kv_num_heads")?)?;
         Some(TDim::from(each.checked_mul(self.heads("q_num_heads")?)?))
     }
 
-    /// The result has the tokens of the first input, and another width.
+    /// A result with the batch and the tokens of the first input, and with another width.
     pub(super) fn tokens_of_width(&self, width: Option<TDim>) -> Option<Shape> {
         let tokens = self.shape(0)?;
         Some(vec![tokens.first()?.clone(), tokens.get(1)?.clone(), width])

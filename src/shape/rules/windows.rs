@@ -9,15 +9,15 @@ use crate::shape::rules::NodeQuery;
 
 /// The window of a convolution along a spatial axis.
 struct ConvolutionWindow {
-    /// The distance from the first to the last place that it reads, plus 1.
+    /// The number of places from the first to the last one that the window reads.
     reach: i64,
-    /// The sum of the padding on both sides.
+    /// The sum of the paddings on both sides.
     padding: i64,
     stride: i64,
 }
 
 impl NodeQuery<'_> {
-    /// The result of a convolution, whose rank is that of its weight.
+    /// The result of a convolution. Its rank is that of the weight.
     pub(super) fn convolution(&self) -> Option<Shape> {
         let weight = self
             .shape(self.second_operand())
@@ -32,7 +32,7 @@ impl NodeQuery<'_> {
         let mut shape = vec![items, channels];
         for axis in 2..weight.len() {
             shape.push(match op {
-                // tract infers the spatial extents itself.
+                // tract infers these extents.
                 "Conv" => None,
                 "ConvTranspose" => self.transposed_extent(axis),
                 _ => self.convolved_extent(axis),
@@ -41,7 +41,7 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// The window along a spatial axis; `None` if the padding follows from the extent.
+    /// The window along a spatial axis; `None` if the padding depends on the extent.
     fn window(&self, axis: usize) -> Option<ConvolutionWindow> {
         let space = axis.checked_sub(2)?;
         if !matches!(self.node.attr_s("auto_pad").ok()?, None | Some("NOTSET")) {
@@ -104,7 +104,8 @@ impl NodeQuery<'_> {
         attributes.any(|attribute| attribute.name() == name)
     }
 
-    /// The batch and channels of the input, and this extent for each spatial axis.
+    /// The result of a pooling operator: the batch and the channels of the input, and this extent
+    /// for each spatial axis.
     pub(super) fn pool(&self, extent: Option<usize>) -> Option<Shape> {
         let mut shape = self.shape(0)?;
         for dim in shape.iter_mut().skip(2) {
@@ -113,12 +114,12 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// The result of a Resize. Known sizes are its extents, and known factors multiply the extents
-    /// of the input.
+    /// The result of a Resize. Its extents are the sizes if these are known, or the extents of the
+    /// input times the factors.
     pub(super) fn resize(&self) -> Option<Shape> {
         let from = self.shape(0)?;
         let rank = from.len();
-        // The sizes are bounds to fill, or belong only to some axes.
+        // With these attributes, the sizes are only bounds, or belong only to some axes.
         if self.has_attribute("axes") || self.has_attribute("keep_aspect_ratio_policy") {
             return Some(vec![None; rank]);
         }
@@ -149,12 +150,12 @@ impl NodeQuery<'_> {
     }
 }
 
-/// An extent times a factor, rounded down, if engines agree on it.
+/// The product of an extent and a factor, rounded down, if engines agree on it.
 fn scaled(dim: TDim, factor: f64) -> Option<TDim> {
     if factor.fract() == 0.0 && (1.0..=f64::from(u16::MAX)).contains(&factor) {
         return Some((dim * factor as i64).simplify());
     }
-    // Engines multiply in float32 or float64.
+    // Some engines multiply in float32, others in float64.
     let whole = extent(&Some(dim))?;
     let single = f64::from((whole as f32 * factor as f32).floor());
     let double = (whole as f64 * factor).floor();
