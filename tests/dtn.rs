@@ -37,8 +37,7 @@ enum Form {
     /// As in Algorithm 1: the statistics of the heads are concatenated, and γ is multiplied before
     /// the division.
     Algorithm,
-    /// Everything is computed for each head, `P` for each item of the batch, and 1 − λ as a
-    /// difference.
+    /// Everything is computed for each head, and `P` for each item of the batch.
     ByHeads,
     /// The products are Einsums, and the root is a reciprocal root.
     Einsum,

@@ -1,6 +1,9 @@
-//! Operands that an operator adds behind its product, where they are no constants.
+//! Operands that an operator adds after its product, if they are not constants.
 //!
-//! In `x·W + c` a scale of x goes into W, and one of the result into W and c: where c is an input, the default of an input,
+//! In `x·W + c`, a scale of x folds into W, and a scale of the result into W and c. If c is an
+//! input, the default of an input, computed, or the result of an If, the scale cannot fold into c.
+//! Each operator that adds an operand is tested in each place where a weight may change, with each
+//! kind of operand.
 //! computed, or what an If makes, it cannot follow. Each operator that adds something stands in each place where a weight
 //! may change, with each kind of operand.
 
@@ -15,11 +18,11 @@ use crate::common::reference::Value;
 use crate::common::text::{self, model};
 use crate::common::{judge, node, options, undeclared};
 
-/// Samples, tokens and channels of the input and the result of each operator.
+/// The numbers of samples, tokens and channels of the input and the result of each operator.
 const SHAPE: &str = "2 3 4";
 
-/// An operator by name, the extents of the operand that it adds, and its lines, from `X` to `Y` with the operand `C`. Names
-/// that begin with `$` are its own.
+/// The name of an operator, the extents of the operand that it adds, and its lines, from `X` to `Y`
+/// with the operand `C`. Names that begin with `$` belong only to this operator.
 type Operator = (&'static str, &'static str, &'static str);
 
 const OPERATORS: &[Operator] = &[
@@ -247,12 +250,12 @@ const OPERATORS: &[Operator] = &[
     ),
 ];
 
-/// The operands that are no constants, and for comparison one that is.
+/// The kinds of operands that are not constants, and a constant for comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operand {
     Constant,
     Input,
-    /// An initializer that is an input too: the caller may replace it.
+    /// An initializer that is also an input, so that the caller may replace it.
     Overridable,
     Computed,
     OfBranches,
@@ -266,7 +269,7 @@ const VARYING: [Operand; 4] = [
 ];
 
 impl Operand {
-    /// The lines that make an operand of this name.
+    /// The lines that define an operand with this name.
     fn lines(self, name: &str, extents: &str) -> String {
         match self {
             Operand::Constant => format!("shift {name} {extents}"),
@@ -282,7 +285,7 @@ impl Operand {
     }
 }
 
-/// The lines of an operator with names of its own, from one value to another.
+/// The lines of an operator from one value to another. `place` makes its names unique.
 fn operator_lines(
     &(_, extents, lines): &Operator,
     place: &str,
@@ -303,7 +306,7 @@ fn operator_lines(
     format!("{}\n{}", operand.lines(&name, extents), lines.join("\n"))
 }
 
-/// A model of lines, with the Ifs that make what `Operand::OfBranches` stands for.
+/// A model of these lines, in which an If computes each `Operand::OfBranches`.
 fn model_of_lines(lines: &str) -> Model {
     let mut model = model(lines);
     let names: Vec<String> = model
@@ -339,7 +342,8 @@ fn model_of_lines(lines: &str) -> Model {
     model
 }
 
-/// Asserts that two models compute the same, with the defaults of their inputs and with other numbers.
+/// Asserts that two models compute the same results, with the defaults of their inputs and with
+/// other values.
 fn same(before: &Model, after: &Model, what: &str) {
     for (open, truth) in [(1, true), (2, false)] {
         let mut inputs = judge::inputs(before, open, truth, Kind::Exact);
@@ -368,7 +372,8 @@ fn same(before: &Model, after: &Model, what: &str) {
     }
 }
 
-/// Changes a model by these options, and holds that the result computes the same. Returns the plan.
+/// Folds a model with these options, and asserts that the result computes the same. Returns the
+/// plan.
 fn fuse_and_compare(lines: &str, options: &FuseOptions, what: &str) -> Plan {
     let before = model_of_lines(lines);
     let fused = unfold::fuse(&before, options).unwrap();
@@ -376,10 +381,10 @@ fn fuse_and_compare(lines: &str, options: &FuseOptions, what: &str) -> Plan {
     fused.plan
 }
 
-/// Where an operator stands: lines for each operand.
+/// The name of a place of an operator, and the lines of a model with the operator in this place.
 type Place = (&'static str, fn(&Operator, Operand) -> String);
 
-/// Puts the operator behind a normalizer of a stream that it writes.
+/// Puts the operator after a normalizer of a stream, to which it writes.
 fn beside_a_stream(operator: &Operator, operand: Operand) -> String {
     let block = operator_lines(operator, "p", ["n0", "f"], operand);
     stream("n0 = LayerNormalization(x0, ones)", &block)
@@ -390,7 +395,7 @@ fn on_a_stream(operator: &Operator, operand: Operand) -> String {
     stream("", &operator_lines(operator, "p", ["x0", "f"], operand))
 }
 
-/// A stream with a block that makes `f`, and a head.
+/// A stream with a block that computes `f`, and a head.
 fn stream(normalizer: &str, block: &str) -> String {
     format!(
         "opset 19
@@ -437,7 +442,8 @@ const STREAMS: &[Place] = &[
     ("before", before_a_stream),
 ];
 
-/// Lines around those of an operator: `before` makes `a` of `x`, `behind` makes `o` of `b`.
+/// Puts lines around those of an operator: `before` computes `a` from `x`, and `behind` computes
+/// `o` from `b`.
 fn between(operator: &Operator, operand: Operand, [before, behind]: [&str; 2]) -> String {
     let block = operator_lines(operator, "p", ["a", "b"], operand);
     format!(
@@ -475,14 +481,14 @@ fn before_an_affine(operator: &Operator, operand: Operand) -> String {
     between(operator, operand, ["a = Identity(x)", AFFINE[1]])
 }
 
-/// Adds two operators with one input.
+/// Adds the results of two operators that read the same input.
 fn in_a_sum(operator: &Operator, operand: Operand) -> String {
     let other = operator_lines(operator, "q", ["a", "c"], operand);
     let behind = format!("{other}\n s = Add(b, c)\n o = Tanh(s)");
     between(operator, operand, ["a = Identity(x)", &behind])
 }
 
-/// A normalizer, the operator, and a normalizer that takes a factor of each token out again.
+/// Puts the operator between two normalizers. The second one removes a factor of each token.
 fn between_normalizers(operator: &Operator, operand: Operand) -> String {
     let normal = |from: &str, to: &str| {
         format!(
@@ -497,7 +503,7 @@ fn between_normalizers(operator: &Operator, operand: Operand) -> String {
     between(operator, operand, [&before, &normal("b", "o")])
 }
 
-/// Each operator with each operand, in each of some places.
+/// Folds each operator with each operand in each of these places.
 fn for_each_operand(
     places: &[Place],
     options: &FuseOptions,
@@ -591,7 +597,7 @@ fn merging_branches_or_norms_keeps_added_operands() {
     );
 }
 
-/// A Gemm that writes a stream of RMS normalizations, `c` its bias.
+/// Tests a Gemm with the bias `c` that writes a stream of RMS normalizations.
 fn scaled_gemm(bias: &str, gemm: &str) {
     let lines = format!(
         "opset 13

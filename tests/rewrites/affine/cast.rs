@@ -1,4 +1,4 @@
-//! Affines that pass a Cast, and Casts that would round other numbers.
+//! Affines that move through a Cast, and Casts that would round differently.
 
 use crate::common::portable;
 use unfold::onnx::{DataType, Model};
@@ -15,7 +15,8 @@ fn narrow(data_type: DataType) -> Reason {
     Reason::Narrow(data_type.name())
 }
 
-/// A model with its input `x`, and these constants, of another type; `TO` in its text is the code of that.
+/// A model whose input `x` and these constants have another type. `TO` in the text is the code of
+/// this type.
 fn of_type(text: &str, shape: &[&str], constants: &[&str], data_type: DataType) -> Model {
     let mut model = model(&text.replace("TO", &data_type.code().to_string()));
     for input in model
@@ -30,7 +31,7 @@ fn of_type(text: &str, shape: &[&str], constants: &[&str], data_type: DataType) 
     model
 }
 
-/// An affine in float32, between the `before` part and the `behind` part.
+/// An affine in float32, between the lines `before` and `behind`.
 fn affine(input: &str, before: &str, behind: &str) -> String {
     format!("{input}\n scale g 4\n shift t 4\n {before}\n n = Mul(c, g)\n m = Add(n, t)\n {behind}")
 }
@@ -42,7 +43,7 @@ fn affine_passes_cast_back_to_the_type_it_was_cast_from() {
         let text = affine("input x batch 4", "c = Cast(x) to=1", product);
         let after = folded(&of_type(&text, &["batch", "4"], &["w"], data_type));
         assert_eq!(operators(&after), ["Cast", "Cast", "MatMul", "Add"]);
-        // Channels before places, on the way there and back.
+        // The channels come before the places, forward and backward.
         let text = "input x 2 3 4
                     scale g 4 1
                     shift t 4 1
@@ -58,13 +59,13 @@ fn affine_passes_cast_back_to_the_type_it_was_cast_from() {
                     output y";
         folded(&of_type(text, &["2", "3", "4"], &["w"], data_type));
     }
-    // The form of converters, which put Casts around every operator that stays in float32.
+    // Some converters put Casts around every operator that stays in float32.
     let apart = affine("input x batch 4", "c = Cast(x) to=1", product).replace(
         "m = Add(n, t)",
         "a = Cast(n) to=TO\n b = Cast(a) to=1\n m = Add(b, t)",
     );
     folded(&of_type(&apart, &["batch", "4"], &["w"], DataType::Float16));
-    // The common numbers of both types are a third type.
+    // The numbers that both types represent form a third type.
     let [half, brain] = HALVES;
     let text = affine(
         "input x batch 4",
@@ -74,7 +75,7 @@ fn affine_passes_cast_back_to_the_type_it_was_cast_from() {
     let mut crossed = of_type(&text, &["batch", "4"], &[], half);
     retype(&mut crossed, &["w"], brain);
     assert_eq!(kept(&crossed).0, narrow(brain));
-    // Between the two Casts it was rounded to something else.
+    // Between the two Casts, the value is rounded to another type.
     let twice = affine(
         "input x batch 4",
         "b = Cast(x) to=16\n c = Cast(b) to=1",
@@ -99,16 +100,18 @@ fn affine_stops_at_cast_that_first_narrows_the_value() {
     let [scale, exponents] = ["scale g 4", "const g 4 = 2 -0.5 1 4"].map(scaled);
     for data_type in HALVES {
         assert_eq!(kept(&stream(data_type, &both)).0, narrow(data_type));
-        // A number that is only scaled loses as much before it is as behind, but the weights would be rounded.
+        // A scaled number loses equally many bits before and after the scale, but the weights would
+        // be rounded.
         assert_eq!(kept(&stream(data_type, &scale)).0, narrow(data_type));
     }
-    // Powers of two round nothing; but float16 ends at 65504.
+    // Powers of two cause no rounding, but float16 overflows above 65504.
     folded(&stream(DataType::BFloat16, &exponents));
     assert_eq!(
         kept(&stream(DataType::Float16, &exponents)).0,
         narrow(DataType::Float16)
     );
-    // So do numbers that are large beside what a shift leaves of them, as dates are.
+    // A Cast also loses bits of numbers, such as dates, of which a shift leaves only small
+    // differences.
     let dates = affine("input d batch 4", "c = Cast(d) to=11", product);
     for (date, stays) in [(DataType::Double, true), (DataType::Float, false)] {
         let mut model = model(&dates.replace("TO", "1"));
@@ -158,7 +161,7 @@ fn narrow_producer_absorbs_affine_that_is_cast_back() {
     };
     let shifted = "m = Add(n, t)\n";
     let back = |data_type, text: &str| of_type(text, &["batch", "4"], &["v"], data_type);
-    // A Relu has no other numbers than those that it is given, and 0.
+    // The results of a Relu are its inputs and 0.
     for behind in [
         "s = Transpose(m)\n h = Cast(s) to=TO\n y = Relu(h)",
         "s = Relu(m)\n h = Cast(s) to=TO\n y = Tanh(h)",
@@ -194,7 +197,7 @@ fn narrow_producer_absorbs_affine_that_is_cast_back() {
         DataType::BFloat16,
         &wide("y = Relu(n)", "2 -4 0.5 1"),
     ));
-    // Weights would be rounded, which only what follows, where it is rounded too, makes up for.
+    // The weights would be rounded. This is accepted only if a rounded operator follows.
     for data_type in HALVES {
         let stays = |text: &str| kept(&back(data_type, text)).1;
         assert_eq!(
@@ -246,7 +249,7 @@ fn float16_scores_keep_the_scale_that_makes_them_smaller() {
             assert_eq!(forward.reason, narrow(DataType::Float16));
         }
     }
-    // Nor is an operand scaled up before them.
+    // An operand of scores is not scaled up either.
     let up = |scale: &str| {
         let text = format!(
             "input x batch 4 4

@@ -1,4 +1,5 @@
-//! A pointwise Conv over tokens that lie along its channels, as in gMLP and ResMLP, passes a spatial scale, like a
+//! A pointwise Conv over tokens along its channels, as in gMLP and ResMLP. A spatial scale moves
+//! through it, as through a MatMul with the weight on the left. An Add after it holds the shift.
 //! MatMul with the weight on the left; an Add after it holds the shift.
 
 use unfold::onnx::{DataType, Model};
@@ -9,7 +10,7 @@ use crate::common::text::model;
 use crate::common::{declared, fuse, operators, retype};
 use crate::{fused, kept};
 
-/// A scale of the channels, which are the places of the convolution, and a product that takes it in.
+/// A scale of the channels, which are the places of the convolution, and a product that absorbs it.
 fn forward(weight: &str, attributes: &str) -> Model {
     model(&format!(
         "input x batch 6 8
@@ -26,7 +27,7 @@ fn forward(weight: &str, attributes: &str) -> Model {
     ))
 }
 
-/// A product, the convolution, and a scale behind it.
+/// A product, the convolution, and a scale after it.
 fn backward(lines: &str) -> Model {
     model(&format!(
         "input x batch 6 3
@@ -68,7 +69,7 @@ fn spatial_scale_passes_pointwise_conv_backward_and_shift_stays_in_an_add() {
     let biased =
         "scale g 8\nshift t 8\nweight b 5\nc = Conv(h, w, b)\nn = Mul(c, g)\nd = Add(n, t)";
     becomes(&backward(biased), &["MatMul", "Conv", "Add", "Sigmoid"]);
-    // Of images it is a scale of rows and columns.
+    // For images, the scale is along rows and columns.
     let image = "input x batch 3 4 5
          weight v 6 3 1 1
          weight w 2 6 1 1
@@ -131,7 +132,8 @@ fn spatial_scale_stops_at_padding_stride_bias_and_conv_transpose() {
     assert_eq!(kept(&model(text)).0, Reason::WrongAxis);
 }
 
-/// A normalizer of so many channels, what mixes tokens behind it, and a product over the channels.
+/// A normalizer with these extents, lines that mix the tokens after it, and a product over the
+/// channels.
 fn shifted(input: &str, scale: &str, lines: &str) -> Model {
     let channels = input.split_whitespace().last().unwrap_or_default();
     model(&format!(
@@ -156,7 +158,7 @@ fn spatial_shift_and_conv_bias_become_one_add() {
         "weight w 5 6 1\n c = Conv(m, w) dilations=[3]",
         "weight w 5 6 1\n c = Conv(m, w) auto_pad=SAME_UPPER",
         "weight w 4 3 1\n weight b 4\n c = Conv(m, w, b) group=2",
-        // The summand behind it becomes its bias first.
+        // The summand after the convolution becomes its bias first.
         "weight w 5 6 1\n shift d 5 1\n p = Conv(m, w)\n c = Add(p, d)",
         "weight w 5 6 1\n weight b 5\n shift d 5 1\n p = Conv(m, w, b)\n c = Add(p, d)",
         "weight w 5 6 1\n weight b 5\n shift d 5 8\n p = Conv(m, w, b)\n c = Add(d, p)",
@@ -166,7 +168,7 @@ fn spatial_shift_and_conv_bias_become_one_add() {
             &mixed,
         );
     }
-    // The gate of gMLP takes a scale alone.
+    // Only a scale moves through the gate of gMLP.
     let gate = format!(
         "input u batch 5 8\n weight w 5 6 1\n weight b 5\n d = Conv(m, w, b)\n c = Mul(u, d)\n {PRODUCT}"
     );
@@ -174,14 +176,14 @@ fn spatial_shift_and_conv_bias_become_one_add() {
         &shifted("6 8", "divisor s 8", &gate),
         &["Relu", "Conv", "Add", "Mul", "MatMul"],
     );
-    // Nothing has to be known of an axis along which nothing varies.
+    // The extent of an axis along which nothing varies need not be known.
     let image = format!("weight w 5 6 1 1\n weight b 5\n c = Conv(m, w, b)\n {PRODUCT}");
     becomes(&shifted("6 high 8", "divisor s 8", &image), &mixed);
 }
 
 #[test]
 fn spatial_shift_stays_before_other_convs_and_without_gain() {
-    // Borders, neighbours, steps, and a convolution the other way.
+    // Padding, a kernel of three places, strides, and a transposed convolution.
     for (lines, channels) in [
         (
             "weight w 5 6 1\n weight b 5\n c = Conv(m, w, b) pads=[1,1]",
@@ -213,7 +215,7 @@ fn spatial_shift_stays_before_other_convs_and_without_gain() {
             size / group
         )
     };
-    // Nothing is divided by 0.
+    // A shift is not divided by a scale of 0.
     assert_eq!(
         kept(&shifted("6 4", "const s 4 = 2 0 -1 0.5", &conv(6, 1, 4))).0,
         Reason::WrongAxis
@@ -225,7 +227,8 @@ fn spatial_shift_stays_before_other_convs_and_without_gain() {
     ))
     .0;
     assert!(matches!(large, Reason::TooLarge(_)), "{large:?}");
-    // Parameters of a normalizer that stays are no operators, and an Add would be one more.
+    // Removing the parameters of a normalizer that stays saves no operator, and an Add would be an
+    // additional one.
     let parameters = |shift: &str| {
         model(&format!(
             "input x batch 6 8\n divisor g 8\n {shift}\n m = LayerNormalization(x, g, t)
@@ -235,7 +238,7 @@ fn spatial_shift_stays_before_other_convs_and_without_gain() {
     assert_eq!(kept(&parameters("shift t 8")).0.name(), "no-gain");
     let fused = fuse(&parameters("const t 8 = 1 1 1 1 1 1 1 1")).model;
     assert_eq!(operators(&fused), ["LayerNormalization", "Conv", "MatMul"]);
-    // Nor is one worth it behind a product without a bias, however large.
+    // An Add after a product without a bias is not worth it either, however large the product is.
     let head = |columns: usize| {
         model(&format!(
             "input x batch 6 8\n scale g 8\n shift t 8\n m = LayerNormalization(x, g, t)
@@ -249,7 +252,7 @@ fn spatial_shift_stays_before_other_convs_and_without_gain() {
         );
         assert_eq!(kept(&head(columns)).0.name(), "no-gain");
     }
-    // A float16 result does not grow.
+    // A result in float16 must not become larger.
     for (scale, goes) in [("2 4 2 4 2 4 2 4", true), ("2 0.5 2 4 2 4 2 4", false)] {
         let text = format!("const s 8 = {scale}");
         let mut half = shifted(

@@ -10,7 +10,8 @@ use crate::common::text::model;
 use crate::common::{fuse, initializer, is_proved_or_listed, operators, retype};
 use crate::{folded, fused, in_type, kept};
 
-/// A normalizer after an activation, the layer of a token's expert, and a layer that is not selected.
+/// A normalizer after an activation, the layer of a token's expert, and a layer that all tokens
+/// share.
 fn picked(table: &str, how: &str) -> Model {
     model(&format!(
         "input x batch 3 6
@@ -62,12 +63,12 @@ fn gathered_expert_weights_absorb_a_scale() {
     ] {
         let after = folded(&picked(table, how));
         assert_eq!(muls(&after), 0, "{how}");
-        // It is stored once, whoever picks from it.
+        // The folded table is stored once, even if several Gathers read it.
         assert_eq!(after.graph().initializer.len(), 2, "{how}");
     }
 }
 
-/// For a token, with one expert for all.
+/// The model of one sequence, with one expert for all tokens.
 fn of_one(table: &str, how: &str) -> Model {
     model(&format!(
         "input x 5 6
@@ -159,11 +160,11 @@ fn query_scale_folds_into_the_key_projection() {
              output y {more}"
         ))
     };
-    // Its weight, or the scale that the keys have themselves.
+    // The scale folds into the weight of the keys, or joins the scale that the keys have already.
     assert_eq!(muls(&folded(&attention("e = Identity(d)", ""))), 0);
     let both = fused(&attention("f = Relu(d)\n scale l 4\n e = Mul(f, l)", ""));
     assert_eq!(muls(&both.model), 1);
-    // Others would see it there.
+    // Other readers of the keys would read the scaled value.
     let (reason, _) = kept(&attention("e = Identity(d)", "d"));
     assert_eq!(reason, Reason::NotConstant);
     let (reason, _) = kept(&attention("e = Relu(d)", ""));
@@ -186,7 +187,7 @@ fn scale_does_not_fold_into_a_factor_that_reads_the_scaled_value() {
         ));
         kept(&before);
     }
-    // Nor its operands.
+    // The scale does not fold into the operands of such a factor either.
     let made =
         "v = MatMul(n, w)\n k = Identity(v)\n t = Transpose(k) perm=[0,2,1]\n y = MatMul(n, t)";
     let before = model(&format!(
@@ -214,7 +215,7 @@ fn matmul_by_a_graph_input_refuses_the_scale() {
 
 #[test]
 fn einsum_factor_absorbs_a_scale_only_along_summed_letters() {
-    // Along the tokens' own channels, which the result has: it propagates there.
+    // The result has the channels of the tokens, so the scale moves forward along them.
     let before = of_one(
         "weight table 3 5 6",
         "e = Gather(table, one)\n y = Einsum(n, e) equation=tc,tc->tc",
@@ -258,7 +259,7 @@ fn float16_expert_weights_refuse_a_scale_that_underflows() {
 
 #[test]
 fn scale_moves_to_the_other_factor_only_if_an_operator_is_saved() {
-    // The number goes there, as it did before there was a way for γ.
+    // The scalar moves to the other factor, and γ stays.
     let before = model(
         "input x batch 3 4
          weight q 4 4
@@ -276,7 +277,7 @@ fn scale_moves_to_the_other_factor_only_if_an_operator_is_saved() {
     );
     let after = fuse(&before);
     assert_eq!(muls(&after.model), 0);
-    // Nor what would be there twice for it: the two join instead.
+    // A scale does not move if the table would need a copy. Both scales are joined instead.
     let before = model(
         "input x 3 5 4
          indices ids 1

@@ -78,14 +78,15 @@ fn fused_attention_absorbs_an_affine_of_its_input() {
         kept(&with("fancy=1", "b")).0,
         Reason::Attribute("fancy".into())
     );
-    // A scale that is constant over the places of a token is no factor of the weight.
+    // A scale that varies only from token to token is not a factor of the weight.
     let tokens = behind(
         "2 5 4",
         "5 1",
         "weight w 4 12\n shift b 12\n y = com.microsoft.Attention(m, w, b) num_heads=2",
     );
     assert_eq!(kept(&tokens).0, Reason::WrongAxis);
-    // Its own affine is behind what nobody can look through.
+    // An affine after the Attention does not fold into its weights, because nothing moves backward
+    // through it.
     let ahead = model(
         "input x batch 5 4
          weight w 4 12
@@ -113,7 +114,7 @@ fn fused_gemm_and_fused_conv_absorb_an_affine_of_their_input() {
         )
     };
     assert_absorbed(&gemm("shift b 3"), Some("b"), 1.0);
-    // Its own summand is scaled, and its output is not.
+    // `beta` scales the summand, and nothing scales the output.
     let scaled = |bias: &str| {
         let attributes = "activation=Relu beta=0.5";
         let text = format!(
@@ -123,7 +124,7 @@ fn fused_gemm_and_fused_conv_absorb_an_affine_of_their_input() {
     };
     assert_absorbed(&scaled(", b"), Some("b"), 0.5);
     assert_absorbed(&scaled(""), None, 0.5);
-    // The summand is no constant: the shift stays before the product.
+    // The summand is not a constant, so the shift stays before the product.
     let before = gemm("input b batch 3");
     let after = fuse(&before);
     assert_eq!(operators(&after.model), ["Add", "FusedGemm"]);
@@ -160,7 +161,8 @@ fn fused_gemm_and_fused_conv_absorb_an_affine_of_their_input() {
         assert_eq!(operators(&after.model), ["FusedConv"]);
         assert!(is_proved_or_listed(&before, &after).is_ok());
     }
-    // At the border the shift is another one, and an Add behind would be behind the activation.
+    // At the border, the shift has another value, and an Add after the Conv would be after the
+    // activation.
     let before = conv("pads=[1,1,0,0]", "");
     let after = fuse(&before);
     assert_eq!(operators(&after.model), ["Add", "FusedConv"]);

@@ -3,7 +3,7 @@
 use crate::common::text::model;
 use crate::*;
 
-/// A gate of channels on a convolution, around which `steps` are.
+/// A convolution with a gate of channels. `steps` are operators on both.
 fn gated(steps: &str) -> Model {
     model(&format!(
         "opset 17
@@ -49,11 +49,11 @@ fn gated_residual_becomes_one_mul_of_full_size() {
 #[test]
 fn gated_residual_stays_without_a_smaller_gate() {
     for steps in [
-        // A gate of as many elements.
+        // The gate has as many elements as the value.
         "t = Tanh(u)\n m = Mul(u, t)\n o = Add(u, m)",
-        // The product is read elsewhere.
+        // The product has another reader.
         "m = Mul(u, g)\n o = Add(u, m)\n output m",
-        // Of another value.
+        // The gate is on another value.
         "t = Tanh(u)\n m = Mul(t, g)\n o = Add(u, m)",
         // The gate is the summand.
         "m = Mul(u, g)\n o = Add(g, m)",
@@ -72,7 +72,8 @@ fn gated_residual_stays_without_a_smaller_gate() {
     }
 }
 
-/// A gate of channels that a HardSigmoid makes of a layer's `v`, after `steps` that make `o` of it.
+/// A gate of channels, which a HardSigmoid computes from a layer's result `v`. `steps` compute `o`
+/// from it.
 fn ramped(opset: usize, steps: &str) -> Model {
     model(&format!(
         "opset {opset}
@@ -138,11 +139,11 @@ fn hard_sigmoid_stays_where_the_affine_after_it_cannot_fold() {
         // Another node reads the ramp, or its input.
         "g = HardSigmoid(v)\n o = Add(g, one)\n output g",
         "g = HardSigmoid(v)\n o = Add(g, one)\n output v",
-        // No layer makes that.
+        // The input of the ramp is not the result of a layer.
         "t = Tanh(v)\n g = HardSigmoid(t)\n o = Add(g, one)",
-        // A halved ramp is not recognised as one.
+        // A halved ramp is not recognized.
         "g = HardSigmoid(v)\n h = Mul(g, half)\n s = Add(h, one)\n o = Tanh(s)",
-        // It turns around.
+        // The ramp is subtracted.
         "g = HardSigmoid(v)\n o = Sub(one, g)",
     ] {
         let before = ramped(17, steps);

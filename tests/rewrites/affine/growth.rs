@@ -23,7 +23,7 @@ fn fuse_with_growth(model: &Model, max_growth: f64) -> Fused {
     fused
 }
 
-/// Bytes of all initializers of two axes and more.
+/// The bytes of all initializers with at least two axes.
 fn matrix_bytes(model: &Model) -> u64 {
     let all = model
         .graph()
@@ -92,13 +92,13 @@ fn tied_embedding_is_copied_for_the_head_within_the_limit() {
     assert_growth(&transposed, 16 * 4 * 4);
     let within = tied("ints s 2 = -1 4\n f = Reshape(m, s)\n y = Gemm(f, table) transB=1");
     assert_growth(&within, 16 * 4 * 4);
-    // By default there is no room for that.
+    // The default limit refuses this growth.
     assert_eq!(
         sites_refused_for_growth(&fuse(&within, &portable()).unwrap()),
         ["Mul_n"]
     );
     assert_eq!(fuse_with_growth(&within, 5.0).model.proto, within.proto);
-    // A head of its own costs nothing, nor do its operands.
+    // A head that does not share its weight causes no growth, and neither do its operands.
     let alone = tied("weight own 16 4\n head = Transpose(own)\n y = MatMul(m, head)");
     assert_eq!(fuse_with_growth(&alone, 0.0).plan.growth, 0);
     folded(&alone);
@@ -125,7 +125,7 @@ fn one_of_two_layers_with_a_shared_weight_gets_a_copy() {
         ))
     };
     assert_growth(&shared("w", "w"), 4 * 8 * 4);
-    // One for each of two transposes of the same tensor.
+    // Two transposes of the same tensor need one additional copy.
     let text = "input x batch 4
                 scale g 4
                 scale h 4
@@ -138,7 +138,7 @@ fn one_of_two_layers_with_a_shared_weight_gets_a_copy() {
                 b = MatMul(m, t)
                 output a b";
     assert_growth(&model(text), 4 * 8 * 4);
-    // Behind equal normalizers both share the result.
+    // After equal normalizers, both layers share the folded weight.
     assert_eq!(
         fuse_with_growth(
             &model(
@@ -176,13 +176,13 @@ fn splits_of_a_weight_add_nothing_if_all_are_folded() {
         (0, 0)
     );
     assert_eq!(operators(&fused.model), ["MatMul", "MatMul"]);
-    // As long as one is read, all of them are there.
+    // If one part of the Split is still read, the whole weight stays in the model.
     assert_growth(&packed("x"), 4 * 4 * 4);
 }
 
 #[test]
 fn vectors_do_not_count_as_growth() {
-    // The bias of two layers is that of one now, and the other has a new one.
+    // One of two layers keeps the shared bias, and the other one gets a new bias.
     let model = model(
         "input x batch 4
          scale g 4
@@ -228,7 +228,7 @@ fn growth_limit_refuses_the_largest_copies_first() {
                 e = MatMul(x, w)
                 output a b c d e";
     let model = model(text);
-    // Two copies of 640 bytes and one of 320, of 1008 bytes.
+    // Two copies take 640 bytes each and one takes 320 bytes. The weights take 1,008 bytes.
     for (max_growth, stay, growth) in [
         (160.0, &[][..], 1600),
         (158.0, &["Mul_n"], 960),
@@ -251,7 +251,7 @@ fn growth_limit_refuses_the_largest_copies_first() {
     }
 }
 
-/// `optimize=False` exports of shared modules have a Transpose of the weight for each use.
+/// With `optimize=False`, exports of shared modules have a Transpose of the weight for each use.
 #[test]
 fn weight_transposed_for_each_use_is_folded_once() {
     let after = folded(&model(
@@ -281,8 +281,8 @@ fn weight_transposed_for_each_use_is_folded_once() {
     );
 }
 
-/// A site refused for a copy of a shared weight folds once its part is a weight of its own; and a
-/// further run changes nothing.
+/// A copy of a shared weight from the first run counts in the second run, which therefore changes
+/// nothing.
 #[test]
 fn second_run_counts_the_growth_of_the_first() {
     let before = model(
@@ -300,7 +300,7 @@ fn second_run_counts_the_growth_of_the_first() {
          y = MatMul(f, v)
          output y",
     );
-    // Of 2,304 bytes, 256 for the copy.
+    // The weights take 2,304 bytes, and the copy takes 256.
     let options = |max_growth| FuseOptions {
         max_growth,
         ..portable()
@@ -323,8 +323,8 @@ fn second_run_counts_the_growth_of_the_first() {
     assert!(!again.changed());
 }
 
-/// A scale that would fold back into a table with two readers propagates along the stream, where
-/// nothing is copied.
+/// A scale that would fold backward into a table with two readers moves forward along the stream,
+/// where nothing is copied.
 #[test]
 fn scale_folds_forward_where_backward_would_copy_a_table() {
     let part = |name: &str| {
@@ -371,7 +371,8 @@ fn scale_folds_forward_where_backward_would_copy_a_table() {
     );
 }
 
-/// Two calls of one layer behind different normalizers, whose results are multiplied by one number.
+/// Two calls of one layer after different normalizers. The results of both are multiplied by the
+/// same scalar.
 #[test]
 fn equal_scales_fold_into_a_shared_weight_where_affines_cannot() {
     let call = |place: usize| {

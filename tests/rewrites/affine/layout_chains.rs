@@ -1,4 +1,5 @@
-//! Reshapes and Transposes that merge channels with the batch and split them again, as in MobileViT, which puts the patches
+//! Reshapes and Transposes that merge channels with the batch and split them again, as in
+//! MobileViT, which reassembles an image from the patches of its tokens.
 //! of its tokens back to an image.
 
 use unfold::onnx::Model;
@@ -8,7 +9,8 @@ use crate::becomes;
 use crate::common::text::model;
 use crate::kept;
 
-/// Tokens of four pixels, two by two, of six patches, with a scale and a shift of their channels; and their image.
+/// Tokens of six patches of two by two pixels, with a scale and a shift of their channels, and the
+/// image of the patches.
 fn image(lines: &str) -> Model {
     model(&format!(
         "input x batch 4 6 3
@@ -67,7 +69,7 @@ fn affine_passes_reshapes_that_merge_the_batch_to_the_last_axis() {
     );
 }
 
-/// The image in another shape, and a convolution of kernel 1 over its second axis.
+/// The image in another shape, and a pointwise convolution over its second axis.
 fn arranged(whole: &str) -> Model {
     let extents: Vec<&str> = whole.split(' ').collect();
     let kernel = vec!["1"; extents.len() - 2].join(" ");
@@ -111,7 +113,7 @@ fn other_readers_of_merged_axes_refuse_the_affine() {
          o = Relu(p)
          output o";
     assert_eq!(kept(&image(lines)).0, Reason::MixedAxes);
-    // Something else than a movement does not hand an affine on that lies beside the batch.
+    // Only movements forward an affine along an axis that is merged with the batch.
     let lines = "r = Sigmoid(q)
          ints whole 4 = -1 3 4 6
          i = Reshape(r, whole)

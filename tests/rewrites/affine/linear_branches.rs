@@ -1,4 +1,5 @@
-//! Branches that are linear in one value: merged ones are equal to the last bit, and branches that
+//! Branches that are linear in one value. Merged branches are equal bit for bit. Branches that are
+//! not linear, not aligned, or read elsewhere stay.
 //! are not linear, not aligned or read elsewhere stay.
 
 use crate::common::portable;
@@ -137,7 +138,7 @@ fn batch_norms_fold_before_their_branches_merge() {
     );
 }
 
-/// RepMixer of FastViT, which subtracts its own input.
+/// The RepMixer of FastViT subtracts its own input.
 #[test]
 fn subtracted_and_scaled_branches_merge_as_in_rep_mixer() {
     let model = model(
@@ -176,7 +177,7 @@ fn grouped_convs_merge_without_more_products() {
         &["Conv"],
     );
     assert_eq!(only_node(&after, "Conv").attr_i("group").unwrap(), Some(2));
-    // Two numbers for each channel in and six out; blocks of three by two.
+    // The grouped kernel has two channels in and six out, in blocks of three by two.
     becomes(
         &model(
             "input x batch 4 5
@@ -206,7 +207,7 @@ fn dilated_kernels_merge() {
         &["Conv"],
     );
     assert_eq!(ints(only_node(&after, "Conv"), "dilations"), [1]);
-    // Only at every second place.
+    // The merged kernel reads only every second place.
     let after = becomes(
         &model(
             "input x batch 2 9
@@ -268,7 +269,8 @@ fn average_pool_that_counts_padding_merges_into_conv() {
     );
 }
 
-/// As in Diverse Branch Block: a shift behind the mean would not reach the border that it counts.
+/// As in the Diverse Branch Block. A shift after the mean would not affect the border that the mean
+/// counts.
 #[test]
 fn affine_after_average_pool_merges_into_conv() {
     let around = |affine: &str, more: &str| {
@@ -290,7 +292,7 @@ fn affine_after_average_pool_merges_into_conv() {
         &around("e = Div(b, sigma)\n c = Mul(e, g)\n d = Add(c, t)", ""),
         &["Conv"],
     );
-    // A result with another reader is still made.
+    // A result with another reader is still computed.
     let before = around("d = Mul(b, g)", "b");
     let after = crate::fused(&before).model;
     assert!(operators(&after).contains(&"AveragePool"));
@@ -331,7 +333,7 @@ fn matmul_and_gemm_branches_merge_with_their_biases() {
     );
 }
 
-/// A low-rank correction that was not added to its weight.
+/// A low-rank correction that was not merged into its weight.
 #[test]
 fn chain_of_two_linear_operators_merges_as_a_branch() {
     becomes(
@@ -395,7 +397,7 @@ fn terms_of_other_values_stay_in_the_sum() {
         ),
         &["Conv", "Add"],
     );
-    // Two values, each with its branches.
+    // Two values, each with its own branches.
     becomes(
         &model(
             "input x batch 4 5
@@ -504,7 +506,7 @@ fn branches_with_unaligned_windows_stay() {
              output y"
         ))
     };
-    // One place of either, which is the same one only here.
+    // Each branch reads one place. It is the same place only for this extent.
     assert_eq!(two("pads=[1,1]", "strides=[2]", "2 1"), Reason::Unaligned);
     assert_eq!(two("pads=[0,2]", "pads=[1,0]", "2 1"), Reason::Unaligned);
     // The border depends on the extent.
@@ -599,7 +601,7 @@ fn merging_a_shared_weight_counts_as_growth() {
     same(&model, &fused.model, 0.0);
 }
 
-/// Windows of all kinds that end where others end, some of which merge.
+/// Random windows that may end at the same place, so that some branches merge.
 #[test]
 fn random_merged_branches_are_exactly_equal() {
     let mut merged = 0;
@@ -661,7 +663,8 @@ fn affine_does_not_use_a_bias_that_merged_branches_read() {
     let before = model(text);
     let after = fuse(&before, &portable()).unwrap().model;
     same(&before, &after, 0.0);
-    // The scale goes into the weight; the shift is added behind it, apart from what the branches took.
+    // The scale folds into the weight. The shift is added after it, separate from the bias that the
+    // branches read.
     assert_eq!(
         operators(&after),
         ["Relu", "MatMul", "Add", "MatMul", "Add", "Add"]

@@ -1,4 +1,5 @@
-//! Linear operators in a row: a merged pair is equal to the last bit, and a pair that costs more as
+//! Successive linear operators. A merged pair is equal bit for bit. A pair that costs more as one
+//! operator, or has a border in between, stays.
 //! one, or has a border in between, stays.
 
 use unfold::onnx::Model;
@@ -10,7 +11,7 @@ use crate::common::operators;
 use crate::common::text::model;
 use crate::{folded, fused, kept, untidied};
 
-/// Two operators on a value, the second of which is y.
+/// Two operators on the input. The second one computes `y`.
 fn chain(input: &str, lines: &str) -> Model {
     model(&format!("input x {input}\n{lines}\noutput y"))
 }
@@ -72,7 +73,7 @@ fn grouped_convs_with_equal_groups_merge() {
 
 #[test]
 fn chain_stays_where_one_operator_costs_more() {
-    // Of low rank, of single channels and all, of two kernels along one axis.
+    // A product of low rank, a depthwise and a pointwise Conv, and two kernels along one axis.
     stays(&chain(
         "batch 8",
         "weight a 8 2\nweight b 2 8\nh = MatMul(x, a)\ny = MatMul(h, b)",
@@ -160,8 +161,9 @@ fn merging_a_shared_weight_respects_the_growth_limit() {
     );
 }
 
-/// The scale of attention behind a rotary embedding of all tokens but the first (DINOv3): its
-/// tables, which queries and keys share, stay unscaled, since the first token is scaled beside it.
+/// The scale of attention after a rotary embedding of all tokens except the first (DINOv3). Queries
+/// and keys share its tables. The tables stay unscaled, because the first token is scaled
+/// separately.
 #[test]
 fn attention_scale_passes_rotary_embedding_of_all_but_one_token() {
     let part = |name: &str| {
@@ -207,7 +209,7 @@ fn attention_scale_passes_rotary_embedding_of_all_but_one_token() {
         operators(&after).iter().filter(|&&op| op == "Mul").count(),
         4
     );
-    // Where one half is read without the scale as well, it goes to the keys.
+    // If the queries have another reader without the scale, it folds into the keys.
     let read = text.replace("output y", "u = Relu(lowq)\n output y u");
     assert_eq!(
         operators(&fused(&model(&read)).model)
@@ -216,7 +218,7 @@ fn attention_scale_passes_rotary_embedding_of_all_but_one_token() {
             .count(),
         4
     );
-    // Where both are, nothing goes.
+    // If both have such readers, nothing folds.
     let read = text.replace("output y", "u = Relu(lowq)\n v = Relu(lowk)\n output y u v");
     assert_eq!(
         operators(&fused(&model(&read)).model)

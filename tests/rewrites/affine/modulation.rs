@@ -1,4 +1,5 @@
-//! Shifts before a modulation by a condition fold into the layer of the condition, with twins that stay.
+//! Shifts before a modulation by a condition fold into the layer of the condition. Each test also
+//! has a case that stays.
 
 use unfold::Fused;
 use unfold::onnx::Model;
@@ -8,8 +9,8 @@ use crate::common::text::model;
 use crate::common::{fuse, operators};
 use crate::{is_as_planned, same};
 
-/// A normalizer, `n·(1 + γ) + β`, and a layer behind. Separate texts give the operators of the
-/// parts `p` and `q` of the condition's layer `h`, and how they become γ and β.
+/// A normalizer, `n·(1 + γ) + β`, and a layer after it. The texts give the layer `h` of the
+/// condition, its parts `p` and `q`, the factor with γ, and additional lines.
 fn modulated(layer: &str, parts: &str, factor: &str, more: &str) -> Model {
     modulated_by(
         "input x batch 3 4\n input c batch 5",
@@ -21,7 +22,7 @@ fn modulated(layer: &str, parts: &str, factor: &str, more: &str) -> Model {
     )
 }
 
-/// With other inputs, and with β elsewhere.
+/// Like [`modulated`], with other inputs, and with other lines for β.
 fn modulated_by(
     inputs: &str,
     layer: &str,
@@ -118,7 +119,8 @@ fn shift_before_modulation_folds_into_the_condition_layer() {
         let before = modulated(layer, PARTS, FACTOR, "");
         let after = folded(&before);
         assert!(is_removed(&after), "{layer}: {:#?}", after.plan.sites);
-        // The sum with β, and what the layer had: one plus γ is in its bias.
+        // The remaining Adds are the sum with β and that of the layer. The constant 1 in 1 + γ is
+        // in the bias of the layer.
         assert_eq!(counts(&after.model), [1 + adds, 1], "{layer}");
     }
 }
@@ -130,7 +132,7 @@ fn modulation_accepts_slices_and_gamma_plus_any_constant() {
     let overlapping = "q = Slice(h, zero, four, middle)
                        p = Slice(h, middle, five, middle)
                        ints five 1 = 5";
-    // A number for each channel, too.
+    // The constant may also have an element for each channel.
     let each = "weight each 4\n f = Add(gamma, each)";
     for factor in [
         "f = Identity(gamma)",
@@ -145,7 +147,7 @@ fn modulation_accepts_slices_and_gamma_plus_any_constant() {
     assert!(!is_removed(&after), "{:#?}", after.plan.sites);
 }
 
-/// Each reads a changed value, or is not made by one layer.
+/// γ and β may come from two layers if these are alike.
 #[test]
 fn modulation_by_two_layers_folds_if_they_are_alike() {
     let given = "weight wg 5 4\n weight bg 4\n weight wb 5 4\n weight bb 4";
@@ -160,7 +162,7 @@ fn modulation_by_two_layers_folds_if_they_are_alike() {
             "o = MatMul(c, wg)\n p = Add(o, bg)\n r = MatMul(c, wb)\n q = Add(r, bb)",
             true,
         ),
-        // They would have to be scaled alike, laid out alike, and have the same input.
+        // Both layers must have equal scales, the same form, and the same input.
         ("p = Gemm(c, wg, bg)\n q = Gemm(c, wb, bb) alpha=0.5", false),
         (
             "p = Gemm(c, wg, bg)\n r = MatMul(c, wb)\n q = Add(r, bb)",
@@ -210,7 +212,7 @@ fn modulation_with_another_reader_or_producer_stays() {
     }
 }
 
-/// As in DiT: the second normalizer of a block has parts of the same layer.
+/// As in DiT, the same layer also gives the parts for the second normalizer of a block.
 #[test]
 fn two_normalizers_fold_into_one_condition_layer() {
     for (layer, adds) in [("Gemm", 0), ("MatMul", 1)] {
@@ -240,13 +242,14 @@ fn two_normalizers_fold_into_one_condition_layer() {
             .iter()
             .map(|site| site.is_folded())
             .collect();
-        // With the ones beside γ; a product has an Add then for what t times one comes to, and both sums with β are there.
+        // The constants in 1 + γ fold too. A MatMul then needs an Add for the shift, and both sums
+        // with β remain.
         assert_eq!(sites, [true; 4], "{layer}");
         assert_eq!(counts(&after.model), [2 + adds, 2], "{layer}");
     }
 }
 
-/// As in a U-Net: the activation stops the scale, and the factor absorbs it.
+/// As in a U-Net, the activation stops the scale, and the factor absorbs it.
 #[test]
 fn scale_before_an_activation_folds_into_the_other_factor() {
     let behind = |more: &str| {
@@ -264,7 +267,7 @@ fn scale_before_an_activation_folds_into_the_other_factor() {
         let after = folded(&behind(more));
         assert!(!is_removed(&after), "{more}: {:#?}", after.plan.sites);
     }
-    // Without a sum behind, and with a factor that a layer makes: s·x times v·c.
+    // Without a sum after it, and with a factor that a layer computes: s·x times v·c.
     let gated = model(
         "input x batch 4
          input c batch 5
@@ -281,8 +284,7 @@ fn scale_before_an_activation_folds_into_the_other_factor() {
     assert_eq!(operators(&after.model), ["Gemm", "Mul", "Tanh"]);
 }
 
-/// The summand must lie along the other axes as the factor does, and come from the same rows of the
-/// weight.
+/// The summand must have the same axes as the factor, and come from the same rows of the weight.
 #[test]
 fn summand_with_other_axes_than_the_factor_is_no_modulation() {
     let (pairs, layer, like_it) = (
@@ -293,17 +295,17 @@ fn summand_with_other_axes_than_the_factor_is_no_modulation() {
     let turned = "q2 = Unsqueeze(q, middle)\n beta = Transpose(q2) perm=[1,0,2]";
     for (inputs, layer, beta, folds) in [
         (pairs, layer, like_it, true),
-        // Of a pair of tokens one has the factor, and the other the summand.
+        // The factor varies along one axis of the pairs, and the summand along the other one.
         (pairs, layer, "beta = Unsqueeze(q, zero)", false),
         (pairs, layer, turned, false),
-        // The weight is on the left: its rows are not the channels.
+        // The weight is the left operand, so its rows are not the channels.
         (
             "input x 12 3 4\n input c 5 12",
             "weight left 12 5\n o = MatMul(left, c)\n h = Add(o, b)",
             like_it,
             false,
         ),
-        // The other summand comes from elsewhere.
+        // The layer has another summand, which is an input.
         (
             "input x 3 3 4\n input c 3 5\n input d 3 12",
             "o = Gemm(c, w, d)\n h = Add(o, b)",

@@ -1,4 +1,5 @@
-//! A negative Pad crops, and the rest keeps its affine: `ZeroPad2d((0, 0, 1, -1))` shifts tokens by one.
+//! A negative Pad crops, and the remaining elements keep their affine. `ZeroPad2d((0, 0, 1, -1))`
+//! shifts tokens by one.
 
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
@@ -7,7 +8,7 @@ use crate::becomes;
 use crate::common::text::model;
 use crate::{fused, kept};
 
-/// An affine of channels of `x`, a Pad and a product over channels, of which so many are left.
+/// An affine of the channels of `x`, a Pad, and a product over the `left` channels that remain.
 fn padded(extents: &str, pads: &str, mode: &str, left: usize) -> Model {
     model(&format!(
         "input x {extents}
@@ -56,7 +57,7 @@ fn affine_passes_a_shifting_pad_with_a_shift_per_position() {
             &["Pad", "MatMul", "Add", "Relu"],
         );
     }
-    // Beside the value itself, as in RWKV.
+    // As in RWKV, the unshifted value is read too.
     let beside = "input x batch 4 6
          scale g 6
          shift t 6
@@ -92,7 +93,7 @@ fn affine_passes_a_cropping_pad_backward() {
         ))
     };
     becomes(&text("0 -1 0 0 -1 0"), &["MatMul", "Add", "Pad", "Relu"]);
-    // The shift is wanted in the border too.
+    // The shift must also be added in the border.
     assert_eq!(kept(&text("0 -1 0 0 1 0")).1, Some(Reason::Padding));
     let seen = "o = Relu(l)\noutput o";
     let text = "input x batch 4 6
@@ -112,25 +113,25 @@ fn affine_passes_a_cropping_pad_backward() {
 
 #[test]
 fn shift_stops_at_pad_of_unknown_extent_channels_or_edge_mode() {
-    // Of places that are not counted no shift is known.
+    // If the number of places is unknown, the shift is not known.
     assert_eq!(
         kept(&padded("batch length 6", "0 1 0 0 -1 0", "", 6)).0,
         Reason::Padding
     );
-    // A border that is wide along the channels has none.
+    // A border along the channels has no shift.
     assert_eq!(
         kept(&padded("2 4 6", "0 0 1 0 0 -1", "", 6)).0,
         Reason::Padding
     );
-    // A border that repeats the inside differs from a cut.
+    // A border that repeats the edge differs from a crop.
     assert_eq!(
         kept(&padded("2 4 6", "0 0 -1 0 0 1", "mode=edge", 6)).0,
         Reason::Padding
     );
 }
 
-/// Numbers that are computed may be the same for want of bits. Zeros stay zeros whatever these are, and where numbers are
-/// moved to has nothing to do with it.
+/// Computed numbers may be equal only because of limited precision. Padded zeros stay zeros
+/// whatever the numbers are, and movements do not depend on them.
 #[test]
 fn computed_deviation_passes_zero_padding() {
     let windows = model(

@@ -8,7 +8,8 @@ use crate::becomes;
 use crate::common::text::model;
 use crate::{fused, kept};
 
-/// Five normalized numbers of a batch, and what follows on `u`, which has an axis for the channels.
+/// Five normalized numbers of each item of a batch, and lines on `u`, which has an axis for the
+/// channels.
 fn numbers(batch: &str, lines: &str) -> Model {
     model(&format!(
         "input x {batch} 5
@@ -23,7 +24,7 @@ fn numbers(batch: &str, lines: &str) -> Model {
     ))
 }
 
-/// With a product over the channels behind.
+/// Like [`numbers`], with a product over the channels after them.
 fn tokens(lines: &str) -> Model {
     numbers(
         "batch",
@@ -46,7 +47,7 @@ fn affine_of_numbers_folds_into_the_tokenizer_table() {
             &tokens(&format!("{table}\nweight c 1 5 8\nq = Add(c, p)")),
             &expected,
         );
-        // The bias of the product makes room for what the shift comes to.
+        // Without a bias of the tokens, the shift is added after the product.
         fused(&tokens(&format!("{table}\nq = Identity(p)")));
     }
 }
@@ -71,7 +72,8 @@ fn tokenizer_table_without_a_row_per_number_refuses() {
     assert_eq!(kept(&narrow).0, Reason::WrongAxis);
     let made = tokens("input w 5 8\np = Mul(u, w)\nweight c 5 8\nq = Add(p, c)");
     assert!(matches!(kept(&made).0, Reason::NotLinear(_)));
-    // The product with the table is read before the shift could be added.
+    // An activation reads the product with the table directly, so the shift cannot be added after
+    // it.
     let text = numbers("batch", "weight w 5 8\np = Mul(u, w)\ny = Relu(p)");
     assert_eq!(kept(&text).0, Reason::NotLinear("Relu".into()));
 }

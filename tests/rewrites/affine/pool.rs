@@ -1,4 +1,5 @@
-//! Pooling: a positive scale passes a maximum, and a shift passes if each window meets the image.
+//! Pooling. A positive scale moves through a maximum. A shift moves through a pool if each window
+//! overlaps the image.
 
 use unfold::onnx::Model;
 use unfold::prove::{Proof, prove};
@@ -25,7 +26,7 @@ fn before(scale: &str, op: &str) -> Model {
     ))
 }
 
-/// With the scale behind both.
+/// Like [`before`], with the affine after both operators.
 fn behind(scale: &str, op: &str) -> Model {
     model(&format!(
         "opset 17
@@ -93,7 +94,8 @@ fn positive_channel_affine_passes_max_pool_and_reduce_max() {
     }
 }
 
-/// The scale that passed the maximum is one of several factors of the weight, and not the last one.
+/// The scale that moved through the maximum is one of several factors of the weight, but not the
+/// last one.
 #[test]
 fn positive_scale_through_max_pool_is_proved_with_later_scales() {
     let text = |behind: &str, reads: &str| {
@@ -124,7 +126,7 @@ fn positive_scale_through_max_pool_is_proved_with_later_scales() {
         &Default::default(),
     );
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
-    // As if an AveragePool, which every scale passes, had been a maximum.
+    // Replaces an AveragePool, through which every scale moves, by a maximum in both models.
     let average = |p: &str| {
         model(
             &text(negative, "k")
@@ -181,7 +183,7 @@ fn channel_affine_passes_reduce_max_without_keepdims() {
 
 #[test]
 fn affine_passes_pool_along_an_axis_with_window_one() {
-    // Tokens as an image of one channel, every two of which are pooled.
+    // Tokens as an image of one channel. Pairs of tokens are pooled.
     let pooled = |window: &str| {
         model(&format!(
             "input x batch 1 6 4
@@ -217,7 +219,8 @@ fn shift_stops_at_pool_windows_outside_the_image() {
         for op in ["MaxPool", "AveragePool"] {
             let call = format!("v = {op}(m) {window}");
             stops(&before(POSITIVE, &call), &Reason::Padding);
-            // The convolution comes behind a mean that leaves fewer places, and the affine meets it there.
+            // The convolution moves after a mean that leaves fewer places, and absorbs the affine
+            // there.
             if op == "MaxPool" || !window.contains("strides") {
                 stops(&behind(POSITIVE, &call), &Reason::Padding);
             }
@@ -272,13 +275,13 @@ fn affine_passes_average_pool_that_ignores_padding() {
     assert_eq!(operators(&fused.model), ["Add", "AveragePool", "Conv"]);
 }
 
-/// The proof of a maximum in place of a mean that a scale of channels crossed: an AveragePool
-/// passes all of them.
+/// The proof after a mean, through which a scale of channels moved, is replaced by a maximum in
+/// both models.
 fn proved_of_maximum(scale: &str) -> Proof {
     proved_as_maximum(&before(scale, "v = AveragePool(m) kernel_shape=[2,2]"))
 }
 
-/// For any model with one AveragePool.
+/// Like [`proved_of_maximum`], for any model with one AveragePool.
 fn proved_as_maximum(model: &Model) -> Proof {
     let as_maximum = |model: &Model| {
         let mut model = model.clone();

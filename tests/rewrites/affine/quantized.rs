@@ -1,4 +1,5 @@
-//! Scales of quantized weights absorb factors, as far as their granularity has room. Codes stay.
+//! Scales of quantized weights absorb factors if their granularity permits it. The codes do not
+//! change.
 
 use ndarray::{Array2, Axis, array};
 use unfold::onnx::proto::TensorProto;
@@ -160,8 +161,8 @@ fn depthwise_conv_and_its_quantized_bias_absorb_a_scale() {
     assert_eq!(numbers(&after, "bias_step_folded"), [0.5, 1.5, 5.0]);
 }
 
-/// A product with a weight of 4 bits, 3 results of 32 numbers in two blocks of 16, between two
-/// factors.
+/// A product with a weight of 4 bits, between two factors. It has 3 results, and 32 numbers for
+/// each in two blocks of 16.
 fn n_bits(before: &str, behind: &str) -> Model {
     let text = format!(
         "input x batch 5 32

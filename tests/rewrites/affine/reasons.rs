@@ -14,7 +14,7 @@ use crate::common::text::model;
 use crate::common::{node, undeclared};
 use crate::retype;
 
-/// A normalizer of four channels on the last axis, and its readers.
+/// A normalizer of four channels on the last axis, with these readers.
 fn behind(readers: &str) -> Model {
     model(&format!(
         "input x batch 3 4
@@ -49,7 +49,7 @@ fn batch_norm(gamma: &str, variance: &str, attributes: &str) -> Model {
     ))
 }
 
-/// A model that is refused for this reason: no reason can be without one.
+/// A model that is refused for this reason. Each reason must have one.
 fn example(reason: &Reason) -> Model {
     match reason {
         Reason::Skipped => matmul(),
@@ -83,7 +83,7 @@ fn example(reason: &Reason) -> Model {
         }
         Reason::GraphOutput | Reason::GraphInput => behind("output m"),
         Reason::CapturedBySubgraph => {
-            // It has a body, and is no If, Loop or Scan.
+            // The operator has a body, but is not an If, Loop or Scan.
             let mut body = unfold::onnx::proto::GraphProto::default();
             body.node.push(node("Add", &["e", "m"], &["inner"], vec![]));
             body.input.push(undeclared("e"));
@@ -173,7 +173,7 @@ fn example(reason: &Reason) -> Model {
         Reason::WrongAxis => behind("weight w 4 3\n y = MatMul(w, m)\n output y"),
         Reason::ReducedAxis => behind("y = ReduceMean(m) axes=[-1]\n output y"),
         Reason::Padding => behind("ints p 6 = 0 0 1 0 0 1\n y = Pad(m, p)\n output y"),
-        // Its shape is known, and its elements are not.
+        // The shape of the factor is known, but not its elements.
         Reason::Constant(_) => {
             let mut model =
                 behind("weight w 4 4\n f = BiasSoftmax(w, w)\n y = MatMul(m, f)\n output y");
@@ -254,7 +254,7 @@ fn example(reason: &Reason) -> Model {
              y = MatMul(n, w)
              output y",
         ),
-        // Dynamic Token Normalization of one head, which blends the statistics half and half.
+        // Dynamic Token Normalization of one head, which weights both statistics with ½.
         Reason::ElementType(_) => {
             let mut model = model(
                 "half x batch 3 2
@@ -306,7 +306,7 @@ fn example(reason: &Reason) -> Model {
                 .map(|i| format!("v{} = CumSum(v{i}, along)\n", i + 1))
                 .collect::<String>(),
         )),
-        // Two products of one weight, behind different normalizers.
+        // Two products with one weight after different normalizers.
         Reason::Growth(_) => model(
             "input x batch 4
              scale g 4
@@ -327,7 +327,8 @@ fn example(reason: &Reason) -> Model {
              y = Add(a, b)
              output y",
         ),
-        // One number for each channel and each of three places, and one for each pair of channels.
+        // The first kernel has one number for each channel and each of three places, and the second
+        // one has one for each pair of channels.
         Reason::MoreWork(_) => model(
             "input x batch 4 5
              weight v 4 1 3
@@ -361,7 +362,7 @@ fn example(reason: &Reason) -> Model {
              n = LayerNormalization(y, one)
              output n",
         ),
-        // 3 times the float next to 1/3, which is 1 as a float.
+        // 3 times the float32 nearest to 1/3 is rounded to 1.
         Reason::Rounded => model(
             "input x batch 2 5
              weight v 2 2 1
@@ -404,10 +405,10 @@ fn with_detail(reason: Reason) -> Reason {
         }
         Reason::Narrow(_) => Reason::Narrow("float16".into()),
         Reason::ElementType(_) => Reason::ElementType("float16".into()),
-        // 1,000 is between two powers of two, 512 and 1,024: 512 · 2^-24.
+        // 1,000 is between the powers of two 512 and 1,024, so the unit is 512 · 2^-24.
         Reason::SmallEpsilon(_) => Reason::SmallEpsilon("3.1e-5".into()),
         Reason::TooLarge(_) => Reason::TooLarge(4100 * 4100),
-        // Beside the weight, 16 numbers, are two vectors of 4.
+        // The model has a weight of 16 numbers, and two vectors of 4.
         Reason::Growth(_) => Reason::Growth("64 bytes, 66.7 % of the weights".into()),
         Reason::MoreWork(_) => Reason::MoreWork("48 products at each place, not 32".into()),
         Reason::SeesMean(_) => Reason::SeesMean("Softmax".into()),
@@ -427,9 +428,9 @@ fn every_refusal_reason_is_given_for_its_example() {
         } else {
             vec![]
         };
-        // Once the other fold is done there is another reason, or none.
+        // After the other fold, the reason would be another one, or none.
         let stop_after = (expected == Reason::Changed).then(|| "fold-affines".to_owned());
-        // The rule replaces one operator by several, which the portable target does not.
+        // The portable target does not replace one operator by several.
         let target = match expected {
             Reason::RepeatedAxis => Target::Cpu,
             _ => Target::Portable,

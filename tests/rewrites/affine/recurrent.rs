@@ -7,7 +7,7 @@ use crate::becomes;
 use crate::common::text::model;
 use crate::{initializer, kept};
 
-/// An affine of three channels, and a layer of so many gates with two channels of its own.
+/// An affine of three channels, and a layer with this number of gates and two hidden channels.
 fn layer(op: &str, gates: usize, directions: usize, bias: bool, attributes: &str) -> Model {
     let rows = 2 * gates;
     let (name, given) = if bias {

@@ -1,4 +1,6 @@
-//! Relative positions: a scale passes scores that are shifted row by row, as in Transformer-XL and Conformer, though a Slice
+//! Relative positions. A scale moves through scores that are shifted row by row, as in
+//! Transformer-XL and Conformer, although a Slice drops some of them and zeros are concatenated
+//! before them.
 //! drops some of them and zeros are concatenated before them.
 
 use ndarray::arr1;
@@ -11,7 +13,8 @@ use crate::common::text::model;
 use crate::common::{Attr, attribute, is_proved_or_listed, operators, portable};
 use crate::{fused, kept, same};
 
-/// The scores of one layer of attention: those of keys, and shifted ones of positions, with biases of their own.
+/// The scores of one layer of attention: those of the keys, and the shifted ones of positions, each
+/// with its own bias.
 const SCORES: &str = "weight wq 8 8
      weight wk 8 8
      weight u 2 4
@@ -41,7 +44,8 @@ const SCORES: &str = "weight wq 8 8
      content = MatMul(tu, m)
      place = MatMul(tv, p)";
 
-/// The relative shift of the scores of positions, behind the zeros, and the scale of the sum.
+/// The relative shift of the scores of positions after the zeros are concatenated, and the scale of
+/// the sum.
 const SHIFTED: &str = "wide = Concat(z, place) axis=3
      turned = Reshape(wide, rows)
      cut = Slice(turned, one, far, two)
@@ -102,7 +106,8 @@ fn concatenated_zeros_take_any_scale_and_ones_do_not() {
     becomes(&zeros, &[OPERATORS, &["Expand"], &rest[..]].concat());
     let ones = attention("const some = 1\nz = Expand(some, room)", read);
     assert_eq!(kept(&ones).1, Some(Reason::OtherReader));
-    // Alone they take it in, where they are stored and not made of a shape.
+    // Ones without another reader absorb the scale if they are stored, but not if they are computed
+    // from a shape.
     fused(&attention("const some = 1\nz = Expand(some, room)", ""));
     let mut made = attention("z = ConstantOfShape(room)", "");
     let node = made
@@ -137,7 +142,7 @@ fn other_readers_of_shifted_scores_refuse_the_scale() {
 
 #[test]
 fn scale_passes_slice_of_an_unknown_extent_backward() {
-    // How long the axis is that is cut is not known.
+    // The extent of the sliced axis is unknown.
     let text = "input x batch length 6
          weight w 6 6
          ints zero 1 = 0
@@ -154,7 +159,7 @@ fn scale_passes_slice_of_an_unknown_extent_backward() {
     assert_eq!(kept(&seen).1, Some(Reason::OtherReader));
 }
 
-/// Scores of windows, with the bias of relative positions and the mask of the windows.
+/// The scores of windows, with the bias of relative positions and the mask of the windows.
 fn masked_windows(mask: &str, windows: &str) -> Model {
     model(&format!(
         "input q N 2 3 4

@@ -9,7 +9,7 @@ use crate::common::text::model;
 use crate::common::{fuse, operators};
 use crate::same;
 
-/// Points of four channels, features of all of them, and operators on both.
+/// Points of four channels, a feature vector that all points share, and operators on both.
 fn points(lines: &str) -> Model {
     model(&format!(
         "input x batch 4 points
@@ -26,7 +26,7 @@ fn points(lines: &str) -> Model {
     ))
 }
 
-/// The operators of the result, which is equal to the model.
+/// Folds a model, and asserts that the result is equal. Returns its operators.
 fn remaining_operators(before: &Model) -> Vec<String> {
     let after = fuse(before);
     same(before, &after.model, 1e-9);
@@ -50,7 +50,7 @@ fn conv_of_repeated_channels_is_computed_before_the_expand() {
             "{lines}"
         );
     }
-    // The operator that folds first stands between.
+    // Another operator, which folds first, is between the Concat and the Conv.
     let norm = "e = Expand(b, shape)\n c = Concat(x, e) axis=1\n scale g 10 1\n m = Mul(c, g)\n y = Conv(m, w, t)";
     assert_eq!(remaining_operators(&points(norm)), ["Conv", "Conv", "Add"]);
 }
@@ -101,7 +101,7 @@ fn other_operands_of_the_concat_stay_in_it() {
         remaining_operators(&points(lines)),
         ["Relu", "Conv", "Concat", "Conv", "Add"]
     );
-    // So few that the sum would take more.
+    // There are so few repeated channels that the additional sum would cost more.
     let few = "input b batch 2 1
          input x batch 4 3
          ints shape 3 = 1 1 3
@@ -120,7 +120,7 @@ fn other_operands_of_the_concat_stay_in_it() {
 #[test]
 fn conv_with_padding_groups_or_shared_concat_keeps_the_expand() {
     for (lines, is_wide) in [
-        // Several places, or a border.
+        // A kernel of several places, a border, or groups.
         (
             "e = Expand(b, shape)\n c = Concat(x, e) axis=1\n weight k 5 10 3\n y = Conv(c, k) pads=[1,1]",
             false,
@@ -133,12 +133,12 @@ fn conv_with_padding_groups_or_shared_concat_keeps_the_expand() {
             "e = Expand(b, shape)\n c = Concat(x, e) axis=1\n weight k 6 5 1\n y = Conv(c, k) group=2",
             false,
         ),
-        // The places are put together, or something else reads them.
+        // The Concat has another reader.
         (
             "e = Expand(b, shape)\n d = Concat(x, e) axis=1\n y = Conv(d, w)\n output d",
             false,
         ),
-        // Nothing has all of them.
+        // No operand of the Concat varies from point to point.
         (
             "e = Expand(b, shape)\n f = Relu(b)\n g = Expand(f, shape)\n c = Concat(g, e) axis=1\n weight k 5 12 1\n y = Conv(c, k)",
             true,
@@ -155,7 +155,8 @@ fn conv_with_padding_groups_or_shared_concat_keeps_the_expand() {
 
 #[test]
 fn site_split_by_repeated_channels_is_reported_once() {
-    // The mean of all tokens beside each: the repeated part goes first, and the normalizer is written without Reshapes then.
+    // The mean of all tokens is concatenated to each token. The repeated part moves first. The
+    // normalizer is then written without Reshapes.
     let before = model(
         "input x batch 6 8
          s = Sin(x)

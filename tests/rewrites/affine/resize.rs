@@ -1,4 +1,5 @@
-//! Resize: affines that are constant along the resized axes pass in every mode. DepthToSpace and SpaceToDepth: affines of
+//! Affines that are constant along the resized axes move through a Resize in every mode. Affines of
+//! channels move through DepthToSpace and SpaceToDepth.
 //! channels pass.
 
 use unfold::onnx::Model;
@@ -64,7 +65,8 @@ fn resize_refuses_cropping_and_affines_along_resized_axes() {
         kept(&resized(CHANNELS, &crop)).0,
         Reason::Attribute("coordinate_transformation_mode".into())
     );
-    // Half a place added to each coordinate, also along the channels, which are rounded up.
+    // This mode adds half a place to each coordinate, also along the channels, which are then
+    // rounded up.
     let half = "const f 4 = 1 1 2 2\n v = Resize(m, , f) coordinate_transformation_mode=tf_half_pixel_for_nn";
     let up = format!("{half} nearest_mode=round_prefer_ceil");
     assert_eq!(
@@ -73,7 +75,7 @@ fn resize_refuses_cropping_and_affines_along_resized_axes() {
     );
     let down = format!("{half} nearest_mode=floor");
     becomes(&resized(CHANNELS, &down), &["Resize", "Conv"]);
-    // As many places as before, and not the same ones.
+    // The result has as many places as the input, but other values.
     let near = "const f 4 = 1 1 1.2 1\n v = Resize(m, , f) mode=linear";
     assert_eq!(
         kept(&resized("scale g 4 1\n shift t 4 1", near)).0,

@@ -1,4 +1,4 @@
-//! Folded weights are rounded once; a fold that loses more is refused.
+//! Folded weights are rounded once. A fold that loses more is refused.
 
 use crate::common::portable;
 use ndarray::{ArrayD, Axis, IxDyn};
@@ -11,7 +11,7 @@ use crate::common::text::model;
 use crate::common::{declared, initializer, retype};
 use crate::{in_type, kept};
 
-/// The model, with all its floats of another type.
+/// The model after all its floats are converted to another type.
 fn of_type(text: &str, data_type: DataType) -> Model {
     let mut model = model(text);
     for input in &mut model.graph_mut().input {
@@ -58,7 +58,7 @@ fn read(model: &Model, name: &str) -> ArrayD<f64> {
     tensor::read_f64(initializer(model, name), &Externals::none()).unwrap()
 }
 
-/// Numbers as trained weights have them: most are small, none is large.
+/// Numbers like those of trained weights: most are small, and none is large.
 fn trained(shape: &[usize], seed: u64) -> ArrayD<f64> {
     let mut numbers = Numbers::new(seed);
     let mut uniform = || (numbers.any() >> 40) as f64 / (1_u64 << 24) as f64;
@@ -101,7 +101,7 @@ fn fold_that_makes_a_weight_subnormal_or_zero_is_refused() {
         for reader in ["MatMul(a, w)", "Gemm(a, w)"] {
             let model = scaled(&scale, &format!("4 3 = {weight}"), reader, data_type);
             match data_type {
-                // Of 1e-60 a float64 has all the digits.
+                // A float64 represents 1e-60 with all its digits.
                 DataType::Double => assert!(fuse(&model, &portable()).unwrap().changed()),
                 _ => assert_eq!(in_type(&kept(&model).0), ("underflow", &*data_type.name())),
             }
@@ -159,7 +159,7 @@ fn scale_that_underflows_one_channel_is_refused_and_zero_is_not() {
 
 #[test]
 fn exactly_scaled_subnormal_weight_folds() {
-    // Of six units in the last place, doubled or left alone.
+    // Each number is six units in the last place. It is doubled, or left unchanged.
     let weight = "4 1 = 3.5762787e-7 3.5762787e-7 3.5762787e-7 3.5762787e-7";
     let model = scaled("1 2 -1 4", weight, "MatMul(a, w)", DataType::Float16);
     let after = fuse(&model, &portable()).unwrap().model;
@@ -225,7 +225,7 @@ fn few_subnormals_among_ordinary_weights_fold() {
             .zip(&stored)
             .all(|(e, s)| (e - s).abs() <= largest / 2048.0)
     );
-    // One result of several whose weights are all small is another matter.
+    // A result is refused if all of its weights are small.
     let mut column = weight.clone();
     column
         .index_axis_mut(Axis(1), 7)
@@ -234,7 +234,7 @@ fn few_subnormals_among_ordinary_weights_fold() {
         in_type(&kept(&with(&column, matrix)).0),
         ("underflow", "float16")
     );
-    // Depthwise, each result has the weights of one channel.
+    // In a depthwise convolution, each result has the weights of one channel.
     let depthwise = "input x 1 64 8
                      ints shape 2 = 64 1
                      c = Reshape(s, shape)
@@ -297,7 +297,7 @@ fn batch_norm_folds_before_a_scale_that_would_underflow() {
 
 #[test]
 fn subnormal_bias_folds() {
-    // The sum has no digits there either.
+    // The sum with the product does not have these digits either.
     let model = of_type(
         "input x 2 4
          const w 4 3 = 1 2 3 1 2 3 1 2 3 1 2 3
@@ -326,7 +326,7 @@ fn subnormal_bias_folds() {
 
 #[test]
 fn merged_scales_are_refused_if_one_element_underflows() {
-    // Two scales in a row become one, which no half holds.
+    // Two successive scales become one, which float16 does not represent.
     let merged = |first: &str| {
         of_type(
             &format!(
@@ -378,7 +378,7 @@ fn bfloat16_constant_arithmetic_rounds_at_each_operator() {
     assert_ne!(found, folded(scale.mapv(f64::sqrt)));
 }
 
-/// A normalizer of these lines from `x` to `a`, and a MatMul by a weight that is too large to be written out here.
+/// A normalizer from `x` to `a` with these lines, and a MatMul by a large weight.
 fn before_weight(lines: &str, weight: &ArrayD<f64>) -> Model {
     let shape: Vec<String> = weight.shape().iter().map(ToString::to_string).collect();
     let mut model = model(&format!(
@@ -398,8 +398,8 @@ fn before_weight(lines: &str, weight: &ArrayD<f64>) -> Model {
     model
 }
 
-/// A scale of four channels, optionally with a shift: then computing the bias shows the range of
-/// the weight.
+/// A scale of four channels, optionally with a shift. With a shift, computing the bias reads the
+/// range of the weight.
 fn normalizer(op: &str, scales: &str, is_shifted: bool) -> String {
     let shift = if is_shifted {
         "Add(m, s)"
@@ -444,7 +444,7 @@ fn large_weight_is_judged_by_its_products_and_not_by_bounds() {
         let model = before_weight(&normalizer("Mul", scales, true), &weight);
         fuse(&model, &portable()).unwrap().plan.sites[0].is_folded()
     };
-    // The largest number meets the smallest scale.
+    // The largest number is multiplied by the smallest scale.
     assert!(folds("1e-3 3 3 3", [2e38, 1.0, 1.0, 1.0]));
     assert!(!folds("3 3 3 3", [2e38, 1.0, 1.0, 1.0]));
     assert!(folds("1 1e-10 1 1", [1e-30, 1e-20, 1e-20, 1e-30]));
@@ -461,7 +461,7 @@ fn large_folded_weight_is_rounded_once() {
                 let said = scales.map(|scale: f64| scale.to_string()).join(" ");
                 let model = before_weight(&normalizer(op, &said, is_shifted), &numbers);
                 if op == "Div" && scales.contains(&0.0) {
-                    // A quotient by 0 is no number, whatever its magnitudes are.
+                    // A quotient by 0 is not finite, whatever the magnitudes are.
                     assert_eq!(kept(&model).0, Reason::NotFinite);
                     continue;
                 }
@@ -489,7 +489,7 @@ fn large_folded_weight_is_rounded_once() {
     }
 }
 
-/// The products of 300 times the weight may be infinite where their mean is not.
+/// The products with 300 times the weight may be infinite although their mean is finite.
 #[test]
 fn scale_above_one_does_not_pass_float16_reduce_mean_backward() {
     let scaled = |number: &str| {

@@ -1,4 +1,5 @@
-//! A shift passes a product with row-stochastic weights, as in attention, and stops at other weights.
+//! A shift moves through a product with row-stochastic weights, as in attention, and stops at other
+//! weights.
 
 use unfold::onnx::Model;
 use unfold::plan::{Outcome, SitePlan};
@@ -10,7 +11,7 @@ use crate::common::text::model;
 use crate::common::{fuse, operators};
 use crate::{proved, same};
 
-/// A normalizer behind what shares `p` of scores `z` make of values, and a Relu.
+/// A product of values with the weights `p` of scores `z`, a normalizer after it, and a Relu.
 fn behind(scores: &str, product: &str) -> Model {
     model(&format!(
         "input x batch 5 4
@@ -38,7 +39,7 @@ fn assert_shift_folds(model: &Model) {
 
 /// Whether the shift of the normalizer is refused.
 fn keeps_shift(model: &Model) -> bool {
-    // A product of matrices wants a constant, an Einsum another axis.
+    // A MatMul needs a constant, and an Einsum needs another axis.
     let is_held = |site: &SitePlan| match &site.post {
         Some(Outcome::Scaled { shift, .. }) => {
             [Reason::NotConstant, Reason::WrongAxis].contains(&shift.reason)
@@ -52,13 +53,13 @@ fn keeps_shift(model: &Model) -> bool {
 fn shift_passes_matmul_with_softmax_rows_backward() {
     let plain = behind("p = Softmax(z) axis=-1", "o = MatMul(p, v)");
     assert_shift_folds(&plain);
-    // Up to the rounding of what adds up to 1.
+    // The results are equal up to the rounding of the weights, whose sum is 1.
     same(&plain, &fuse(&plain).model, 1e-6);
     assert_shift_folds(&behind(
         "p = Softmax(z) axis=2",
         "o = Einsum(p, v) equation=bqk,bkd->bqd",
     ));
-    // Behind operators that pass them on.
+    // The weights may also come from an operator that forwards them.
     assert_shift_folds(&behind(
         "s = Softmax(z) axis=-1\n p = Dropout(s)",
         "o = MatMul(p, v)",
@@ -70,7 +71,7 @@ fn shift_passes_matmul_with_softmax_rows_backward() {
     let heads = "ints split 4 = -1 1 5 5\n ints back 3 = -1 5 5
         s = Reshape(z, split)\n q = Softmax(s) axis=-1\n p = Reshape(q, back)";
     assert_shift_folds(&behind(heads, "o = MatMul(p, v)"));
-    // On the other side.
+    // The weights may also be the right operand.
     let turned = "vt = Transpose(v) perm=[0,2,1]\n p = Softmax(z) axis=1\n ot = MatMul(vt, p)
         o = Transpose(ot) perm=[0,2,1]";
     assert_shift_folds(&behind("", turned));

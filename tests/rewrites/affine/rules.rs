@@ -1,4 +1,5 @@
-//! Each transfer rule and linear operator, with a graph that folds and a twin that is refused.
+//! Tests each transfer rule and linear operator with a graph that folds and a similar graph that is
+//! refused.
 
 use crate::common::portable;
 use unfold::onnx::proto::{NodeProto, OperatorSetIdProto};
@@ -10,7 +11,7 @@ use crate::common::text::model;
 use crate::common::{declared, fuse, undeclared};
 use crate::{folded, initializer, kept, operators, same};
 
-/// A normalizer of six channels on the last axis of `[2, 4, 6]`, what follows, and a MatMul.
+/// A normalizer of six channels on the last axis of `[2, 4, 6]`, these steps, and a MatMul.
 fn forward(steps: &str) -> Model {
     model(&format!(
         "input x 2 4 6
@@ -23,7 +24,7 @@ fn forward(steps: &str) -> Model {
     ))
 }
 
-/// For an image `[2, 4, 4, 4]` that is normalized along an axis.
+/// Like [`forward`], for an image `[2, 4, 4, 4]` that is normalized along an axis.
 fn image(axis: usize, steps: &str) -> Model {
     let along = ["2 1 1 1", "4 1 1", "4 1", "4"][axis];
     model(&format!(
@@ -37,7 +38,7 @@ fn image(axis: usize, steps: &str) -> Model {
     ))
 }
 
-/// A linear operator, what follows, and a normalizer that can only go back.
+/// A linear operator, these steps, and a normalizer that can only fold backward.
 fn backward(steps: &str, along: &str) -> Model {
     model(&format!(
         "input x 2 4 6
@@ -53,12 +54,12 @@ fn backward(steps: &str, along: &str) -> Model {
     ))
 }
 
-/// The reason against going forward.
+/// The reason why the affine does not fold forward.
 fn stops(model: &Model) -> Reason {
     kept(model).0
 }
 
-/// The reason against going backward.
+/// The reason why the affine does not fold backward.
 fn stops_backward(model: &Model) -> Reason {
     kept(model).1.expect("backward was not tried")
 }
@@ -109,7 +110,7 @@ fn transpose_moves_the_channel_axis() {
     folded(&backward("v = Transpose(l) perm=[2,1,0]", "6 1 1"));
     let wrong = stops(&forward("v = Transpose(m) perm=[0,1,1]\n y = Relu(v)"));
     assert_eq!(wrong, Reason::Attribute("perm".into()));
-    // Equal extents, another axis.
+    // The extents are equal, but the axis is another one.
     assert_eq!(
         stops(&forward(
             "v = Transpose(m) perm=[0,2,1]\n weight w 4 3\n y = MatMul(v, w)"
@@ -166,13 +167,14 @@ fn window_partition_passes_a_shift_unless_the_image_is_padded() {
     let (shifted, plain) = ("m = Add(n, t)", "m = Identity(n)");
     folded(&windows(4, shifted));
     folded(&windows(3, plain));
-    // Zeros are not shifted, and windows of one batch are not the same.
+    // Padded zeros are not shifted, so the windows of one image have different shifts.
     assert_eq!(stops(&windows(3, shifted)), Reason::MixedAxes);
 }
 
 #[test]
 fn equal_transposes_and_reshapes_merge_after_a_fold() {
-    // Two sites on channels first; the value between them is read as tokens, and so is the last.
+    // Two sites whose channels come first. The value between them and the last one are read as
+    // tokens.
     let behind = |first: &str, second: &str| {
         let model = model(&format!(
             "input x batch 6 4
@@ -223,9 +225,9 @@ fn equal_transposes_and_reshapes_merge_after_a_fold() {
         heads("b", "p", "q", "-1 6 2 2"),
     );
     assert_eq!(behind(&first, &second), 3);
-    // And a Reshape to the same shape is an identity.
+    // In addition, a Reshape to the same shape is an identity.
     assert_eq!(behind(&first, &heads("b", "p", "q", "-1 6 4 1")), 5);
-    // A Reshape that equals a Transpose is one.
+    // A Reshape that is equal to a Transpose merges with it.
     let turned = |text: &str| text.replace("4 = 0 4 1 6", "3 = 0 4 6");
     assert_eq!(behind(&turned(&first), &turned(&second)), 1);
 }
@@ -248,7 +250,7 @@ fn slice_cuts_an_affine() {
     ));
     let open = "indices s 1\n ints e 1 = 6\n ints a 1 = 2\n v = Slice(m, s, e, a)\n weight w 6 3\n y = MatMul(v, w)";
     assert_eq!(stops(&forward(open)), Reason::NotConstant);
-    // A part that another slice reads as well cannot be changed.
+    // A part that another Slice also reads cannot be changed.
     let shared = "ints s 1 = 1\n ints e 1 = 3\n ints f 1 = 2\n ints a 1 = 2\n v = Slice(l, s, e, a)\n o = Slice(l, s, f, a)\n output o";
     assert_eq!(stops_backward(&backward(shared, "2")), Reason::OtherReader);
 }
@@ -280,7 +282,7 @@ fn gather_selects_the_channels_of_an_affine() {
         Reason::NotConstant
     );
     folded(&forward(&open.replace("AXIS", "1")));
-    // One channel that is taken twice cannot be scaled in two ways.
+    // One channel that is selected twice cannot have two scales.
     assert_eq!(
         stops_backward(&backward(
             "ints i 6 = 5 5 0 1 2 3\n v = Gather(l, i) axis=2",
@@ -293,7 +295,7 @@ fn gather_selects_the_channels_of_an_affine() {
 #[test]
 fn gather_nd_passes_channel_affines() {
     let read = "weight w 6 3\n y = MatMul(v, w)";
-    // One token of each item, as the end of a text is picked.
+    // One token of each item, for example the end of a text.
     folded(&forward(&format!(
         "ints i 2 2 = 0 3 1 -2\n v = GatherND(m, i)\n {read}"
     )));
@@ -308,7 +310,7 @@ fn gather_nd_passes_channel_affines() {
         "6",
     ));
     folded(&backward("indices i 3 5 1\n v = GatherND(l, i)", "6"));
-    // The axes of a batch are those of the value.
+    // The batch axes of the GatherND are axes of the value.
     let by_item = model(
         "input x 4 2 4
          scale g 4 1 1
@@ -321,7 +323,7 @@ fn gather_nd_passes_channel_affines() {
          output y",
     );
     folded(&by_item);
-    // Indices among channels select other numbers from one place to the next.
+    // Indices of channels select different channels from place to place.
     let channels = "ints i 2 3 = 0 3 5 1 2 0\n y = GatherND(m, i)";
     assert_eq!(stops(&forward(channels)), Reason::WrongAxis);
     assert_eq!(
@@ -353,7 +355,8 @@ fn shape_and_cast_like_readers_do_not_block_an_affine() {
          output y z",
     );
     folded(&plane);
-    // A bias of zeros, as the dynamo exporter writes it, is a constant whatever it is cast like.
+    // A bias of zeros, as the dynamo exporter writes it, is a constant, whatever value determines
+    // its type.
     let bias = "const c = 0\n k = CastLike(c, m)\n ints s 1 = 2\n b = Expand(k, s)";
     folded(&image(
         1,
@@ -378,7 +381,7 @@ fn concat_along_channels_joins_affine_and_identity() {
         "v = Concat(m, m) axis=1\n weight w 6 3\n y = MatMul(v, w)",
     ));
     folded(&backward("shift c 2 1 6\n v = Concat(c, l) axis=1", "6"));
-    // Tokens with and without the affine: one weight cannot tell them apart.
+    // Some tokens have the affine and others do not. One weight cannot treat them differently.
     assert_eq!(
         stops(&forward(&format!("v = Concat(x, m) axis=1\n {MATMUL}"))),
         Reason::WrongAxis
@@ -404,7 +407,7 @@ fn expand_and_tile_repeat_the_affine() {
         "ints r 3 = 1 2 1\n v = Tile(m, r)\n weight w 6 3\n y = MatMul(v, w)",
     ));
     folded(&backward("ints r 3 = 1 2 1\n v = Tile(l, r)", "6"));
-    // Channels that are there twice have their affine twice, whatever a weight makes of each.
+    // Repeated channels have repeated affines, whatever their weights are.
     folded(&forward(
         "ints r 3 = 1 1 2\n v = Tile(m, r)\n weight w 12 3\n y = MatMul(v, w)",
     ));
@@ -467,7 +470,7 @@ fn reduce_mean_over_tokens_passes_and_over_channels_refuses() {
         stops(&forward("y = ReduceMax(m) axes=[1]")),
         not_linear("ReduceMax")
     );
-    // Neither yes nor no.
+    // The attribute is neither 0 nor 1.
     let both = forward("y = ReduceMean(m) axes=[1] keepdims=-4");
     assert_eq!(stops(&both), Reason::Attribute("keepdims".into()));
     assert_eq!(
@@ -619,8 +622,9 @@ fn conv_and_conv_transpose_absorb_channel_affines() {
     }
 }
 
-/// Attention with two heads of three channels behind a normalizer, no projection with a bias; the
-/// texts stand between the keys and the product, and between the product and the Softmax.
+/// Attention with two heads of three channels after a normalizer. No projection has a bias. `keys`
+/// are lines between the keys and the product, and `scores` are lines between the product and the
+/// values.
 fn attention(keys: &str, scores: &str) -> Model {
     forward(&format!(
         "weight wq 6 6
@@ -644,7 +648,8 @@ fn attention(keys: &str, scores: &str) -> Model {
     ))
 }
 
-/// Numbers that are exact throughout do not pass a Softmax.
+/// The number of Adds of biases in the result. The comparison has a tolerance, because Softmax is
+/// not exact.
 fn bias_adds(model: &Model) -> usize {
     let fused = fuse(model);
     assert!(
@@ -667,7 +672,7 @@ fn key_bias_that_softmax_ignores_is_omitted() {
     let scaled = "const s = 0.5\n ks = Mul(kr, s)\n kt = Transpose(ks) perm=[0,2,3,1]";
     assert_eq!(bias_adds(&attention(scaled, softmax)), 2);
 
-    // Along the queries the shift of the keys is not the same.
+    // Along the queries, the shift of the keys is not constant.
     assert_eq!(bias_adds(&attention(keys, "a = Softmax(z) axis=2")), 3);
     let varying = "input s 4\n zs = Mul(z, s)\n a = Softmax(zs) axis=-1";
     assert_eq!(bias_adds(&attention(keys, varying)), 3);
@@ -679,18 +684,19 @@ fn key_bias_that_softmax_ignores_is_omitted() {
         bias_adds(&attention(&format!("{keys} fancy=1"), softmax)),
         3
     );
-    // Keys that are constant have no shift that others lack.
+    // Constant keys do not have the shift of the other keys.
     let prefixed = "weight prefix 2 1 2 3\n kp = Concat(prefix, kr) axis=1\n kt = Transpose(kp) perm=[0,2,3,1]";
     let cut = "ints begin 1 = 0\n ints end 1 = 4\n ints last 1 = 3
                p = Softmax(z) axis=-1\n a = Slice(p, begin, end, last)";
     assert_eq!(bias_adds(&attention(prefixed, cut)), 3);
-    // Somebody else reads the keys.
+    // The keys have another reader.
     let mut cached = attention(keys, softmax);
     cached.graph_mut().output.push(undeclared("kt"));
     assert_eq!(bias_adds(&cached), 3);
 }
 
-/// As torch's exporter turns them: the heads are beside an open batch, and apart again.
+/// As torch's exporter transposes the keys: the heads are merged with an open batch and split
+/// again.
 #[test]
 fn key_bias_is_omitted_past_transposes_beside_the_batch() {
     let turned = |perm: &str| {
@@ -715,7 +721,7 @@ fn key_bias_is_omitted_past_transposes_beside_the_batch() {
     assert_eq!(bias_adds(&shared), 3);
 }
 
-/// The model, with its operators of that name in the domain of a runtime.
+/// The model after its operators with this name are moved to the domain of onnxruntime.
 pub fn in_microsoft_domain(mut model: Model, op: &str) -> Model {
     for node in model
         .graph_mut()
@@ -747,7 +753,7 @@ fn bias_gelu_and_fast_gelu_absorb_a_shift_and_no_scale() {
             );
             in_microsoft_domain(forward(&text), op)
         };
-        // b + t·W, and no Add between the product and the activation.
+        // The new bias is b + t·W. There is no Add between the product and the activation.
         let model = behind(&format!("a = {op}(l, b)"));
         let after = folded(&model);
         assert_eq!(operators(&after), ["MatMul", op, "MatMul"]);
@@ -765,10 +771,10 @@ fn bias_gelu_and_fast_gelu_absorb_a_shift_and_no_scale() {
         ];
         assert_eq!(bias.iter().copied().collect::<Vec<_>>(), expected);
         assert_eq!(bias.ndim(), 1);
-        // Something else reads the product, which must have its bias before.
+        // The product has another reader, so the bias must be added before it.
         let both = folded(&behind(&format!("c = Tanh(l)\n a = {op}(l, b)\n output c")));
         assert_eq!(operators(&both)[..2], ["MatMul", "Add"]);
-        // The shift alone goes; a scale stops before the activation.
+        // Only the shift folds. A scale stops before the activation.
         let scaled = in_microsoft_domain(
             forward(&format!("const b 6 = 1 2 3 4 5 6\n y = {op}(m, b)")),
             op,
@@ -784,7 +790,7 @@ fn bias_gelu_and_fast_gelu_absorb_a_shift_and_no_scale() {
 #[test]
 fn skip_layer_norm_refuses_an_affine_of_one_operand() {
     for op in ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"] {
-        // The sum is inside; that of a value with itself is scaled on both sides.
+        // The sum is inside the operator. If a value is added to itself, both operands are scaled.
         let one = forward(&format!("scale h 6\n y = {op}(m, x, h)"));
         let both = forward(&format!("scale h 6\n y = {op}(m, m, h)"));
         let first = |model| {
@@ -838,14 +844,15 @@ fn affine_does_not_pass_unknown_attributes() {
     }
 }
 
-/// An attribute of one operator is unknown to another: FusedMatMul's to MatMul.
+/// An attribute of one operator is unknown for another one, such as those of FusedMatMul for
+/// MatMul.
 #[test]
 fn linear_operators_with_unknown_attributes_absorb_nothing() {
     for (plain, strange) in [
         ("y = MatMul(n, w)", "y = MatMul(n, w) transA=0"),
         ("y = MatMul(n, w)", "y = MatMul(n, w) alpha=1.0"),
         ("y = Gemm(n, w)", "y = Gemm(n, w) gamma=1.0"),
-        // Which onnxruntime does not turn beside a vector.
+        // onnxruntime ignores transA if the other operand is a vector.
         (
             "y = com.microsoft.FusedMatMul(n, v)",
             "y = com.microsoft.FusedMatMul(n, v) transA=1",
@@ -900,7 +907,7 @@ fn einsum_absorbs_a_shift_along_any_letter() {
         ("abc,mb->amc", "4 5", "5 1", "5 6", false),
         ("mb,abc->cam", "4 5", "5 1", "6", true),
         ("abc,bdc->abd", "5 3 6", "6", "5 6", false),
-        // Along letters that the value alone adds up.
+        // The sum is also over letters that only the value has.
         ("abc,cd->ad", "6 3", "6", "6", false),
         ("cd,abc->da", "6 3", "6", "5 6", true),
         ("abc,bd->ad", "5 3", "5 1", "5 6", false),
@@ -928,14 +935,15 @@ fn einsum_absorbs_a_shift_along_any_letter() {
     let pooled = folded(&image("5", "shift b 4 1 1"));
     assert_eq!(operators(&pooled), ["Floor", "Einsum", "Add"]);
     folded(&image("5", "shift b 4 5 1"));
-    // How often it is added is not known; a scale is no matter.
+    // The number of times that the shift is added is unknown. A scale does not depend on this
+    // number.
     assert_eq!(stops(&image("high", "shift b 4 1 1")), Reason::UnknownShape);
     folded(&image("high", "const b = 0"));
 }
 
 #[test]
 fn einsum_over_tokens_absorbs_a_shift_and_passes_a_scale() {
-    // The spatial gate of gMLP, and the operators behind it.
+    // The spatial gate of gMLP, and the operators after it.
     let before = |mix: &str| {
         model(&format!(
             "input x batch 5 6\n input u batch 4 6\n divisor g 6\n shift t 6\n weight k 4 5\n shift b 4 1\n weight w 6 3
@@ -948,11 +956,12 @@ fn einsum_over_tokens_absorbs_a_shift_and_passes_a_scale() {
         operators(&folded(&before(added))),
         ["Floor", "Einsum", "Add", "Mul", "MatMul"]
     );
-    // Without a bias the Add would be one more, as behind a MatMul.
+    // Without a bias, the Add would be an additional operator, as after a MatMul.
     for mix in ["e = Einsum(n, k) equation=bnc,mn->bmc", "e = MatMul(k, n)"] {
         assert_eq!(stops(&before(mix)), Reason::WrongAxis, "{mix}");
     }
-    // Behind it, the scale folds into the producer of its operand, and the shift into the summand.
+    // After the Einsum, the scale folds into the producer of its operand, and the shift into the
+    // summand.
     let behind = model(
         "input x batch 5 6\n weight a 6 6\n weight k 4 5\n shift b 4 1\n scale g 6\n shift t 6
          h = MatMul(x, a)\n e = Einsum(h, k) equation=bnc,mn->bmc\n d = Add(e, b)
@@ -991,7 +1000,7 @@ fn einsum_absorbs_affines_of_its_result() {
 
 #[test]
 fn einsum_passes_scales_along_letters_that_stay() {
-    // Tokens that are mixed, by a weight or by others, have a scale of channels before and behind.
+    // Tokens that a weight or other tokens mix. A scale of channels is before or after the mixing.
     let mixed = [
         "weight k 4 5\n e = Einsum(k, n) equation=kn,bnc->bkc",
         "e = Einsum(n, z) equation=btc,bts->bsc",
@@ -1016,7 +1025,7 @@ fn einsum_passes_scales_along_letters_that_stay() {
             "{mix}"
         );
     }
-    // A shift is added up.
+    // The Einsum would multiply and add the shift.
     let shifted =
         "input x batch 5 6\n input z batch 5 4\n shift t 6\n weight w 6 3\n f = Floor(x)\n n = Add(f, t)
          e = Einsum(n, z) equation=btc,bts->bsc\n y = MatMul(e, w)\n output y";
@@ -1029,9 +1038,8 @@ fn einsum_passes_scales_along_letters_that_stay() {
 
 #[test]
 fn einsum_refuses_scales_along_letters_its_weight_lacks() {
-    // Token axes are not in the weight; a repeated letter is a diagonal; a letter summed over the
-    // value alone is no product with the weight; and an axis of extent 1 may stand for a longer
-    // one.
+    // The weight lacks the axes of tokens. A repeated letter is a diagonal. A letter that is summed
+    // only over the value is not a product with the weight. An axis of extent 1 may broadcast.
     let cases = [
         ("abc,cd->abd", "6 3", "5 1"),
         ("abb,bd->ad", "6 3", "6"),

@@ -13,7 +13,7 @@ fn not_linear(op: &str) -> Reason {
 
 const CACHES: &str = "const cos 3 2 = 0.5 1 -1 2 0.25 4\n const sin 3 2 = 1 -2 0.5 3 1 0.125";
 
-/// Heads of queries, turned by a rotary embedding, with a scale before or behind it.
+/// The heads of queries after a rotary embedding, with a scale before or after it.
 fn turned(rotary: &str, before: &str, behind: &str) -> Model {
     model(&format!(
         "opset 23
@@ -49,7 +49,7 @@ fn rotary_embedding_passes_scales_that_are_equal_within_each_pair() {
                 &format!("const k {scale}\n v = Mul(t, k)\n y = Relu(v)"),
             )
         };
-        // One of each head too, for each is turned by itself.
+        // A scale for each head moves through too, because each head is rotated separately.
         for scale in ["= 0.5", "= -2", "2 1 1 = 4 -1"] {
             becomes(&behind(scale), &row);
         }
@@ -76,7 +76,7 @@ fn rotary_embedding_passes_scales_that_are_equal_within_each_pair() {
         );
         assert_eq!(kept(&shifted).0, not_linear("RotaryEmbedding"));
     }
-    // The caches are no affair of a scale.
+    // A scale of the tables of sines and cosines stops.
     let of_caches = own.replace("cos,", "c,");
     let caches = turned(
         &of_caches,
@@ -88,7 +88,7 @@ fn rotary_embedding_passes_scales_that_are_equal_within_each_pair() {
 
 const CHANNELS: &str = "2 1 1 = 2 -0.5";
 
-/// An affine before a sampled image, and a layer.
+/// An affine before an image that GridSample reads, and a layer.
 fn sampled(scale: &str, shift: &str, padding: &str) -> Model {
     model(&format!(
         "opset 20
@@ -138,12 +138,12 @@ fn grid_sample_passes_channel_scales_and_shifts_without_zero_padding() {
         kept(&model(&back.replace("PADDING", "zeros"))).1,
         Some(Reason::Padding)
     );
-    // The grid says where, and is no image.
+    // The grid holds positions, so its scale stops.
     let grid = "opset 20\n input x 1 2 5 5\n input g 1 3 3 2\n const k = 2\n m = Mul(g, k)\n y = GridSample(x, m) align_corners=1\n output y";
     assert_eq!(kept(&model(grid)).0, not_linear("GridSample"));
 }
 
-/// A convolution of moved taps, in two groups.
+/// A deformable convolution in two groups.
 fn deformed(before: &str, inputs: &str, behind: &str) -> Model {
     model(&format!(
         "opset 19
@@ -175,7 +175,7 @@ fn deform_conv_absorbs_an_affine_after_it_and_a_scale_before_it() {
             Reason::Padding
         );
     }
-    // Offsets and masks are no values.
+    // Scales of offsets and masks stop.
     for (from, inputs) in [("o", "x, w, m"), ("k", "x, w, o, b, m")] {
         let scaled = format!("const d = 2\n m = Mul({from}, d)");
         assert_eq!(

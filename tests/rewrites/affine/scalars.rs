@@ -1,4 +1,5 @@
-//! Scalars, lone scales and lone shifts: operators that they pass, and operators that stop them.
+//! Scalars, single scales and single shifts: operators that they move through, and operators that
+//! stop them.
 
 use crate::common::portable;
 use unfold::Fused;
@@ -11,7 +12,7 @@ use crate::common::text::model;
 use crate::common::{fuse, initializer, is_proved_or_listed, undeclared};
 use crate::{folded, kept, operators, reasons_of, same};
 
-/// A scalar on `[2, 4, 6]`, the operators that it passes, and a MatMul.
+/// A scalar on `[2, 4, 6]`, the operators that it moves through, and a MatMul.
 fn forward(number: &str, steps: &str) -> Model {
     model(&format!(
         "input x 2 4 6
@@ -23,7 +24,8 @@ fn forward(number: &str, steps: &str) -> Model {
     ))
 }
 
-/// A MatMul, what a scalar behind it passes backward, and nothing that could take it forward.
+/// A MatMul, operators that a scalar after them moves through backward, and no operator that could
+/// absorb it forward.
 fn backward(number: &str, steps: &str) -> Model {
     model(&format!(
         "input x 2 4 6
@@ -88,15 +90,15 @@ fn mul_by_one_and_add_of_zero_are_removed() {
             "{op}"
         );
     }
-    // The result is a graph output, and keeps its name.
+    // The result is a graph output and keeps its name.
     let output = model("input x 2 3\n const c = 1\n r = Floor(x)\n y = Mul(r, c)\n output y");
     assert_eq!(operators(&folded(&output)), ["Floor"]);
-    // A constant of more axes gives the value its shape.
+    // A constant of a higher rank changes the shape of the value.
     let wider = model(
         "input x 2 3\n const c 1 1 1 = 1\n r = Floor(x)\n m = Mul(r, c)\n y = Floor(m)\n output y",
     );
     assert!(fuse(&wider).plan.sites.is_empty());
-    // Integers are counted, not scaled.
+    // A product of integers is not a scale.
     let counted = model(
         "input x 2 3\n s = Shape(x)\n ints two 1 = 2\n m = Mul(s, two)\n y = Tile(x, m)\n output y",
     );
@@ -116,7 +118,7 @@ fn residual_branch_and_embedding_multipliers_fold_backward() {
          y = Add(x, h)
          output y",
     );
-    // Branches remain: x·(½w + 1) + ½b.
+    // The branches merge to x·(½w + 1) + ½b.
     assert_eq!(operators(&folded(&residual)), ["MatMul", "Add"]);
     let embedding = model(
         "indices i 3
@@ -171,7 +173,8 @@ fn relu_abs_and_max_pass_positive_scalars_only() {
         kept(&backward("-2", "v = Relu(l)")).1,
         Some(Reason::NotLinear("Relu".into()))
     );
-    // One of each channel compares other numbers, and a shift moves the place where they bend.
+    // A scale for each channel changes the numbers before the Relu unequally, and a shift moves the
+    // place of its kink.
     let channels = model(
         "input x 2 4 6\n const g 6 = 1 2 4 8 1 2\n r = Floor(x)\n m = Mul(r, g)\n v = Relu(m)\n weight w 6 3\n y = MatMul(v, w)\n output y",
     );
@@ -181,7 +184,7 @@ fn relu_abs_and_max_pass_positive_scalars_only() {
         &format!("const t = 1\n n = Add(m, t)\n v = Relu(n)\n {MATMUL}"),
     );
     assert_eq!(kept(&shifted).0, Reason::NotLinear("Relu".into()));
-    // The places of the maxima are the same; another reader of them sees nothing.
+    // The places of the maxima do not change, so their reader does not matter.
     let places = "v, i = MaxPool(m) kernel_shape=[2,2]";
     let both = model(&format!(
         "input x 2 4 4 4\n const k = 2\n r = Floor(x)\n m = Mul(r, k)\n {places}\n weight w 2 4 1 1\n y = Conv(v, w)\n output y"
@@ -243,7 +246,7 @@ fn cum_sum_trilu_and_where_refuse_a_shift() {
         ("v = Trilu(n)", Reason::NotLinear("Trilu".into())),
     ] {
         let model = shifted(step);
-        // The scale goes all the same.
+        // The scale folds nevertheless.
         assert_eq!(kept(&model).0, reason);
         has_no_mul(&fuse(&model).model);
     }
@@ -285,12 +288,12 @@ fn scale_folds_and_shift_stays_before_a_padded_conv() {
         panic!("{:?}", fused.plan.sites)
     };
     assert_eq!((into.len(), &shift.reason), (1, &Reason::Padding));
-    // 3/2 and 8/−4.
+    // The new shifts are 3/2 and 8/−4.
     let node = &fused.model.graph().node[1];
     let added = crate::initializer(&fused.model, &node.input[1]);
     let numbers = unfold::onnx::tensor::read_f64(added, &unfold::onnx::Externals::none()).unwrap();
     assert_eq!(numbers.iter().copied().collect::<Vec<_>>(), [1.5, -2.0]);
-    // No division by 0, nor one that makes a shift too large.
+    // A shift is not divided by 0, or by a number that makes it too large.
     for (scale, shift) in [("2 0", "3 8"), ("2 1e-30", "3 1e20")] {
         let fused = fuse(&padded(scale, shift));
         assert!(
@@ -333,7 +336,7 @@ fn constants_inside_gelu_stay() {
         let model = behind(&gelu);
         let after = fuse(&model);
         assert_eq!(after.model.proto, model.proto, "{:?}", after.plan.sites);
-        // The scale behind it folds, past it.
+        // The scale after the GELU folds into the next layer.
         let scaled = behind(&format!(
             "{}\n g = Mul(i, three)",
             gelu.replace("g = ", "i = ")
@@ -342,7 +345,7 @@ fn constants_inside_gelu_stay() {
         same(&scaled, &after.model, 1e-6);
         assert_eq!(operators(&after.model), operators(&model));
     }
-    // Another factor than ½ makes no GELU.
+    // With a factor other than ½, this is not a GELU.
     let other = behind(&format!("{erf} o = Mul(u, f)\n g = Mul(o, three)"));
     let after = fuse(&other);
     assert_eq!(
@@ -354,7 +357,7 @@ fn constants_inside_gelu_stay() {
     );
 }
 
-/// A scale behind a rotary embedding, by halves that are sliced.
+/// A scale after a rotary embedding of sliced halves.
 fn rotary(number: &str, more: &str) -> Model {
     model(&format!(
         "input x 2 4 6
@@ -411,7 +414,7 @@ fn scalar_passes_both_branches_of_rotary_embedding_backward() {
         let why = reasons_of(&fused.plan.sites[0]).1;
         assert!(why.is_some(), "{reader}");
     }
-    // A square is scaled by the square.
+    // The factor of a square would have to become its root in the weight, so it stays.
     let squared = model(
         "input x 2 6
          weight w 6 6
@@ -425,7 +428,7 @@ fn scalar_passes_both_branches_of_rotary_embedding_backward() {
     assert_eq!(kept(&squared).1, Some(Reason::OtherReader));
 }
 
-/// Queries and keys of one product, both multiplied by the same tables; the scale is on the scores.
+/// Queries and keys of one product, both multiplied by the same tables. The scale is on the scores.
 fn with_tables(apart: &str) -> Model {
     model(&format!(
         "input x 2 4 6
@@ -491,7 +494,7 @@ fn scalar_passes_rotary_tables_shared_by_queries_and_keys() {
         same(&before, &fused.model, 1e-5);
         assert!(is_proved_or_listed(&before, &fused).is_ok());
     }
-    // Where somebody else reads the queries, only copies of the tables could take it.
+    // If the queries have another reader, only copies of the tables can absorb the scale.
     let mut read = with_tables(ways[0]);
     read.graph_mut().output.push(undeclared("q"));
     let fused = fuse(&read);
@@ -503,7 +506,7 @@ fn scalar_passes_rotary_tables_shared_by_queries_and_keys() {
     same(&read, &fused.model, 1e-5);
 }
 
-/// A normalization that is written out, γ beside the reciprocal, and its readers.
+/// A normalization of several operators, in which γ multiplies the reciprocal, and its readers.
 fn beside(centred: &str, reads: &str) -> Model {
     model(&format!(
         "input x batch 4 6
@@ -563,7 +566,7 @@ fn gamma_beside_the_reciprocal_deviation_folds() {
             .count(),
         2
     );
-    // Where the factor widens a value, it stays.
+    // If the factor broadcasts a value, it stays.
     for narrow in [
         "o = Mul(mu, f)",
         "i = Mul(mu, f)\n o = Add(i, b)",
@@ -608,7 +611,7 @@ fn shift_before_a_linear_operator_folds_into_its_bias() {
 #[test]
 fn shift_folds_backward_into_a_bias() {
     for (made, left) in [
-        // Beside a bias that was added already.
+        // The shift joins a bias that was added already.
         (
             "k = MatMul(x, w)\n o = Add(k, b)\n m = Add(o, t)",
             &["MatMul", "Add", "Relu"][..],
@@ -617,7 +620,7 @@ fn shift_folds_backward_into_a_bias() {
             "k = MatMul(x, w)\n o = Add(k, b)\n q = Transpose(o) perm=[1,0]\n u = Sub(q, each)\n m = Transpose(u) perm=[1,0]",
             &["MatMul", "Add", "Relu"],
         ),
-        // Past movements into a bias of its own.
+        // The shift moves through movements into a new bias.
         (
             "v = Reshape(x, image)\n c = Conv(v, kernel)\n q = Transpose(c) perm=[0,2,1]\n m = Add(q, t)",
             &["Reshape", "Conv", "Transpose", "Relu"],
@@ -635,7 +638,7 @@ fn shift_folds_backward_into_a_bias() {
 
 #[test]
 fn shift_stays_where_folding_it_adds_work() {
-    // A number for each place, or an Add for each of two products.
+    // The bias would need an element for each place, or each of two products would need an Add.
     for layer in [
         "weight w 3 5\n y = MatMul(w, m)",
         "weight v 4 3\n weight w 4 3\n k = MatMul(m, v)\n q = MatMul(m, w)\n r = Relu(k)\n u = Relu(q)\n y = Add(r, u)",
@@ -649,7 +652,7 @@ fn shift_stays_where_folding_it_adds_work() {
             "{layer}: {backward:?}"
         );
     }
-    // Before an activation a shift is nothing that engines would rather not have.
+    // Engines fuse a shift before an activation, so it is not a site.
     let before = model("input x batch 4\n shift t 4\n m = Add(x, t)\n y = Relu(m)\n output y");
     assert!(fuse(&before).plan.sites.is_empty());
 }
