@@ -300,7 +300,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
             .post
             .as_ref()
             .map_or_else(|| Affine::identity(rank), |part| part.affine.clone());
-        // Movements around the part may give its own operators another rank.
+        // Movements in the part may give its other operators a different rank.
         let own: Vec<NodeId> = site
             .post
             .iter()

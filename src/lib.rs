@@ -33,8 +33,8 @@
 //! | certify | a [`certificate::Certificate`] can be checked by other programs; [`provenance`] notes the run in the result |
 //!
 //! [`Pipeline`] lists the passes, and runs all of them or one. Each new weight is a formula, a
-//! [`recipe::Recipe`], before it is computed. `docs/architecture.md` lists all steps in order, and follows one site through
-//! all files.
+//! [`recipe::Recipe`], before it is computed. `docs/architecture.md` lists all steps in order, and
+//! follows one site through all files.
 //!
 //! # Without files
 //!

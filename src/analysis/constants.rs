@@ -141,7 +141,8 @@ impl<'m> Constants<'m> {
     /// The elements of a floating-point constant.
     ///
     /// # Errors
-    /// A refusal at the node that cannot be evaluated, or whose type is not a type of real numbers.
+    /// A refusal at the node that cannot be evaluated, or whose result does not consist of real
+    /// numbers.
     pub(crate) fn read(&self, value: ValueId) -> Result<ArrayD<f64>, Refusal> {
         match self.held(value)? {
             Held::Stored(floats) => floats.all().map_err(|error| self.refuse(value, &error)),

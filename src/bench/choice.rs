@@ -44,8 +44,8 @@ pub(crate) struct BestCandidates {
 
 /// Chooses the candidate that serves a goal best; `None` if there are no candidates.
 ///
-/// A candidate counts as equally fast if it is within 1 % of the fastest one, or if the 95 % interval
-/// of its ratio contains 1. Then the rank decides, so that noise does not.
+/// A candidate counts as equally fast if it is within 1 % of the fastest one, or if the 95 %
+/// interval of its ratio contains 1. Then the rank decides, so that noise does not.
 pub(crate) fn choose(candidates: &[TimedCandidate], goal: TuneGoal) -> Option<BestCandidates> {
     let fastest = fastest(candidates)?;
     let over_fastest: Vec<Interval> = candidates

@@ -68,11 +68,8 @@ pub(crate) struct Heap {
     pub allocated: u64,
 }
 
-/// Measures the bytes that `work` requests from the allocator on all threads.
-/// Without the [`CountingAllocator`], the heap is `None`. Two simultaneous measurements disturb
-/// each other.
-/// Returns `None` for them unless the program uses the [`CountingAllocator`]. Two simultaneous
-/// measurements disturb each other.
+/// Measures the bytes that `work` requests from the allocator on all threads. Without the
+/// [`CountingAllocator`], the heap is `None`. Two simultaneous measurements disturb each other.
 pub(crate) fn heap<T>(work: impl FnOnce() -> T) -> (T, Option<Heap>) {
     HELD.store(0, Relaxed);
     PEAK.store(0, Relaxed);

@@ -37,7 +37,7 @@ impl Settings<'_> {
     /// tensors and their growth in bytes.
     ///
     /// # Errors
-    /// If some edits cannot be applied, or exceed the limit. They are returned.
+    /// The edits that cannot be applied, or whose copies exceed the limit.
     pub(super) fn apply(
         &self,
         changes: (&[Edit], &[Removal]),
@@ -61,7 +61,7 @@ impl Settings<'_> {
     /// Returns the model that results from edits without sites.
     ///
     /// # Errors
-    /// If some edits cannot be applied, or exceed the limit. They are returned.
+    /// The edits that cannot be applied, or whose copies exceed the limit.
     pub(super) fn edited(
         &self,
         edits: &[Edit],

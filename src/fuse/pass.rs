@@ -268,8 +268,7 @@ impl<'c, 'm> Context<'c, 'm> {
         Ok(recognize::find(&View::new(self.analysis()?)))
     }
 
-    /// The nodes that stay because of `--skip`, which names them, or the name or kind of their
-    /// site.
+    /// The nodes that stay because `--skip` names them, or the name or kind of their site.
     ///
     /// # Errors
     /// The errors of [`Context::analysis`].

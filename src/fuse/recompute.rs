@@ -14,8 +14,9 @@ use crate::recipe::evaluate;
 use crate::refusal::{Reason, Refusal};
 
 impl Fused {
-    /// Recomputes the tensors of [`Plan::tensors`](crate::plan::Plan::tensors), in their order. Each formula is
-    /// evaluated in float64 over the constants of the original model, and rounded once.
+    /// Recomputes the tensors of [`Plan::tensors`](crate::plan::Plan::tensors), in their order.
+    /// Each formula is evaluated in float64 over the constants of the original model, and rounded
+    /// once.
     ///
     /// The elements equal those of the folded model, although it is not read.
     ///

@@ -10,8 +10,8 @@ pub(crate) struct Equation {
 }
 
 impl Equation {
-    /// Parses an equation for operands of these ranks. Digits stand for the axes of an ellipsis;
-    /// the last of them is 0.
+    /// Parses an equation for operands of these ranks. Digits stand for the axes of an ellipsis,
+    /// and 0 is the last of these axes.
     ///
     /// `None` if the text is not an equation for these operands, or if an ellipsis stands for an
     /// unknown number of axes.

@@ -41,9 +41,9 @@ pub struct HalfError {
 }
 
 impl HalfError {
-    /// Runs a model, its folded version in float32 (`wide`), and its converted version (`half`),
-    /// and compares the outputs of the latter with those of the first. Compares the magnitudes of
-    /// values with those of `wide`.
+    /// Runs the original model, the folded model in float32 (`wide`), and the converted model
+    /// (`half`). Outputs are compared with those of the original model, and overflows are found by
+    /// comparison with `wide`.
     ///
     /// # Errors
     /// If tract cannot run one of the models.

@@ -11,7 +11,8 @@ use crate::onnx::Model;
 use crate::run::{Failure, Stage};
 use crate::verify::VerifyOptions;
 
-/// The largest variance of the inputs of some normalizers, and the error if these normalizers are taken as constant.
+/// The largest variance of the inputs of some normalizers, and the error if these normalizers are
+/// taken as constant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct VarianceMargin {

@@ -146,7 +146,7 @@ impl Data {
             })
     }
 
-    /// Reads bytes starting at `at`, as many as `into` holds.
+    /// Fills `into` with the bytes starting at `at`.
     ///
     /// # Errors
     /// If the bytes cannot be read.

@@ -141,8 +141,8 @@ impl Externals {
         ))
     }
 
-    /// Takes the data that the model holds for a tensor. Afterwards the tensor has no elements and
-    /// its original location.
+    /// Takes the data that the model holds for a tensor. Afterwards the tensor has no elements, and
+    /// its `data_location` is the original one.
     pub(super) fn release(&self, tensor: &mut TensorProto) -> Result<Data> {
         let HeldData { data, said } = self.held(tensor)?;
         tensor.external_data.clear();

@@ -1,4 +1,4 @@
-//! Tells ONNX models from other files, whose formats it recognizes.
+//! Distinguishes ONNX models from other files, and recognizes the formats of those.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};

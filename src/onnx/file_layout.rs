@@ -53,7 +53,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Computes the layout of a model for a place of its elements.
+    /// Computes the layout of a model whose elements are stored as `storage` says.
     ///
     /// # Errors
     /// If the data of a tensor does not exist, or if a reference cannot be rewritten because it has
@@ -293,8 +293,9 @@ impl Laying<'_> {
         Ok(())
     }
 
-    /// Lays out a tensor that has no elements of its own for the data file. Elements that the model
-    /// holds fill a gap of the message.
+    /// Lays out a tensor that does not move into the data file as an initializer. If the model
+    /// holds its elements, they fill a gap of the message. External elements stay or move, as
+    /// `storage` says.
     fn other(&mut self, tensor: &mut TensorProto) -> Result<()> {
         let externals = &self.model.externals;
         if tensor::is_held(tensor) {

@@ -114,7 +114,7 @@ fn fix_outputs(model: &mut Model) -> Result<()> {
 }
 
 /// The extents of each output, if they are known. The list of an output is empty if its rank is
-/// unknown..
+/// unknown.
 fn extents_of_outputs(model: &Model) -> Result<Vec<Vec<Option<usize>>>> {
     let Analysis { graph, facts, .. } = &Analysis::new(model)?;
     let mut known = vec![];

@@ -2,9 +2,9 @@
 //! names, for example for the total length of a cache and new tokens: `past_sequence_length +
 //! sequence_length`, `2*s`, `((4*s86)//s10)`.
 //!
-//! The text comes from a file and may be malicious: tract's own parser of formulas might divide by
-//! 0 or expand products endlessly. Here the sizes of all symbols are known, so plain arithmetic
-//! suffices.
+//! The text comes from a file and may be anything. In tract's own formulas, it could cause a
+//! division by 0 or an endless expansion of products. Here the sizes of all symbols are known, so
+//! plain arithmetic suffices.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -140,7 +140,7 @@ mod tests {
     fn position_counts_become_a_constant() {
         let model = counts("places");
         let inputs = Input::from_model(&model, &Dims::default()).unwrap();
-        // The Cast is no longer read, but it remains because it had no other reader before.
+        // The Cast stays because it had no reader from the start.
         assert_eq!(
             operators(&specialized(&model, &inputs).unwrap()),
             ["Cast", "Add"]

@@ -77,8 +77,8 @@ fn unequal(a: &Tensor, b: &Tensor) -> TractResult<usize> {
     }
 }
 
-/// Whether the outputs are the same for any inputs: all are floats, and each element is 0, NaN or
-/// infinite. For example, a Relu may return only zeros.
+/// Whether outputs carry no information: all are floats, and each element is 0, NaN or infinite.
+/// For example, a Relu may return only zeros.
 pub(super) fn is_mute(runs: &[Vec<Tensor>]) -> bool {
     let mut outputs = runs
         .iter()

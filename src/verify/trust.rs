@@ -164,8 +164,8 @@ fn declared_type(graph: &GraphProto, name: &str) -> Option<i32> {
     Some(value.r#type.as_ref()?.tensor_type.as_ref()?.elem_type())
 }
 
-/// Whether a Dropout may be in training mode. A Dropout whose third input is missing or the constant
-/// `false` is in inference mode.
+/// Whether a Dropout may be in training mode. A Dropout whose third input is missing or the
+/// constant `false` is in inference mode.
 fn may_drop(node: &NodeProto, graph: &GraphProto, model: &Model) -> bool {
     let Some(mode) = node.input.get(2).filter(|mode| !mode.is_empty()) else {
         return false;

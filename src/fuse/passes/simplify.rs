@@ -1,5 +1,5 @@
-//! Passes that simplify: identity elimination, branch and constant folding, and elimination of equal
-//! operators.
+//! Passes that simplify: identity elimination, branch and constant folding, and elimination of
+//! equal operators.
 
 use crate::affine::recognize::{Family, Site};
 use crate::error::Result;

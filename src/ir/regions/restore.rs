@@ -24,8 +24,8 @@ struct Restoring<'r> {
     /// The body that defines each value. Values of the main graph are not listed.
     homes: HashMap<&'r str, usize>,
     content: HashMap<Option<usize>, Content>,
-    /// Whether each body still exists. If its control-flow node was removed, its remaining nodes
-    /// move into the enclosing body.
+    /// Whether each body still exists. A body whose control-flow node was removed is dropped with
+    /// its nodes.
     is_there: Vec<bool>,
     /// The values that the flattened graph declares.
     declared: HashSet<&'r str>,
@@ -100,8 +100,8 @@ impl<'r> Restoring<'r> {
         next
     }
 
-    /// Moves the initializers into their bodies. An initializer of a removed body moves into the enclosing graph if a
-    /// remaining node reads it; otherwise it is removed too.
+    /// Moves the initializers into their bodies. An initializer of a removed body moves into the
+    /// enclosing graph if a remaining node reads it; otherwise it is removed too.
     fn place_initializers(&mut self, graph: &'r GraphProto) {
         let nodes = graph.node.iter().filter(|node| self.stays(node));
         let read: HashSet<&str> = nodes

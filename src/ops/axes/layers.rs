@@ -27,7 +27,7 @@ pub(super) fn read(at: &At, op: &str, axis: usize) -> Option<Result<Vec<AxisRead
     })
 }
 
-/// The reads of an operator of which only samples are known to be independent.
+/// The reads of an operator that is only known to keep samples independent.
 fn samples(at: &At, axis: usize, attributes: &[&str]) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(attributes)?;
     if axis > 0 {

@@ -126,8 +126,8 @@ fn gather(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     })
 }
 
-/// A GatherElements. Along the other axes, the data may have more places than the indices, of which
-/// only the first ones are read. Such an axis is unknown.
+/// A GatherElements. Along the other axes, the data may have more places than the indices. Then
+/// only the first places are read, and the axis is unknown.
 fn gather_elements(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["axis"])?;
     let along = counted(at.attr("axis", 0)?, at.rank(0)?)?;

@@ -418,7 +418,8 @@ fn axis_reads_match_perturbed_reference_runs() {
     }
 }
 
-/// The queries of an Attention are independent, unless the number of keys that a query reads depends on its place.
+/// The queries of an Attention are independent, unless the number of keys that a query reads
+/// depends on its place.
 #[test]
 fn attention_queries_are_independent_unless_causal_or_windowed() {
     let with = |attributes: &str| {

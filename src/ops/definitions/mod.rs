@@ -6,8 +6,8 @@
 //! keeps its operators. A definition either reads every attribute and input of its node, or leaves
 //! the node unchanged.
 //!
-//! Before: `y = com.microsoft.FusedMatMul(a, b) transB=1 alpha=0.5`; after: `t = Transpose(b)`, `p = MatMul(a, t)`,
-//! `y = Mul(p, 0.5)`.
+//! Before: `y = com.microsoft.FusedMatMul(a, b) transB=1 alpha=0.5`.
+//! After: `t = Transpose(b)`, `p = MatMul(a, t)`, `y = Mul(p, 0.5)`.
 
 mod activation;
 mod attention;

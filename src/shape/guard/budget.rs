@@ -170,8 +170,7 @@ impl Budget {
     /// too small.
     ///
     /// Large values may not use the reserved part of the budget, because shapes consist of small
-    /// values. An example of large values are zeros of the size of an activation, which some
-    /// exporters compute.
+    /// values.
     pub(crate) fn spend(&self, bytes: u64) -> bool {
         let is_left = bytes <= SMALL || bytes.saturating_add(self.reserved) <= self.bytes.get();
         let is_spent = is_left && spend(&self.bytes, bytes);

@@ -43,7 +43,8 @@ const EVALUATED: u64 = 1 << 27;
 /// Infers facts with tract's operators, one node at a time.
 pub(crate) struct Inference {
     onnx: Onnx,
-    /// The model without its graph. While tract builds operators, they read the imports.
+    /// The model without its graph. Operators of tract read the imports of the model while they are
+    /// built.
     model: pb::ModelProto,
     /// The version of ONNX's own operator set.
     opset: i64,
