@@ -191,7 +191,7 @@ pub(crate) static LEGALIZE_RMS_NORM: RewritePass = RewritePass {
     )
 };
 
-/// Writes operators in the forms that the target engine fuses.
+/// Writes operators in the forms that the target engine runs best.
 pub(crate) static LEGALIZE_ENGINE: RewritePass = RewritePass {
     aliases: BIASED,
     note: |log, count| log.plan.tidy.biased += count,

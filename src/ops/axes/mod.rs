@@ -44,7 +44,7 @@ pub(crate) enum AxisRead {
         /// The distance between successive places, at least 1.
         step: usize,
     },
-    /// The place along this axis that element `i` of another input gives.
+    /// The places along this axis that the indices at place `i` of another input select.
     Picked {
         /// The axis of the input.
         axis: usize,
