@@ -1,4 +1,5 @@
-//! Rewrites of small graphs, a file for each rule: the results compute what the graphs compute, and have the expected
+//! Tests the rewrites of small graphs, with a file for each rule. Results must compute the same and
+//! have the expected operators. Each file also has similar graphs that must stay.
 //! operators; a twin that must stay does so.
 
 mod affine;
@@ -18,8 +19,8 @@ use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 use unfold::{FuseOptions, Fused, plan};
 
-/// Fuses a model, and holds that the result computes exactly the same, for several extents of open
-/// axes; that it was planned so; and that nothing more folds in it.
+/// Fuses a model. Asserts that the result computes exactly the same for several sizes of open axes,
+/// that it equals the plan, and that nothing more folds in it.
 fn fused(model: &Model) -> Fused {
     let fused = fuse(model);
     same(model, &fused.model, 0.0);
@@ -58,7 +59,7 @@ fn same(model: &Model, other: &Model, tolerance: f64) {
     );
 }
 
-/// The result of a model of which every site folds.
+/// The result of a model. Asserts that every site folds.
 fn folded(model: &Model) -> Model {
     let Fused {
         model: after, plan, ..
@@ -89,7 +90,8 @@ fn becomes(model: &Model, expected: &[&str]) -> Model {
     after
 }
 
-/// The result of a model with operators that only the proof knows.
+/// The result of a model. Asserts that it is proved, because the reference does not support its
+/// operators.
 fn proved(model: &Model) -> Model {
     let Fused {
         model: after, plan, ..
@@ -105,8 +107,8 @@ fn proved(model: &Model) -> Model {
     after
 }
 
-/// Why the only site of a model stays: forward, and backward where that was tried. Only a shift may
-/// have folded.
+/// The reasons why the only site of a model stays: forward, and backward if that was tried. Only a
+/// shift may have folded.
 fn kept(model: &Model) -> (Reason, Option<Reason>) {
     let fused = fuse(model);
     is_as_planned(model, &fused);
@@ -148,13 +150,13 @@ fn reasons_of(site: &SitePlan) -> (Reason, Option<Reason>) {
             backward.as_ref().map(|refusal| refusal.reason.clone()),
         ),
         Some(Outcome::Partly { scale, .. }) => (scale.reason.clone(), None),
-        // Where the scale went is where the shift could not go.
+        // The shift is refused in the direction in which the scale folded.
         Some(Outcome::Scaled { shift, .. }) => (shift.reason.clone(), Some(shift.reason.clone())),
         outcome => panic!("{outcome:?}"),
     }
 }
 
-/// The name of a reason, and the type in its figure.
+/// The name of a reason, and the type that it names.
 fn in_type(reason: &Reason) -> (&'static str, &str) {
     let (Reason::Overflow(figure) | Reason::Underflow(figure)) = reason else {
         panic!("{reason:?}")

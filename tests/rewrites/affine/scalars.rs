@@ -699,12 +699,13 @@ fn batch_norm_that_stays_absorbs_a_scale() {
     );
 }
 
-/// A HardSwish of `u` as `g`, between two products, at some operator set.
+/// A HardSwish that computes `g` from `u`, between two products, at this operator set.
 fn hard_swish(opset: i64, steps: &str) -> Model {
     behind_product(opset, steps, "weight w 6 3\n y = MatMul(g, w)")
 }
 
-/// The operators from `u`, the result of a product, to `g`, and from `g` to `y`.
+/// A model in which `u` is the result of a product, `steps` compute `g` from `u`, and `behind`
+/// computes `y` from `g`.
 pub fn behind_product(opset: i64, steps: &str, behind: &str) -> Model {
     model(&format!(
         "opset {opset}
@@ -737,7 +738,7 @@ fn written_out_hard_swish_becomes_hard_swish() {
             "{:?}",
             after.plan.sites
         );
-        // A sixth is no float.
+        // The float type does not represent 1/6 exactly.
         same(&before, &after.model, 1e-7);
         assert_eq!(operators(&after.model), ["MatMul", "HardSwish", "MatMul"]);
         assert_eq!(fuse(&after.model).model.proto, after.model.proto);
@@ -747,12 +748,12 @@ fn written_out_hard_swish_becomes_hard_swish() {
 #[test]
 fn near_hard_swish_patterns_stay() {
     for steps in [
-        // Of another value.
+        // The ramp is multiplied by another value.
         "o = Mul(x, c)\n g = Div(o, six)",
-        // By other numbers.
+        // The numbers are not those of HardSwish.
         "o = Mul(u, c)\n g = Div(o, three)",
         "b = Clip(a, three, six)\n o = Mul(u, b)\n g = Div(o, six)",
-        // An inner value is read elsewhere.
+        // An inner value has another reader.
         "o = Mul(u, c)\n d = Div(o, six)\n g = Add(d, c)",
         "o = Mul(u, c)\n d = Div(o, six)\n g = Add(d, o)",
     ] {
@@ -788,7 +789,7 @@ fn shift_before_a_padded_conv_stays_where_relu_follows() {
         same(&before, &after.model, 1e-6);
         assert_eq!(operators(&after.model), relu);
     }
-    // With nothing behind it the convolution has a bias for each place.
+    // Without a Relu after it, the convolution has a bias for each place.
     let after = fuse(&padded(block, "y = Softmax(d)"));
     assert_eq!(
         operators(&after.model),
@@ -796,7 +797,8 @@ fn shift_before_a_padded_conv_stays_where_relu_follows() {
     );
 }
 
-/// Tokens of which the first is not turned, as a class token beside a rotary embedding; queries, keys and values of one product.
+/// Queries, keys and values come from one product. The first token, like a class token, is not
+/// rotated by the embedding.
 #[test]
 fn scalar_passes_split_and_concat_of_tokens_backward() {
     let slices = "ones = Slice(q, zero, one, one)\n rest = Slice(q, one, four, one)";
@@ -873,13 +875,13 @@ fn query_or_cache_scalar_folds_into_the_other_projection() {
         same(&before, &fused.model, 1e-6);
         assert!(is_proved_or_listed(&before, &fused).is_ok());
     }
-    // Keys that no layer makes have no place for it.
+    // Keys that are not the result of a layer cannot absorb the scalar.
     let bare = scores("q = Mul(given, h)\n k = Tanh(x)");
     assert!(matches!(kept(&bare).0, Reason::NotLinear(_)));
     assert!(operators(&fuse(&bare).model).contains(&"Mul"));
 }
 
-/// The scale of the logits, behind a head that is the table of the tokens.
+/// The scale of the logits after a head that shares its weight with the table of tokens.
 #[test]
 fn logit_scale_passes_a_tied_head_into_the_norm() {
     let before = model(
@@ -919,7 +921,7 @@ fn numbers_of(model: &Model, name: &str) -> Vec<f64> {
     value.floats().unwrap().iter().copied().collect()
 }
 
-/// β costs nothing in the norm; after a product without a bias it would be an Add. γ folds alone.
+/// β costs nothing in the norm, but would need an Add after a product without a bias. Only γ folds.
 #[test]
 fn layer_norm_keeps_beta_where_no_bias_can_absorb_it() {
     let before = |layers: &str| {
@@ -969,7 +971,7 @@ fn layer_norm_keeps_beta_where_no_bias_can_absorb_it() {
     }
 }
 
-/// Queries of a rotary embedding take the scale of cached keys as they take their own.
+/// The queries of a rotary embedding absorb the scale of cached keys like their own scale.
 #[test]
 fn cached_key_scalar_folds_into_rotated_queries() {
     let turned = |name: &str| {
@@ -1022,7 +1024,7 @@ fn cached_key_scalar_folds_into_rotated_queries() {
     assert!(is_proved_or_listed(&before, &fused).is_ok());
 }
 
-/// `1 + scale`, where the scale is a part of what a layer makes of a condition.
+/// `1 + scale`, where the scale is a part of the result of a layer.
 #[test]
 fn constant_added_to_a_split_output_folds_into_the_gemm_bias() {
     let before = |layer: &str| {
@@ -1057,6 +1059,6 @@ fn constant_added_to_a_split_output_folds_into_the_gemm_bias() {
         "{:?}",
         operators(&after)
     );
-    // There is no place for it, and it would be as wide as all parts.
+    // A MatMul has no bias, and a new one would be as wide as all parts.
     assert_eq!(count(&fuse(&before("MatMul(c, w)")).model), 2);
 }

@@ -1,4 +1,5 @@
-//! Scatter operators: updates and data carry equal affines; zeros carry every scale.
+//! Scatter operators. An affine moves through if updates and data have the same affine. Zeros have
+//! every scale.
 
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
@@ -7,7 +8,7 @@ use crate::becomes;
 use crate::common::text::model;
 use crate::kept;
 
-/// Rows written into a table, and a product behind it.
+/// Rows that are written into a table, and a product after it.
 fn scattered(lines: &str) -> Model {
     model(&format!(
         "input x 4 6
@@ -53,7 +54,7 @@ fn affine_after_scatter_folds_into_data_and_updates() {
     );
 }
 
-/// As the messages of a graph are added up.
+/// Graph networks add messages in this way.
 #[test]
 fn scale_passes_scatter_with_reduction_add() {
     let rows = scattered("n = Mul(u, g)\n v = ScatterND(zeros, i, n) reduction=add");

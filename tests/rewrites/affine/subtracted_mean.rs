@@ -7,7 +7,8 @@ use crate::becomes;
 use crate::common::text::model;
 use crate::kept;
 
-/// LayerNorm with a constant σ, over the last axis of four channels, and its neighbours.
+/// LayerNorm with a constant σ, over the last axis of four channels, with lines before and after
+/// it.
 fn around(before: &str, behind: &str) -> Model {
     model(&format!(
         "{before}

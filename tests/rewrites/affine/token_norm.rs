@@ -1,4 +1,5 @@
-//! LayerNormalization of tokens as Keras writes it: a BatchNormalization of which each token is a channel.
+//! LayerNormalization of tokens as Keras writes it: a BatchNormalization in which each token is a
+//! channel.
 
 use unfold::onnx::Model;
 
@@ -13,7 +14,8 @@ const VARIANCE: &str = "
         n = Cast(product) to=1
         variance = Div(sum, n)";
 
-/// A LayerNormalization of four channels before a layer, with a text replaced by another.
+/// A LayerNormalization of four channels before a layer. In its text, `before` is replaced by
+/// `after`.
 fn keras(variance: &str, before: &str, after: &str) -> Model {
     let text = format!(
         "
@@ -71,7 +73,8 @@ fn keras_token_batch_norm_becomes_layer_norm_and_folds() {
                 .collect::<Vec<_>>(),
             ["LN"]
         );
-        // Engines find one with a scale and a shift behind it, be they of ones and zeros.
+        // Engines recognize a normalizer by the scale and the shift after it, even if these are
+        // ones and zeros.
         let normal = [
             "ReduceMean",
             "Sub",
@@ -95,9 +98,9 @@ fn keras_token_batch_norm_becomes_layer_norm_and_folds() {
 #[test]
 fn near_keras_layer_norms_stay() {
     for (line, other) in [
-        // Two elements of each token.
+        // The statistics are over two elements of each token.
         ("ints apart 4 = 1 -1 4 1", "ints apart 4 = 1 -1 2 1"),
-        // Another count, as of an unbiased variance.
+        // The variance is divided by another count, as in an unbiased variance.
         (
             "variance = Div(sum, n)",
             "const three = 3\n variance = Div(sum, three)",
@@ -105,7 +108,7 @@ fn near_keras_layer_norms_stay() {
         // γ or β of tokens.
         ("const one = 1", "const one = 2"),
         ("const zero = 0", "const zero = 1"),
-        // Statistics of something else.
+        // The statistics are those of another value.
         (
             "mean = ReduceMean(r) axes=[0,2,3]",
             "e = Neg(r)\n mean = ReduceMean(e) axes=[0,2,3]",

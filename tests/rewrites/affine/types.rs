@@ -19,7 +19,7 @@ use crate::common::text::model;
 use crate::common::{declared, floats, initializer, node, retype, undeclared};
 use crate::{folded, fused, operators, same};
 
-/// The model with its only input, and these constants, of another type.
+/// The model after its only input and these constants are converted to another type.
 fn of_type(text: &str, shape: &[&str], constants: &[&str], data_type: DataType) -> Model {
     let mut model = model(text);
     model.graph_mut().input = vec![declared("x", data_type, shape)];
@@ -27,7 +27,7 @@ fn of_type(text: &str, shape: &[&str], constants: &[&str], data_type: DataType) 
     model
 }
 
-/// The types of the constants that a fold has made.
+/// The types of the constants that a fold adds.
 fn new_types(before: &Model, after: &Model) -> HashSet<DataType> {
     let old: HashSet<&str> = before
         .graph()
@@ -161,7 +161,7 @@ fn batch_norm_of_mixed_types_folds_to_the_type_of_its_value() {
     for data_type in TYPES {
         let model = of_type(text, &["4", "4"], &["c", "d"], data_type);
         let after = fused(&model).model;
-        // One that is of one type takes the affine in itself.
+        // A BatchNormalization with one type absorbs the affine.
         assert_eq!(
             operators(&after).contains(&"BatchNormalization"),
             data_type == DataType::Float
@@ -276,7 +276,7 @@ fn new_names_avoid_every_name_in_the_model() {
     same(&model, &after, 0.0);
 }
 
-/// The network with all its floats of another type.
+/// The network after all its floats are converted to another type.
 fn retyped(model: &Model, data_type: DataType) -> Model {
     let mut model = model.clone().into_memory().unwrap();
     let graph = model.graph_mut();
@@ -351,7 +351,7 @@ fn digits_models_fold_in_every_float_type_within_rounding() {
 
 #[test]
 fn type_of_a_value_is_inferred_from_a_constant_beside_it() {
-    // tract infers nothing for this slice, which has the rank of its operand.
+    // tract infers no type for this Slice, which has the rank of its operand.
     let model = model(
         "input x batch 3 2 3
          ints zero 1 = 0
@@ -416,7 +416,7 @@ fn annotations_name_existing_tensors_after_a_fold() {
         });
     let after = unfold::fuse(&before, &portable()).unwrap().model;
     assert_eq!(operators(&after), ["MatMul"]);
-    // The scale is folded, and the note still names it.
+    // The scale is folded, but the annotation still names it, so it stays in the model.
     assert_eq!(initializer(&after, "g"), initializer(&before, "g"));
     assert_eq!(
         after.graph().quantization_annotation,
@@ -427,7 +427,7 @@ fn annotations_name_existing_tensors_after_a_fold() {
     let names: Vec<&str> = specs.iter().map(|spec| spec.tensor_name()).collect();
     assert_eq!(names, ["x", &product.input[1], "y", "elsewhere"]);
     assert_ne!(product.input[1], "w");
-    // A value under another name, and one that is read no more.
+    // One value gets another name, and another one is no longer read.
     let mut before = model(
         "opset 18
          input x batch 4

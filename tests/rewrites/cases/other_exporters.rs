@@ -1,4 +1,5 @@
-//! Models of exporters other than PyTorch, written by `models/wild.py`: their sites fold exactly.
+//! Tests that the sites in models of exporters other than PyTorch fold exactly. `models/wild.py`
+//! writes the models.
 
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use unfold::verify::{VerifyOptions, compare};
 
 use crate::common::{check_new_tensors, fuse, is_proved_or_listed, operators};
 
-/// The kinds of the sites that fold and of those that stay, and the operators that are left.
+/// The kinds of the sites that fold and of those that stay, and the operators that remain.
 fn fold_export(name: &str) -> ([Vec<&'static str>; 2], Vec<String>) {
     let model = Model::open(
         Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -16,7 +17,7 @@ fn fold_export(name: &str) -> ([Vec<&'static str>; 2], Vec<String>) {
     )
     .unwrap();
     let fused = fuse(&model);
-    // The engine knows neither functions nor Scalers.
+    // The engine supports neither functions nor Scalers.
     let written_out = fused.lowered.as_ref().unwrap_or(&model);
     assert!(
         compare(written_out, &fused.model, &VerifyOptions::default()).passed(),
@@ -104,7 +105,7 @@ fn keras_and_paddle_exports_fold() {
         [vec!["standardisation", "per-channel affine"], vec![]]
     );
     assert_eq!(left, ["MatMul", "Add", "Relu", "MatMul", "Add"]);
-    // Of UN only the shift of a stream is left.
+    // Only the shift of a stream remains of UN.
     let (sites, left) = fold_export("paddle.onnx");
     assert_eq!(sites, [vec!["per-channel affine"; 2], vec![]]);
     let count = |op: &str| left.iter().filter(|other| *other == op).count();

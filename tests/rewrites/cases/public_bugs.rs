@@ -1,4 +1,4 @@
-//! Bugs of public tools that gave wrong numbers without a message.
+//! Bugs of public tools that computed wrong numbers without a message.
 
 use half::{bf16, f16};
 use unfold::onnx::proto::{StringStringEntryProto, TensorProto};
@@ -24,7 +24,8 @@ fn behind(readers: &str) -> Model {
 
 #[test]
 fn channel_axis_is_found_by_rank_and_not_by_extent() {
-    // Batch, tokens and channels are all 4: only their places tell them apart.
+    // The batch, the tokens and the channels all have the extent 4, so only their positions
+    // distinguish them.
     for batch in ["4", "batch"] {
         let cube = |norm: &str, readers: &str| {
             model(&format!(
@@ -55,7 +56,7 @@ fn channel_axis_is_found_by_rank_and_not_by_extent() {
             Reason::WrongAxis
         );
     }
-    // BatchNormalization is on axis 1, a MatMul on the last.
+    // A BatchNormalization has its channels on axis 1, and a MatMul on the last axis.
     let norm = |reader: &str| {
         model(&format!(
             "input x 4 4 4
@@ -91,7 +92,7 @@ fn every_form_of_gemm_absorbs_an_affine() {
             "beta=0.0",
         ] {
             for c in ["none", "", "1", "5", "1 5", "5 1", "5 5"] {
-                // The affine lies on the axis of the value that is contracted.
+                // The affine is along the axis of the value that is contracted.
                 let inner = if is_left == (own == 0) { 1 } else { 0 };
                 let (shape, along) = if inner == 1 {
                     ("5 4", "4")
@@ -166,7 +167,7 @@ fn shared_weight_is_copied_for_the_readers_that_fold() {
             .count(),
         1
     );
-    // An embedding tied to the head, behind a Transpose of the table.
+    // An embedding that shares its table with the head, which reads a Transpose of the table.
     let tied = model(
         "indices ids batch 3
          weight table 5 4
@@ -203,7 +204,7 @@ fn normalizers_with_shared_parameters_fold() {
          output a c",
     ));
     assert!(!operators(&after).contains(&"Mul"));
-    // The shift of one is the scale of the other, and both are one tensor.
+    // Each of two affines uses the scale of the other one as its shift.
     folded(&behind(
         "weight w 4 4\n k = Mul(x, t)\n l = Add(k, g)\n a = MatMul(m, w)\n b = MatMul(l, w)\n output a b",
     ));
@@ -218,7 +219,7 @@ fn outputs_bodies_and_other_readers_block_a_fold() {
     let middle =
         "ints s 2 = -1 4\n f = Reshape(m, s)\n weight w 4 4\n y = MatMul(f, w)\n output y f";
     assert_eq!(kept(&behind(middle)).0, Reason::GraphOutput);
-    // A body reads the value itself, or the body of a body does.
+    // A body reads the value itself, or a body inside that body does.
     for depth in [1, 2] {
         let body = |op: &str| {
             let mut inner = node(op, &["m"], &["inner"], vec![]);
@@ -235,7 +236,8 @@ fn outputs_bodies_and_other_readers_block_a_fold() {
             .push(node("If", &["c"], &["z"], branches));
         assert_eq!(kept(&captured).0, Reason::NotLinear("If".into()));
     }
-    // Backward: what else reads the producer's result would see it change.
+    // If the producer's result has another reader, that reader would see the change of a backward
+    // fold.
     for reader in ["o = Relu(l)\n output o", "output l"] {
         let tapped = model(&format!(
             "input x batch 4
@@ -356,7 +358,7 @@ fn zeros_padded_after_a_normalizer_get_no_shift() {
     assert_eq!(kept(&windows("size", "0 0 0 0 0 1 2 0")).0, Reason::Padding);
 }
 
-/// A BatchNormalization that makes n, before a Conv.
+/// A BatchNormalization that computes n, before a Conv.
 fn norm(opset: i64, outputs: &str, attributes: &str) -> Model {
     model(&format!(
         "opset {opset}
@@ -376,7 +378,7 @@ fn norm(opset: i64, outputs: &str, attributes: &str) -> Model {
 fn batch_norm_epsilon_defaults_to_1e_5() {
     for opset in [7, 9, 14, 15, 21] {
         folded(&norm(opset, "n", "epsilon=0.0"));
-        // The default is 1e-5, in the reference too.
+        // The default of ε is 1e-5, also in the reference.
         let model = norm(opset, "n", "");
         let after = fuse(&model).model;
         assert_eq!(operators(&after), ["Conv"]);
@@ -436,7 +438,8 @@ fn batch_norm_in_training_mode_stays() {
     extra.graph_mut().output.push(undeclared("m"));
     assert_eq!(kept(&extra).0, Reason::TrainingMode);
     folded(&norm(15, "n, m, s", "epsilon=0.0"));
-    // Before version 14 it is in training that lists more than its result, read or not, named or not.
+    // Before operator set 14, a BatchNormalization with more than one listed output is in training
+    // mode, even if the outputs are not read or have no names.
     for opset in [7, 9, 13] {
         for outputs in ["n, m, w1, s, z", "n, m", "n, , , ,"] {
             assert_eq!(kept(&norm(opset, outputs, "")).0, Reason::TrainingMode);
@@ -456,7 +459,7 @@ fn batch_norm_of_mixed_types_folds_to_the_type_of_the_weight() {
     );
 }
 
-/// An affine of three channels with this scale, and its reader.
+/// An affine of three channels with this scale, and a reader.
 fn scaled(scale: &str, reader: &str) -> Model {
     model(&format!(
         "input x 2 3 4
@@ -480,7 +483,7 @@ fn nonpositive_scale_folds_but_does_not_pass_relu_or_max_pool() {
         ] {
             assert_eq!(kept(&scaled(scale, reader)).0, Reason::NotLinear(op.into()));
         }
-        // Backward nothing is divided by the scale either.
+        // A backward fold does not divide by the scale either.
         let producer = model(&format!(
             "input x 2 3
              weight w 3 3
@@ -539,7 +542,7 @@ fn initializer_that_is_an_input_is_constant_only_before_ir_4() {
         model.graph_mut().input.extend(inputs);
         model
     };
-    // Before version 4 an initializer has to be an input as well, and is a constant all the same.
+    // Before IR version 4, each initializer must also be an input, but it is still a constant.
     let old = listed(3);
     let after = folded(&old);
     assert_eq!(after.graph().input, old.graph().input);
@@ -551,12 +554,12 @@ fn initializer_that_is_an_input_is_constant_only_before_ir_4() {
             .iter()
             .all(|tensor| is_input(tensor.name()))
     );
-    // From 4 on it is a default that the caller replaces.
+    // Since IR version 4, such an initializer is a default that the caller may replace.
     let new = listed(4);
     let outcome = fused(&new);
     assert!(outcome.plan.sites.is_empty());
     assert_eq!(outcome.model.proto, new.proto);
-    // The weight alone: then it is the weight that is no constant.
+    // If only the weight is an input, the weight is not a constant.
     let mut weight = behind("weight w 4 4\n y = MatMul(m, w)\n output y");
     weight
         .graph_mut()
@@ -641,7 +644,7 @@ fn float16_weight_is_rounded_once_and_overflow_is_refused() {
 
 #[test]
 fn intermediate_scale_may_exceed_the_range_of_float16() {
-    // σ² = 300² · 4.
+    // σ² is 300² · 4.
     let wide = |data_type| {
         let mut model = model(
             "input x batch 2

@@ -54,7 +54,7 @@ fn affine_folds_into_conv_with_a_bias_and_an_add() {
 
 #[test]
 fn two_affines_around_an_add_fold_backward() {
-    // Two sites go backward, with an Add between them that belongs to neither.
+    // Two sites fold backward, with an Add between them that belongs to neither.
     folded(&model(
         "input x 2 3 4
          weight w 4 4
@@ -108,7 +108,7 @@ fn matmul_by_a_vector_on_the_left_is_exact() {
 
 #[test]
 fn batched_weight_times_a_vector_is_scaled_along_rows() {
-    // The result has the axes of the batch and of the rows, here of one extent.
+    // The result has the axes of the batch and of the rows, which have the same extent here.
     fused(&model(
         "input x 3
          weight w 4 4 3
@@ -184,7 +184,7 @@ fn slice_of_an_unknown_extent_has_extent_one_only_at_the_ends() {
     for (start, step) in [(0, 1), (-1, -1)] {
         folded(&sliced(start, step));
     }
-    // A value of fewer places has none there, or two readers disagree about it.
+    // The sliced value lacks the place, or the parameters would have to differ for two readers.
     for (start, step) in [(3, 1), (-4, 1), (-4, -1)] {
         assert_eq!(kept(&sliced(start, step)).0, Reason::MixedAxes, "{start}");
     }
@@ -222,7 +222,8 @@ fn scales_of_a_row_and_its_broadcast_are_kept_apart() {
 
 #[test]
 fn scale_that_is_constant_only_by_rounding_is_refused() {
-    // The two branches are one scale: beside the other, what differs of the first has no bit left.
+    // The sum of both branches is one scale. If the other branch is large, the differences of the
+    // first one are rounded away.
     let both = |other: &str| {
         model(&format!(
             "input x batch 3 4
@@ -241,13 +242,14 @@ fn scale_that_is_constant_only_by_rounding_is_refused() {
     assert!(stays(&both(
         "36028797018963968 36028797018963968 36028797018963968 36028797018963968"
     )));
-    // Here the sums are the same number.
+    // Here all sums are exactly equal.
     assert!(!stays(&both("1 0.75 1.25 1.5")));
 }
 
 #[test]
 fn two_sites_fold_into_one_concatenated_constant() {
-    // A class token is joined to the patches, and two sites behind go back into both.
+    // A class token is concatenated to the patches. Two sites after the Concat fold backward into
+    // both.
     folded(&model(
         "input x 2 3 4
          weight w 4 4
@@ -295,7 +297,7 @@ fn new_bias_has_no_superfluous_axes() {
     };
     assert_eq!(made("batch 4 6", "6 3", "6", "m, w"), [3]);
     assert_eq!(made("batch 2 4 6", "6 3", "6", "m, w"), [3]);
-    // An array that varies along other axes has all of them.
+    // A constant that varies along other axes keeps them.
     assert_eq!(made("batch 4 6", "3 4", "4 1", "w, m"), [1, 3, 1]);
     assert_eq!(made("batch 4 6", "6 3", "1", "m, w"), [3]);
 }
@@ -473,7 +475,7 @@ fn bias_of_the_second_site_absorbs_the_shift_of_the_first() {
     ));
 }
 
-/// The numbers of an initializer, row by row.
+/// The elements of an initializer, row by row.
 fn read(model: &Model, name: &str) -> Vec<f64> {
     let array = read_f64(initializer(model, name), &Externals::none()).unwrap();
     array.iter().copied().collect()
@@ -488,7 +490,7 @@ fn normalized(rows: &[f64], scale: &[f64], shift: &[f64]) -> Vec<f64> {
 
 #[test]
 fn affine_folds_backward_into_embedding_tables() {
-    // As in BERT, the sum is normalized and read by the stream as well as by the first layer.
+    // As in BERT, the stream and the first layer both read the normalized sum.
     let before = model(
         "indices ids batch 3
          weight words 5 4
@@ -576,7 +578,7 @@ fn shift_after_summed_tables_folds_into_one_table() {
 
 #[test]
 fn shift_per_batch_item_is_refused_before_conv() {
-    // It differs from item to item of the batch.
+    // The shift differs between the items of the batch.
     let reasons = kept(&model(
         "input x 2 3 4 4
          scale g 2 1 1 1
@@ -675,7 +677,8 @@ fn repeated_sites(sites: usize, of: &dyn Fn(usize) -> String, end: &str) -> Mode
     ))
 }
 
-/// How many sites a model has, and how many of them fold, within the time that is linear in their number.
+/// The number of sites of a model, and the number of those that fold. Asserts that folding takes
+/// time linear in the number of sites.
 fn fold_in_time(model: &Model) -> (usize, usize) {
     let started = Instant::now();
     let fused = unfold::fuse(model, &portable()).unwrap();
@@ -695,7 +698,7 @@ fn fold_in_time(model: &Model) -> (usize, usize) {
     )
 }
 
-/// A site, and the operators behind it.
+/// A site, and the operators after it.
 fn site_before(place: usize, behind: &str) -> String {
     let next = place + 1;
     format!(
@@ -708,7 +711,7 @@ fn site_before(place: usize, behind: &str) -> String {
 fn time_is_linear_in_consecutive_sites() {
     const SITES: usize = 10_000;
     let (relu, residual) = (format!("Relu(v{SITES})"), format!("Add(v{SITES}, x)"));
-    // They stay.
+    // All sites stay.
     assert_eq!(
         fold_in_time(&repeated_sites(
             SITES,
@@ -717,7 +720,7 @@ fn time_is_linear_in_consecutive_sites() {
         )),
         (SITES, 0)
     );
-    // Each goes into the operator behind it.
+    // Each site folds into the operator after it.
     let layer = |place| {
         format!(
             "n{place} = Mul(v{place}, g)\n p{place} = MatMul(n{place}, w)\n v{} = Relu(p{place})\n",
@@ -728,7 +731,8 @@ fn time_is_linear_in_consecutive_sites() {
         fold_in_time(&repeated_sites(SITES, &layer, &relu)),
         (SITES, SITES)
     );
-    // Each passes those behind it, and comes to nothing there; then they join.
+    // Each site moves through the following ones, but no operator absorbs it. Then all sites are
+    // joined.
     for end in [relu, residual] {
         assert_eq!(
             fold_in_time(&repeated_sites(
@@ -832,7 +836,7 @@ fn transpose_with_an_unknown_attribute_stays() {
     );
 }
 
-/// Behind a masked mean, whose count the model computes.
+/// The affine follows a masked mean. The model computes the count of the mean.
 #[test]
 fn three_operators_after_a_masked_mean_become_mul_and_add() {
     let before = model(
@@ -885,7 +889,8 @@ fn affine_after_a_normalizer_folds_into_gamma_and_beta() {
         assert_eq!(operators(&after.model), expected, "{normalizer} {behind}");
         assert!(!fuse(&after.model).changed());
     };
-    // Three operators of a UN, one of which the parameters of the normalizer would have saved.
+    // A UN of three operators folds into the parameters of the normalizer, like an affine of fewer
+    // operators.
     let un = "e = Div(n, sigma)\n m = Mul(e, g2)\n a = Add(m, t2)\n y = Relu(a)";
     let affine = "m = Mul(n, g2)\n a = Add(m, t2)\n y = Relu(a)";
     for behind in [
@@ -900,7 +905,7 @@ fn affine_after_a_normalizer_folds_into_gamma_and_beta() {
             &["LayerNormalization", "Relu"],
         );
     }
-    // Parameters that are neutral take something in, and a shift that is not there comes.
+    // Neutral parameters absorb an affine, and a missing shift is added.
     for normalizer in [
         "n = LayerNormalization(x, ones) axis=-1",
         "n = LayerNormalization(x, g) axis=-1",
@@ -915,7 +920,7 @@ fn affine_after_a_normalizer_folds_into_gamma_and_beta() {
         "m = Mul(n, g2)\n y = Relu(m)",
         &["SimplifiedLayerNormalization", "Relu"],
     );
-    // It has no place for a shift.
+    // This normalizer has no shift.
     becomes(
         root,
         affine,
@@ -931,7 +936,8 @@ fn affine_after_a_normalizer_folds_into_gamma_and_beta() {
     );
 }
 
-/// A parameter of a normalizer lies along the channels, and as many numbers may lie along another axis.
+/// A parameter of a normalizer is along the channels. A constant with as many elements may be along
+/// another axis.
 #[test]
 fn shift_along_another_axis_does_not_fold_into_beta() {
     for normalizer in [
@@ -963,7 +969,7 @@ fn shift_along_another_axis_does_not_fold_into_beta() {
     }
 }
 
-/// An operand that raises the rank changes more than the numbers.
+/// An operand of a higher rank changes the shape of the result.
 #[test]
 fn add_that_raises_the_rank_is_no_bias() {
     for (input, operator, channels) in [
@@ -993,7 +999,8 @@ fn add_that_raises_the_rank_is_no_bias() {
     }
 }
 
-/// The engine computes constants in float32, where 1 + 1e-10 is 1 + 2e-10: the same for it, and not in the model.
+/// The engine computes constants in float32, in which 1 + 1e-10 and 1 + 2e-10 are equal. In the
+/// model they differ.
 #[test]
 fn scale_that_float32_rounds_to_one_folds() {
     let after = fuse(&model(
@@ -1009,7 +1016,7 @@ fn scale_that_float32_rounds_to_one_folds() {
     assert_eq!(operators(&after.model), ["MatMul"]);
 }
 
-/// A LayerNorm adds its shift for nothing; behind a padded convolution it would be an Add.
+/// A LayerNorm adds its shift at no cost. After a padded convolution, the shift would need an Add.
 #[test]
 fn layer_norm_beta_does_not_become_an_add() {
     let before = |pads: &str| {
@@ -1031,7 +1038,7 @@ fn layer_norm_beta_does_not_become_an_add() {
     assert!(matches!(kept(&before("[1,1,1,1]")).0, Reason::NoGain(_)));
 }
 
-/// The engine takes an ellipsis for one axis, so that a Reshape behind it seemed to change nothing.
+/// The engine reads an ellipsis as one axis. A Reshape after it therefore seemed to change nothing.
 #[test]
 fn reshape_after_einsum_with_ellipsis_stays() {
     let after = fuse(&model(
@@ -1069,7 +1076,7 @@ fn constants_that_tract_misreads_are_not_folded() {
     }
 }
 
-/// Before IR version 4 constants are nodes, and those of operator set 8 hold no integers.
+/// Before IR version 4, constants are nodes. Those of operator set 8 cannot hold integers.
 #[test]
 fn integer_constants_are_not_folded_at_ir_3_and_opset_8() {
     let left = |opset: i64| {
@@ -1092,7 +1099,7 @@ fn integer_constants_are_not_folded_at_ir_3_and_opset_8() {
     assert_eq!(left(9), ["Constant", "Gather"]);
 }
 
-/// The caller may replace one of two equal defaults, so that both stay.
+/// The caller may replace one of two equal defaults, so both stay.
 #[test]
 fn equal_default_inputs_are_not_merged() {
     let mut before = model(
@@ -1114,7 +1121,7 @@ fn equal_default_inputs_are_not_merged() {
     assert!(!after.changed(), "{:?}", after.plan.tidy);
 }
 
-/// A remainder has the sign of the divisor, which the engine's formulas of extents do not know.
+/// A remainder has the sign of the divisor. The engine's formulas of extents ignore this.
 #[test]
 fn mod_of_a_negative_extent_has_the_sign_of_the_divisor() {
     for (extent, fmod, left) in [(10, 0, 2), (13, 0, 3), (7, 0, 1), (10, 1, -2)] {
@@ -1139,7 +1146,7 @@ fn mod_of_a_negative_extent_has_the_sign_of_the_divisor() {
         );
         assert!(is_proved_or_listed(&before, &after).is_ok());
     }
-    // Of an open extent only non-negative formulas are known.
+    // For an open extent, only nonnegative formulas are known.
     let open = |made: &str| {
         let before = model(&format!(
             "input x batch 7
@@ -1162,8 +1169,8 @@ fn mod_of_a_negative_extent_has_the_sign_of_the_divisor() {
     assert!(open("p = Mod(n, seven)"));
 }
 
-/// The Mul and the Add of a written-out normalizer stay as 1 and 0, and what lies behind is not folded into the numbers
-/// that went.
+/// The Mul and the Add of a normalizer stay as ones and zeros. An affine after them must not fold
+/// into the old numbers.
 #[test]
 fn neutral_gamma_and_beta_absorb_nothing_in_the_same_pass() {
     let normalized = "input x 2 4 6
@@ -1214,7 +1221,8 @@ fn neutral_gamma_and_beta_absorb_nothing_in_the_same_pass() {
     }
 }
 
-/// Where two affines begin at one value, it is always the same one that belongs to the normalizer before them.
+/// If two affines begin at one value, the choice of the one that belongs to the normalizer before
+/// them is deterministic.
 #[test]
 fn affine_of_a_normalizer_is_chosen_deterministically() {
     let before = model(
@@ -1240,7 +1248,7 @@ fn affine_of_a_normalizer_is_chosen_deterministically() {
     assert!((0..40).all(|_| fuse(&before).model.to_bytes().unwrap() == first));
 }
 
-/// `-1` without elements is undefined: an empty batch has to run as before.
+/// An extent of −1 is undefined for a value without elements, and an empty batch must still run.
 #[test]
 fn reshape_gets_no_minus_one_beside_an_extent_that_may_be_0() {
     let target = |dims: &str, extents: &str| {
@@ -1261,7 +1269,7 @@ fn reshape_gets_no_minus_one_beside_an_extent_that_may_be_0() {
     assert!(target("batch 4 seq", "b, two, two, c") > 1);
 }
 
-/// Exporters name a weight anew for each further use of a module.
+/// Exporters give a shared weight a new name for each use, by an Identity.
 #[test]
 fn weight_behind_an_identity_is_shared() {
     let before = model(
@@ -1290,8 +1298,8 @@ fn weight_behind_an_identity_is_shared() {
     assert_eq!(weights.count(), 1);
 }
 
-/// A value that is constant only at the sizes of a proof has no number there: a Softmax of repeated
-/// rows.
+/// A value that is constant only at the sizes of a proof is not computed as numbers, for example a
+/// Softmax of repeated rows.
 #[test]
 fn softmax_of_expanded_rows_is_proved() {
     let before = model(
@@ -1322,7 +1330,7 @@ fn softmax_of_expanded_rows_is_proved() {
     assert_eq!(is_proved_or_listed(&before, &after), Ok(()));
 }
 
-/// Three numbers in a row pass an activation together.
+/// Three successive scalars move through an activation together.
 #[test]
 fn prover_moves_a_product_of_scalars_past_relu() {
     let before = model(
@@ -1345,7 +1353,7 @@ fn prover_moves_a_product_of_scalars_past_relu() {
     assert_eq!(is_proved_or_listed(&before, &after), Ok(()));
 }
 
-/// Both ends of a roll need the same affine of the value before.
+/// Both parts of a roll need the same affine of the value before it.
 #[test]
 fn affine_passes_a_roll_backward() {
     let after = folded(&model(
@@ -1399,7 +1407,7 @@ fn affine_passes_concat_of_a_value_and_its_mean_backward() {
         operators(&alone),
         ["MatMul", "Add", "ReduceMean", "Concat", "Relu"]
     );
-    // Of a stream the last sum takes the shift, and what else is added to it none.
+    // On a stream, the shift folds into the last sum, and the other writers need none.
     let written =
         "weight v 4 4\n weight u 4 4\n e = MatMul(r, v)\n last = MatMul(e, u)\n output last";
     let stream = folded(&of(written, "Add(e, h)"));
@@ -1414,7 +1422,7 @@ fn affine_passes_concat_of_a_value_and_its_mean_backward() {
     );
 }
 
-/// A value that is put side by side with itself many times is not asked for each time.
+/// A value that is concatenated with itself many times is examined only once.
 #[test]
 fn concat_of_3000_equal_operands_stays_within_20_seconds() {
     let many = vec!["y"; 3000].join(", ");
@@ -1469,7 +1477,8 @@ fn merging_a_chain_computes_each_product_once() {
     assert!(largest > 1.0 && off < 1e-6 * largest, "{off} of {largest}");
 }
 
-/// To the engine whatever may be an extent is of one type, and a Cast from it to another of integers does nothing.
+/// The engine has one type for all possible extents, and ignores a Cast from it to another integer
+/// type.
 #[test]
 fn casts_between_integer_types_stay() {
     use DataType::{Bool, Float, Int8, Int16, Int32, Int64, Uint8};
@@ -1484,7 +1493,7 @@ fn casts_between_integer_types_stay() {
         let after = unfold::fuse(before, &portable()).unwrap().model;
         operators(&after).iter().filter(|op| **op == "Cast").count()
     };
-    // Numbers that a caller gives, of which there are as many as a shape may have.
+    // Integers from an input, in a shape that the extents of a tensor may have.
     for shape in ["", "3", "n"] {
         let given = |types: &[DataType]| model(&format!("indices i0 {shape}\n {}", casts(types)));
         for types in [
@@ -1497,17 +1506,17 @@ fn casts_between_integer_types_stay() {
         ] {
             assert_eq!(count(&given(types)), types.len() + 1, "{shape:?} {types:?}");
         }
-        // This one is unchanged.
+        // This Cast does not change the type.
         assert_eq!(count(&given(&[Int64])), 1, "{shape:?}");
     }
-    // Truth values are no integers.
+    // Truth values are not integers.
     for holds in ["Equal(i0, i0)", "Greater(i0, i0)", "Not(t)"] {
         let before = model(&format!(
             "indices i0 3\n condition t\n c = {holds}\n n = Cast(c) to=7\n m = Add(n, i0)\n y = Cast(m) to=1\n output y"
         ));
         assert_eq!(count(&before), 2, "{holds}");
     }
-    // A known extent is a number, which either type holds or not.
+    // A known extent is a number. The test covers types that represent it, and types that do not.
     let wide = |types: &[DataType]| {
         let casts = casts(types).replace("output y", "z = Mul(x, y)\n output z");
         model(&format!("input x 300 1\n i0 = Shape(x)\n {casts}"))
@@ -1530,7 +1539,7 @@ fn casts_between_integer_types_stay() {
 
 #[test]
 fn folded_shape_arithmetic_keeps_its_integer_type() {
-    // As one exporter writes the targets of its Reshapes.
+    // One exporter writes the targets of its Reshapes in this way.
     let before = model(
         "input x b 6 4
          ints at 1 = 1
@@ -1577,7 +1586,8 @@ fn folded_shape_arithmetic_keeps_its_integer_type() {
     );
 }
 
-/// In halves the sum of the squares is infinite, and the engine's own sum of many loses most of them.
+/// In float16, the sum of the squares is infinite, and the engine's own sum of many numbers loses
+/// most of them.
 #[test]
 fn float16_constants_are_reduced_in_float32() {
     let mut before = model(
@@ -1642,7 +1652,7 @@ fn constant_sigmoid_is_accurate_near_zero() {
     );
 }
 
-/// erf(1) = 0.8427007929497149, of which the engine has six digits.
+/// erf(1) is 0.8427007929497149. The engine computes six digits of it.
 #[test]
 fn constant_erf_is_accurate_to_float32() {
     let before = model("input x 2\n const c 2 = 1 -0.5\n s = Erf(c)\n y = Mul(x, s)\n output y");
@@ -1652,8 +1662,8 @@ fn constant_erf_is_accurate_to_float32() {
     assert_eq!(numbers.into_raw_vec_and_offset().0, expected.map(f64::from));
 }
 
-/// onnxruntime does not load a file with a new bias if its own names for such additions are taken,
-/// with or without a number behind.
+/// onnxruntime generates these names when it adds a bias. It cannot load a file in which they are
+/// taken, with or without a number after them.
 #[test]
 fn initializer_names_that_onnxruntime_generates_are_renamed() {
     for number in ["", "_token_0"] {
@@ -1692,7 +1702,8 @@ fn initializer_names_that_onnxruntime_generates_are_renamed() {
     }
 }
 
-/// Engines run a dynamically quantized product as one operator with its scale, which is found where it is multiplied.
+/// Engines run a dynamically quantized product and the Mul by its scale as one operator, so the
+/// scale must stay.
 #[test]
 fn dynamic_quantization_scale_stays() {
     let before = model(
@@ -1710,7 +1721,7 @@ fn dynamic_quantization_scale_stays() {
     assert_eq!(fuse(&before).model.proto, before.proto);
 }
 
-/// A ConstantOfShape without a value makes float32; tract makes float64.
+/// A ConstantOfShape without a value is float32, but tract computes float64.
 #[test]
 fn constant_of_shape_without_value_is_float32() {
     let before = model(
@@ -1740,8 +1751,8 @@ fn constant_of_shape_without_value_is_float32() {
     );
 }
 
-/// A table that is expanded by an open batch is a constant at the sizes of a proof alone, where an activation of it is of no
-/// numbers that were rounded.
+/// A table that is expanded to an open batch is a constant only at the sizes of a proof. The
+/// activation of it is therefore not computed from rounded numbers.
 #[test]
 fn gelu_of_an_expanded_table_is_proved() {
     let before = model(
@@ -1772,7 +1783,7 @@ fn gelu_of_an_expanded_table_is_proved() {
     is_proved_or_listed(&before, &after).unwrap();
 }
 
-/// tract reads the first number of an empty value, and ends the process with it.
+/// tract reads the first element of an empty value, and crashes.
 #[test]
 fn one_hot_depth_and_dft_axis_without_element_do_not_crash() {
     for text in [
@@ -1791,8 +1802,8 @@ fn one_hot_depth_and_dft_axis_without_element_do_not_crash() {
 
 #[test]
 fn batch_norm_before_token_matmul_folds_scale_and_shift_apart() {
-    // The spatial gate of gMLP: the shift joins the bias of the product, and the scale the layer
-    // behind the gate.
+    // The spatial gate of gMLP. The shift folds into the bias of the product, and the scale into
+    // the layer after the gate.
     let before = model(
         "input x batch 6 4
          input u batch 6 4
@@ -1829,8 +1840,8 @@ fn batch_norm_before_token_matmul_folds_scale_and_shift_apart() {
     );
 }
 
-/// As queries and keys are normalized head by head: the mean of squares is over one head, and so is
-/// its scale.
+/// Queries and keys are normalized for each head: the mean of squares is over one head, and so is
+/// the scale.
 #[test]
 fn norm_per_head_is_rms_norm_and_not_power_norm() {
     let with = |behind: &str| {
@@ -1872,7 +1883,7 @@ fn norm_per_head_is_rms_norm_and_not_power_norm() {
     );
 }
 
-/// There is no place for a bias in an Einsum, so that an Add behind it is one already.
+/// An Einsum has no bias, so the Add after it is already in the best form.
 #[test]
 fn bias_after_einsum_stays() {
     let before = model(
@@ -1890,7 +1901,7 @@ fn bias_after_einsum_stays() {
     assert!(!fused.changed());
 }
 
-/// `SAME` puts nothing around an image for a kernel of one place.
+/// With a kernel of one place, `SAME` adds no padding.
 #[test]
 fn pointwise_conv_with_auto_pad_absorbs_a_shift() {
     for (extent, strides) in [("7", "[1,1]"), ("high", "[2,2]")] {
@@ -1912,7 +1923,7 @@ fn pointwise_conv_with_auto_pad_absorbs_a_shift() {
     }
 }
 
-/// `100·0.01` is 1 in float64, but not in numbers.
+/// `100·0.01` is rounded to 1 in float64, but the exact product is another number.
 #[test]
 fn scalar_that_is_1_only_by_rounding_stays() {
     let mut before = model(
@@ -1945,7 +1956,7 @@ fn scalar_that_is_1_only_by_rounding_stays() {
     );
 }
 
-/// A scale of ones that neither unfold nor engines need is removed like any other.
+/// A scale of ones is removed if neither unfold nor an engine needs it.
 #[test]
 fn gamma_of_ones_is_removed_unless_an_engine_needs_it() {
     let normalized = |square: &str, root: &str| {
@@ -1989,7 +2000,7 @@ fn folded_operators(before: &unfold::onnx::Model) -> Vec<String> {
         .collect()
 }
 
-/// A half of what a layer makes, cut out by a Slice.
+/// The shift is added to a half of a layer's result, which a Slice selects.
 #[test]
 fn shift_of_a_sliced_output_folds_into_the_bias() {
     becomes(
@@ -2048,7 +2059,7 @@ fn slices_of_mutually_limited_lengths_stay() {
     }
 }
 
-/// With a negative step, onnxruntime takes the largest integer as end for the start of the axis.
+/// With a negative step, onnxruntime reads the largest integer as an end at the start of the axis.
 #[test]
 fn backward_slice_to_the_largest_integer_stays_unknown() {
     for end in [i64::MAX, i64::from(i32::MAX)] {
@@ -2068,7 +2079,8 @@ fn backward_slice_to_the_largest_integer_stays_unknown() {
     }
 }
 
-/// onnxruntime counts to a limit of one element that has an axis, and loads no model in which it is a constant.
+/// onnxruntime accepts a computed limit of shape [1] for a Range, but loads no model in which it is
+/// a constant.
 #[test]
 fn range_limit_is_not_stored_as_a_1d_constant() {
     let before = model(
@@ -2172,7 +2184,7 @@ fn softsign_is_legalized_in_float32_only() {
     );
 }
 
-/// The factor of the reciprocal and the one behind are two.
+/// The factor of the reciprocal and the factor after it are two different scales.
 #[test]
 fn scaled_reciprocal_keeps_its_scale_beside_gamma() {
     let before = model(
@@ -2198,7 +2210,7 @@ fn scaled_reciprocal_keeps_its_scale_beside_gamma() {
     same(&before, &fuse(&before).model, 1e-5);
 }
 
-/// A value divided by statistics of groups in another order, or with another ε, is no PN.
+/// If the statistics of groups have another order or another ε, dividing by them is not a PN.
 #[test]
 fn power_norm_needs_group_statistics_repeated_in_order() {
     let with = |statistics: &str| {
@@ -2241,7 +2253,8 @@ fn power_norm_needs_group_statistics_repeated_in_order() {
     }
 }
 
-/// A constant of a Gemm is folded again, and a shape takes its name: the plan has only the tensor that is left.
+/// A constant of a Gemm is folded twice, and a shape reuses the name of the first result. The plan
+/// has only the tensor that remains.
 #[test]
 fn reused_tensor_name_is_planned_once() {
     let before = model(

@@ -19,7 +19,7 @@ use unfold::{Fused, fuse};
 use crate::common::text::model;
 use crate::common::{Attr, Builder, declared, floats, node, undeclared};
 
-/// The result of `work`, which has to come soon.
+/// The result of `work`. Fails if it takes too long.
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || sender.send(work()));
@@ -50,7 +50,7 @@ fn assert_unchanged(model: &Model) -> Vec<Reason> {
         .collect()
 }
 
-/// A site whose weight is made by `lines`.
+/// A site whose weight `lines` compute.
 fn weight_from(lines: &str) -> Model {
     model(&format!(
         "opset 18
@@ -81,7 +81,7 @@ fn layer_norm_with_an_axis_out_of_range_stays() {
 
 #[test]
 fn add_with_three_operands_stays() {
-    // `r` comes to the affine of `k` at an input that no Add has.
+    // The affine would move from `r` to the third input, which an Add does not have.
     let model = model(
         "input x 1 12
          weight a 12 3
@@ -137,7 +137,7 @@ fn batch_norm_of_zero_channels_does_not_fail() {
 
 #[test]
 fn batch_norm_without_its_first_input_stays() {
-    // tract would take `g` for the normalized value, and read extents that it does not have.
+    // tract would read `g` as the normalized value, and use extents that it does not have.
     assert_unchanged(&model(
         "input x 4 4
          scale g 4
@@ -182,7 +182,7 @@ fn axes_out_of_range_are_left_alone() {
 
 #[test]
 fn huge_constants_are_not_evaluated() {
-    // Beyond 2^32 an extent looks small to whoever keeps its lower half.
+    // Above 2^32, an extent looks small if only its lower half is read.
     for huge in [1_i64 << 30, (1 << 32) + 1, 1 << 34] {
         assert_huge_constants_stay(huge);
     }
@@ -233,7 +233,7 @@ fn constant_within_the_limit_is_evaluated() {
 
 #[test]
 fn constants_are_evaluated_up_to_a_total_size() {
-    // Each is 16 MB, and 64 of them are not kept.
+    // Each constant takes 16 MB, and 64 of them exceed the limit.
     let mut lines = "ints p 2 = 4 1000000\nw0 = ConstantOfShape(p)\n".to_owned();
     for i in 0..64 {
         lines += &format!("w{} = Neg(w{i})\n", i + 1);
@@ -269,7 +269,7 @@ fn products_of_huge_extents_terminate() {
 
 #[test]
 fn nested_quotients_of_extents_terminate() {
-    // Each sum doubles the forms in which tract writes it.
+    // Each sum doubles the number of terms in tract's formula.
     let mut lines = "opset 17
          input x a b c d e 4
          s = Shape(x)
@@ -296,7 +296,8 @@ fn symbol_name_of_100000_parentheses_terminates() {
 
 #[test]
 fn hostile_bodies_terminate() {
-    // One that never ends, one that asks for memory, and 2^40 ways through both branches.
+    // One body never ends, one requests too much memory, and one has 2^40 paths through its
+    // branches.
     let constant = tensor::make_i64("p", &[4, 1 << 34]);
     let body = |nodes: Vec<NodeProto>, output: &str| GraphProto {
         node: nodes,
@@ -339,7 +340,7 @@ fn hostile_bodies_terminate() {
 
 #[test]
 fn if_output_shape_is_known_where_branches_agree() {
-    // A site behind it folds where both agree on the channels.
+    // A site after the If folds if both branches have the same channels.
     let branch = |operator: &str| GraphProto {
         node: vec![node(operator, &["x"], &[operator], vec![])],
         output: vec![undeclared(operator)],
@@ -367,7 +368,7 @@ fn if_output_shape_is_known_where_branches_agree() {
     assert!(behind.is_some_and(SitePlan::is_folded), "{plan:#?}");
 }
 
-/// Functions by name, each with the operators that it applies one after the other.
+/// Adds functions by name. Each applies its operators one after another.
 fn with_functions(functions: &[(&str, Vec<&str>)]) -> Model {
     let names: Vec<&str> = functions.iter().map(|(name, _)| *name).collect();
     let call = |operator: &str, from: &str, to: &str| {
@@ -519,7 +520,8 @@ fn large_constant_computed_from_a_small_one_is_not_stored() {
 
 #[test]
 fn gather_of_a_huge_axis_is_refused_as_too_large() {
-    // Backward through what takes some places of very many, each has to be thought of.
+    // To move backward through an operator that selects a few of very many places, each place would
+    // be examined.
     for takes in ["Gather(x, both) axis=0", "Slice(x, first, second, first)"] {
         let model = model(&format!(
             "input x 34359738368 3
@@ -597,7 +599,7 @@ fn concat_of_contradicting_ranks_does_not_fail() {
 
 #[test]
 fn batch_norm_of_a_rank_1_constant_is_not_evaluated() {
-    // The engine reads beyond the extents that there are.
+    // The engine reads beyond the end of the extents.
     let model = model(
         "input x batch 4
          const c 4 = 1 2 3 4
@@ -628,7 +630,7 @@ fn backward_fold_past_500_transposes_fits_a_small_stack() {
          n = Mul(v500, g)
          output n"
     ));
-    // As threads of some systems have, and half of what those of Rust have.
+    // Threads of some systems have a stack of this size, which is half of Rust's default.
     let work = move || fuse(&model, &portable()).unwrap().plan.sites[0].is_folded();
     assert!(
         thread::Builder::new()
@@ -640,7 +642,8 @@ fn backward_fold_past_500_transposes_fits_a_small_stack() {
     );
 }
 
-/// Constants that read each other twice are computed once each, and those of a long chain are no deep recursion.
+/// Constants that are read twice are computed once. A long chain of constants does not recurse
+/// deeply.
 #[test]
 fn chains_of_constants_beside_statistics_terminate() {
     let doubled = |op: &str, count: usize| {
@@ -700,7 +703,8 @@ fn conv_with_invalid_groups_stays() {
     }
 }
 
-/// The engine takes a step down for a huge one up, and a negative divisor too: from there on its formulas have no end.
+/// The engine reads a negative step as a huge positive one, and a negative divisor too. Its
+/// formulas then grow without end.
 #[test]
 fn descending_range_over_unknown_extents_terminates() {
     let positions = model(
@@ -736,7 +740,8 @@ fn descending_range_over_unknown_extents_terminates() {
         let mut values = infer_shapes(&positions).unwrap();
         ["d", "y"].map(|name| values.remove(name).unwrap().shape.unwrap())
     });
-    // From n − 1 down to 1 − n, and one more: 2n.
+    // The Range has the 2n − 1 numbers from n − 1 to 1 − n, and the Pad adds one, so there are 2n
+    // places.
     let twice = Some(Dim::DimParam("2*(length+1)/2".into()));
     assert!(
         facts.iter().all(|shape| shape.contains(&twice)),

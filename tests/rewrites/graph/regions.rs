@@ -1,4 +1,4 @@
-//! Sites in bodies of If, Loop and Scan fold like others.
+//! Tests that sites in bodies of If, Loop and Scan fold like others.
 
 use crate::common::bodies;
 use crate::common::portable;
@@ -16,12 +16,12 @@ use crate::common::text::model;
 use crate::common::{declared, node, undeclared};
 use crate::{folded, fused, operators, reasons_of};
 
-/// A graph to be a body.
+/// Parses a graph that becomes a body.
 fn part(lines: &str) -> GraphProto {
     model(lines).proto.graph.unwrap()
 }
 
-/// A model that ends in an If with these branches, whose results are those of the model.
+/// A model that ends with an If with these branches. The results of the If are those of the model.
 fn branching(around: &str, then: &str, other: &str, results: &[&str]) -> Model {
     let mut model = model(around);
     let branches = vec![
@@ -39,7 +39,7 @@ fn branching(around: &str, then: &str, other: &str, results: &[&str]) -> Model {
     model
 }
 
-/// A model that ends in three rounds of a loop over one state.
+/// A model that ends with a Loop of three iterations over one state.
 fn looping(around: &str, state: &str, body: &str) -> Model {
     let mut model = model(&format!("{around}\n ints rounds = 3"));
     let body = part(&format!(
@@ -122,7 +122,7 @@ fn strip_shapes_removes_value_info_of_unknown_extents_once() {
     assert_eq!(again.model.proto, first.model.proto);
 }
 
-/// The TorchScript exporter writes the condition of each loop anew.
+/// The TorchScript exporter writes a new condition for each loop.
 #[test]
 fn equal_initial_conditions_of_loops_are_merged() {
     let round = part(
@@ -151,7 +151,7 @@ fn equal_initial_conditions_of_loops_are_merged() {
     is_proved(&model);
 }
 
-/// The nesting depth of a loop does not identify its iterations: the branch replaces the If.
+/// The nesting depth of a loop does not identify its iterations, so the branch can replace the If.
 #[test]
 fn loop_in_the_taken_branch_moves_out_of_the_if() {
     let round = part(
@@ -212,7 +212,7 @@ fn branches_with_equal_folds_share_the_new_weight() {
         body_operators(&after),
         [vec!["MatMul", "Add"], vec!["MatMul", "Add", "Neg"]]
     );
-    // Both bodies have an `s` and a `t` of their own, and of the same numbers.
+    // Each body has its own `s` and `t`, with the same numbers.
     assert_eq!(
         names(&after)
             .iter()
@@ -241,7 +241,7 @@ fn branches_with_different_folds_copy_the_weight_as_growth() {
         2
     );
     let fused = unfold::fuse(&model, &portable()).unwrap();
-    // Whichever of the two folds, the other one reads the original weight.
+    // Whichever site folds, the other one still reads the original weight.
     let kept = fused
         .plan
         .sites
@@ -313,7 +313,7 @@ fn site_read_by_both_branches_folds_into_both_or_stays() {
         [["MatMul", "Add"], ["MatMul", "Add"]]
     );
     is_proved(&model);
-    // One reader that cannot take it in keeps it for all.
+    // If one reader cannot absorb the affine, it stays for all readers.
     let stays = fused(&branching(
         &around,
         "y = MatMul(m, w)\n output y",
@@ -334,7 +334,7 @@ fn body_output_folded_outside_becomes_an_identity() {
     let after = folded(&branching(&around, &result("u"), &result("k"), &["r"]));
     assert_eq!(body_operators(&after), [["Identity"], ["Identity"]]);
     assert_eq!(operators(&after), ["MatMul", "MatMul", "If"]);
-    // Without a node the result is one of the values around: it stays so.
+    // A branch without nodes returns a captured value, and this does not change.
     let after = folded(&branching(&around, "output u", &result("k"), &["r"]));
     assert_eq!(body_operators(&after), [vec![], vec!["Identity"]]);
     let result = bodies(after.graph().node.last().unwrap())
@@ -373,7 +373,7 @@ fn nested_bodies_fold() {
 
 #[test]
 fn value_that_shadows_an_outer_name_is_kept_apart() {
-    // In the inner body `x` is another value, so that nothing there can be told to read the outer one.
+    // In the inner body, `x` is another value, so no node there can read the outer `x`.
     let shadowing = "scale s 4\n a = Mul(x, s)\n x = Relu(a)\n y = MatMul(x, w)\n output y";
     let model = branching(
         &AROUND
@@ -401,7 +401,7 @@ fn affines_in_a_loop_fold_and_its_states_are_not_scaled() {
         );
         is_proved(&model);
     }
-    // The next round would begin with another state.
+    // The next iteration would begin with another state.
     let carried = fused(&looping(
         around,
         "2 4",
@@ -425,7 +425,8 @@ fn affines_in_a_loop_fold_and_its_states_are_not_scaled() {
 
 #[test]
 fn loop_state_that_grows_has_an_unknown_extent() {
-    // One row more in each round, as a cache has: a scale of two rows is one of the first round alone.
+    // The state grows by one row in each iteration, like a cache. A scale of two rows fits only the
+    // first iteration.
     let around = "input x 2 4\n weight w 2 2\n weight row 1 4\n scale g 2 1";
     let body = |next: &str| {
         format!(
@@ -440,12 +441,12 @@ fn loop_state_that_grows_has_an_unknown_extent() {
             &body("Concat(h, row) axis=0"),
         );
         let stays = looping(&format!("{around}\n {ends}"), state, &body("Neg(h)"));
-        // Of two rows in each round a Slice of two is all.
+        // If the state keeps its two rows, a Slice of two rows is an identity.
         assert!(
             body_operators(&folded(&stays))[0].starts_with(&["Relu", "MatMul"]),
             "{state}"
         );
-        // Its extents are not known, and whatever folds is the same in all rounds.
+        // The extents are unknown, and the result is equal in all iterations.
         fused(&grows);
     }
 }
@@ -475,7 +476,7 @@ fn affines_in_a_scan_fold() {
     is_proved(&model);
 }
 
-/// A Scan without states along these axes, and an affine and a layer behind it.
+/// A Scan without states along these axes, and an affine and a layer after it.
 fn scanning(axes: &[(&'static str, i64)]) -> Model {
     let mut model = model("input x 3 2 4\n weight w 4 4\n weight v 4 5\n scale s 4\n shift t 4");
     let body = part("input h 2 4\n d = MatMul(h, w)\n made = Relu(d)\n output made");
@@ -499,8 +500,8 @@ fn scanning(axes: &[(&'static str, i64)]) -> Model {
     model
 }
 
-/// tract would unroll the steps for ever, so that it is not asked; the Gather has as many places as
-/// there are steps.
+/// tract would unroll the steps forever, so it does not run the Scan. The Scan has as many results
+/// as steps.
 #[test]
 fn affine_after_a_scan_without_states_folds() {
     let plain = scanning(&[]);
@@ -522,7 +523,7 @@ fn affine_after_a_scan_without_states_folds() {
 fn branch_with_an_input_is_left_unchanged() {
     let branch = "scale s 4\n a = Mul(x, s)\n y = MatMul(a, w)\n output y";
     let mut model = branching(AROUND, branch, branch, &["r"]);
-    // A branch is given nothing.
+    // A branch of an If must not have inputs.
     model.graph_mut().node[0].attribute[0]
         .g
         .as_mut()
@@ -532,7 +533,7 @@ fn branch_with_an_input_is_left_unchanged() {
     let before = model.graph().node[0].clone();
     let untouched = unfold::fuse(&model, &portable()).unwrap();
     assert_eq!(untouched.model.proto, model.proto);
-    // The nodes around it fold all the same, and so do other bodies.
+    // The nodes around the If still fold, and so do other bodies.
     let more = branching(
         &AROUND.replace("input x", "input x batch 4\n input z"),
         &branch.replace('x', "z"),
@@ -558,8 +559,8 @@ fn branch_with_an_input_is_left_unchanged() {
     assert_eq!(body_operators(&fused.model), [["MatMul"], ["MatMul"]]);
 }
 
-/// As an exporter writes a squeeze of an axis that may have one place: engines look at both branches, and refuse the one that
-/// is never taken where they know that it cannot be.
+/// An exporter writes a squeeze of an axis that may have one place in this way. Engines check both
+/// branches, and refuse the model if they know that the branch that is never taken is invalid.
 #[test]
 fn if_decided_by_extents_becomes_its_branch() {
     let around = "input x batch 6
@@ -619,7 +620,7 @@ fn identity_of_a_taken_branch_is_read_through_in_other_bodies() {
     assert!(!unfold::fuse(&fused.model, &portable()).unwrap().changed());
 }
 
-/// With an If in the branch that it takes, and one in the other; and a constant and a scale in each.
+/// A model with an If whose branches both contain an If, a constant and a scale.
 fn nested(condition: &str) -> Model {
     let inner = |lines: &str, then: &str, other: &str, names: [&str; 2]| {
         let mut body = part(lines);
@@ -661,13 +662,13 @@ fn branch_of_a_constant_if_folds_with_its_surroundings() {
     let fused = crate::fuse(&before);
     assert_eq!(operators(&fused.model), ["Tanh", "Neg", "MatMul"]);
     assert!(compare(&before, &fused.model, &Default::default()).passed());
-    // It stays on request, and where the condition has another reader.
+    // The If stays on request, or if its condition is unknown.
     let skip = vec!["constant".to_owned()];
     let kept = unfold::fuse(&before, &unfold::FuseOptions { skip, ..portable() }).unwrap();
     assert!(operators(&kept.model).contains(&"If"));
     let asked = crate::fuse(&nested("c = Not(asked)"));
     assert!(operators(&asked.model).contains(&"If"));
-    // The proof sees which branch it is.
+    // The proof knows which branch is taken.
     let other = crate::fuse(&nested("c = Less(two, one)"));
     let proof = prove(
         &before,
@@ -715,7 +716,7 @@ fn branch_that_is_never_taken_is_removed() {
     }
 }
 
-/// By which a graph with its bodies laid out tells where a node is.
+/// A flattened graph marks the place of each node by such metadata.
 #[test]
 fn metadata_named_like_the_body_marker_is_ignored() {
     let mut before = model(
@@ -729,7 +730,7 @@ fn metadata_named_like_the_body_marker_is_ignored() {
     assert_eq!(operators(&crate::fuse(&before).model), ["Tanh", "Relu"]);
 }
 
-/// A size that is open takes another branch where it is another one.
+/// An open extent may take the other branch at another size.
 #[test]
 fn if_that_depends_on_an_unknown_extent_stays() {
     let before = branching(
@@ -750,7 +751,8 @@ fn if_that_depends_on_an_unknown_extent_stays() {
     assert!(!matches!(proof, Proof::Proved { .. }), "{proof:?}");
 }
 
-/// New values of the main graph are called as none in a body is, which sees both.
+/// New values of the main graph must not have a name of a value in a body, because the body sees
+/// both.
 #[test]
 fn new_names_avoid_names_in_bodies() {
     for name in [
@@ -773,7 +775,8 @@ fn new_names_avoid_names_in_bodies() {
     }
 }
 
-/// A model that multiplies by what an If makes of a weight, with this condition between two numbers.
+/// A model that multiplies by the result of an If on a weight. The condition of the If compares two
+/// numbers.
 fn picking(compare: &str) -> Model {
     let around = format!(
         "input x 2 4\n const zero = 0\n const one = 1\n weight w 4 3\n c = {compare}(zero, one)"
@@ -808,7 +811,7 @@ fn if_over_constants_is_proved_equal_to_its_branch() {
     assert!(matches!(proof, Proof::Disproved { .. }), "{proof:?}");
 }
 
-/// tract reads a condition that has no element, and ends the process with it.
+/// tract reads the first element of an empty condition, and crashes.
 #[test]
 fn if_with_an_empty_condition_stays() {
     let before = branching(
@@ -821,7 +824,7 @@ fn if_with_an_empty_condition_stays() {
     assert!(!operators(&after.model).contains(&"Mul") && operators(&after.model).contains(&"If"));
 }
 
-/// A body may call a value as the graph around it calls one that comes later.
+/// A value in a body may have the same name as a later value of the graph around it.
 #[test]
 fn identity_of_an_output_name_used_in_a_body_stays() {
     let around = format!("{AROUND} s = Exp(x)");
@@ -842,7 +845,7 @@ fn identity_of_an_output_name_used_in_a_body_stays() {
     );
 }
 
-/// Weights that bodies compute from constants are stored around them.
+/// Weights that bodies compute from constants are stored in the main graph.
 #[test]
 fn float_constants_in_bodies_are_folded() {
     let branch = |numbers: &str| {
@@ -878,7 +881,7 @@ fn float_constants_in_bodies_are_folded() {
     assert!(matches!(proof, Proof::Disproved { .. }), "{proof:?}");
 }
 
-/// A request for the input of a site returns the value that a taken branch passes on.
+/// The input of a site is the value that the taken branch forwards.
 #[test]
 fn site_that_stays_reads_the_value_of_a_taken_branch() {
     let mut before = model(

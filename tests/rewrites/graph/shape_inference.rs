@@ -1,4 +1,4 @@
-//! Shape inference for inputs whose shapes are only partly known.
+//! Tests shape inference for inputs whose shapes are only partly known.
 
 use ndarray::{ArrayD, IxDyn};
 use unfold::infer_shapes;
@@ -13,14 +13,14 @@ use crate::common::text::model;
 use crate::common::{extents, fuse, is_proved_or_listed, judge};
 use crate::{folded, fused, operators, proved, same};
 
-/// The extents of a value, those that are no numbers as `?`; nothing where not even the rank is known.
+/// The extents of a value. Unknown ones are `?`. Empty if the rank is unknown.
 fn shape(model: &Model, name: &str) -> String {
     let extents = extents(model, name).unwrap_or_default().into_iter();
     let words = extents.map(|extent| extent.map_or("?".to_owned(), |extent| extent.to_string()));
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Half an extent, by way of floats, and the number as part of a shape.
+/// Computes half of an extent in floats, and uses the number in a shape.
 const HALF: &str = "ints one 1 = 1
     ints first 1 = 0
     const two = 2
@@ -32,7 +32,7 @@ const HALF: &str = "ints one 1 = 1
     halved = Cast(whole) to=7
     items = Gather(all, first) axis=0";
 
-/// Counted as an extent, such a Range has less than no places.
+/// A formula for the extent of such a Range would be negative.
 #[test]
 fn range_that_ends_before_it_starts_is_empty() {
     for (first, second, by, count) in [
@@ -68,7 +68,8 @@ fn range_that_ends_before_it_starts_is_empty() {
 
 #[test]
 fn cast_of_infinity_to_integers_keeps_its_extents() {
-    // The places of a table of relative positions, as T5 finds them: the logarithm of 0 is not used.
+    // The indices of a table of relative positions, as T5 computes them. The logarithm of 0 is not
+    // used.
     let found = model(
         "input x 2 3
          const logs 2 = -inf 1.5
@@ -86,7 +87,7 @@ fn cast_of_infinity_to_integers_keeps_its_extents() {
     );
 }
 
-/// As tf2onnx counts the rows of a Dense.
+/// tf2onnx counts the rows of a Dense in this way.
 #[test]
 fn reduce_prod_of_extents_folds_like_mul() {
     let dense = |opset: i64, rows: &str| {
@@ -151,7 +152,7 @@ fn squeeze_without_axes_drops_every_axis_of_extent_one() {
         };
         let after = folded(&squeezed("3 6 5 1", "y = Relu(m)"));
         assert_eq!(operators(&after), ["Conv", "Squeeze", "Relu"]);
-        // A batch may be one.
+        // The batch may be 1.
         assert_eq!(shape(&squeezed("batch 6 5 1", "y = Relu(m)"), "s"), "");
     }
 }
@@ -237,7 +238,7 @@ fn known_extents_beside_unknown_ones_are_inferred() {
     }
 }
 
-/// An element of a shape that is computed of what the model is given may be −1, or 0.
+/// An element of a shape that is computed from an input may be −1 or 0.
 #[test]
 fn unknown_element_of_a_reshape_target_is_no_extent() {
     let model = model(
@@ -263,7 +264,7 @@ fn unknown_element_of_a_reshape_target_is_no_extent() {
             "{name}"
         );
     }
-    // There are as many elements as before, whatever the number is.
+    // A Reshape keeps the number of elements, whatever the input is.
     let left = values["left"].shape.as_ref().unwrap();
     assert_eq!(left[0], Some(Dim::DimParam("6*batch".into())));
     let ints = ["m", "s", "c"].map(|name| values[name].ints.clone());
@@ -390,7 +391,7 @@ fn conv_transpose_of_unknown_batch_has_known_spatial_extents() {
         "pads=[1,0,1,0] output_padding=[1,0] strides=[2,1]",
         "dilations=[2,1]",
     ] {
-        // A shift passes where the zeros around it are of no account, which the extents tell.
+        // A shift moves through if the padded zeros have no effect. The extents determine this.
         let fused = fused(&model(&format!(
             "input x b 3 5 4
              scale g 3
@@ -477,7 +478,7 @@ fn fused_onnxruntime_operators_have_inferred_shapes() {
     assert_eq!(shape(&words, "y"), "2 3 16");
 }
 
-/// The extents are those that onnxruntime makes of a batch, which is left open here.
+/// The expected extents are those of onnxruntime for a batch, which is open here.
 #[test]
 fn operators_unknown_to_tract_have_inferred_shapes() {
     let cases = [
@@ -534,7 +535,7 @@ fn operators_unknown_to_tract_have_inferred_shapes() {
             "input u b 2 8\n indices i b\n y = TensorScatter(x, u, i) axis=1",
             "? 9 8",
         ),
-        // It counts no places from the end.
+        // ScatterND does not count indices from the end here.
         (
             "b",
             "const c 2 3 = 1 2 3 4 5 6\n ints i 1 1 = -1\n const u 1 3 = 7 8 9\n y = ScatterND(c, i, u)",
@@ -558,7 +559,8 @@ fn resize_and_upsample_extents_follow_their_scales() {
             "const f 4 = 1 1 0.77 0.05\n y = Upsample(x, f) mode=linear",
             "? 6 7 0",
         ),
-        // Ten times 0.7 is 7 in float32, and less in float64, which has more digits of it.
+        // 10·0.7 is 7 in float32, but less than 7 if the float32 value of 0.7 is multiplied in
+        // float64.
         (
             9,
             "const f 4 = 1 1 0.7 1.1\n y = Upsample(x, f)",
@@ -619,8 +621,8 @@ fn spectral_norm_of_a_weight_is_folded() {
     same(&before, &after, 1e-6);
 }
 
-/// The form of onnxruntime's optimizer, with masks, caches and packed weights, which the engine
-/// does not accept.
+/// The form that onnxruntime's optimizer writes, with masks, caches and packed weights. tract does
+/// not accept it.
 #[test]
 fn onnxruntime_attention_and_quantized_shapes_are_inferred() {
     let attend = "y = com.microsoft.MultiHeadAttention";
@@ -680,7 +682,8 @@ fn onnxruntime_attention_and_quantized_shapes_are_inferred() {
     }
 }
 
-/// A byte holds two numbers of four bits; where each number is one of the table, it is as wide as the table says.
+/// A byte holds two numbers of four bits. If each element of the table is one number, the result is
+/// as wide as the table.
 #[test]
 fn gather_block_quantized_width_counts_packed_numbers() {
     for (table, how, wanted) in [
@@ -740,7 +743,8 @@ fn pad_with_minus_infinity_merges_into_max_pool() {
 
 #[test]
 fn product_of_unknown_extents_divides_by_a_factor() {
-    // Tokens of all items in one axis, and apart again, as `(b n) c -> b n c` is exported.
+    // The tokens of all items are merged into one axis and split again, as `(b n) c -> b n c` is
+    // exported.
     let before = model(
         "input x b n 4
          ints zero 1 = 0
@@ -797,8 +801,8 @@ fn quantized_matmul_and_conv_shapes_are_inferred() {
     );
 }
 
-/// A fact about a value reaches every reader: here a Pad of nothing, which has the type of its
-/// fill.
+/// A fact about a value must reach every reader. One of them is a Pad of nothing, which has the
+/// type of its fill value.
 #[test]
 fn quantized_operators_keep_the_integer_type() {
     for made in [
@@ -853,7 +857,7 @@ fn einsum_shape_has_an_axis_per_output_letter() {
         ["told", "dots", "more"].map(of),
         ["? ? 5", "? 4 3", "1 ? ?"]
     );
-    // Engines do not agree on what one place of it is here.
+    // Engines differ on the axis of extent 1 here.
     assert_eq!(of("apart"), "3 ? 2");
     assert_eq!(["wide", "sum", "turned"].map(of), ["?", "", "? 4 ?"]);
 }
@@ -885,7 +889,7 @@ fn batch_norm_channels_are_known_from_its_parameters() {
         operators(&after.model),
         ["Reshape", "Einsum", "MatMul", "Add"]
     );
-    // With a constant target, which another checker can follow.
+    // The same model with a constant target, which the prover can evaluate.
     let mut told = before.clone();
     told.graph_mut().input.retain(|input| input.name() != "sh");
     told.graph_mut()
@@ -919,7 +923,8 @@ fn known_extent_of_another_operand_replaces_a_symbol() {
         ["m", "n", "b"].map(|name| shape(&before, name)),
         ["? 4", "? 4", "? 4 ?"]
     );
-    // The constant may broadcast an axis of one place: it stays. Behind it nothing is.
+    // The first constant stays, because it may broadcast an axis of extent 1. After it, the extent
+    // is known.
     let rows = |steps: &str| {
         model(&format!(
             "input x batch wide\n scale g 4\n scale h 4\n weight w 4 3\n {steps}"
@@ -948,8 +953,8 @@ fn fused_matmul_with_trans_batch_has_no_known_shape() {
     );
 }
 
-/// The results of onnxruntime and the reference implementation; tract gives 2 and 1 places of the
-/// slices.
+/// The expected results are those of onnxruntime and of the reference implementation. tract
+/// computes 2 and 1 places for these Slices.
 #[test]
 fn slice_that_ends_before_it_starts_is_empty() {
     for (steps, left) in [
@@ -1003,7 +1008,7 @@ fn concat_with_an_empty_slice_has_exact_extents() {
             .into_iter()
             .collect()
     };
-    // Four rows, not six.
+    // The shape has four elements in a row, not six.
     let numbers = after
         .model
         .graph()
@@ -1017,7 +1022,7 @@ fn concat_with_an_empty_slice_has_exact_extents() {
     is_proved_or_listed(&before, &after).unwrap();
 }
 
-/// TensorFlow's masks of ends are written as a billion.
+/// TensorFlow's end masks are exported as an end of a billion.
 #[test]
 fn slice_to_a_billion_is_removed_where_no_extent_is_larger() {
     for (channels, begin, stays) in [(4096, 0, false), (4, 0, true), (4096, 1, true)] {
@@ -1051,7 +1056,8 @@ fn extents_on_which_engines_disagree_are_unknown() {
             "input x 1 2 6\n y = MaxPool(x) auto_pad=VALID kernel_shape=[1] strides=[2]",
             "1 2 3",
         ),
-        // The inference of shapes counts a window behind the last place before opset 22, onnxruntime's kernel does not.
+        // Before operator set 22, the specified shape inference counts a window after the last
+        // place, but onnxruntime's kernel does not.
         (
             "input x 1 2 6\n y = MaxPool(x) ceil_mode=1 kernel_shape=[1] strides=[2]",
             "1 2 ?",
@@ -1089,7 +1095,7 @@ fn extents_on_which_engines_disagree_are_unknown() {
     }
 }
 
-/// Axes of one place come and go beside unknown extents.
+/// Axes of extent 1 are added and removed next to unknown extents.
 #[test]
 fn squeeze_after_unsqueeze_of_unknown_extent_restores_the_shape() {
     let model = model(
@@ -1115,7 +1121,7 @@ fn squeeze_after_unsqueeze_of_unknown_extent_restores_the_shape() {
     is_proved_or_listed(&model, &fused).unwrap();
 }
 
-/// There are as many elements behind a Reshape as before, however the one extent is computed that is left.
+/// A Reshape keeps the number of elements, however the remaining extent is computed.
 #[test]
 fn reshape_extent_is_inferred_from_the_element_count() {
     let model = model(
@@ -1167,7 +1173,7 @@ fn reshape_extent_is_inferred_from_the_element_count() {
 
 #[test]
 fn attention_over_unknown_image_is_proved_at_a_small_size() {
-    // At the sizes that an image has where nobody says more, its scores alone are 20 GB.
+    // At the default size of an image, the scores alone take 20 GB.
     let before = model(
         "input x batch 4 height width
          scale g 4 1 1

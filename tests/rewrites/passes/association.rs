@@ -1,4 +1,4 @@
-//! Products of few rows read tokens instead of their projections, with twins that stay.
+//! Products of few rows read tokens instead of their projections. Similar models stay.
 
 use crate::passes::placement::{assert_moves, assert_stays};
 
@@ -16,7 +16,7 @@ fn attention(rows: &str, tokens: &str, lines: &str) -> String {
     )
 }
 
-/// Queries, and the mean of values, of one packed product.
+/// Keys and values from one packed product, with the queries as an input.
 const PACKED: &str = "p = MatMul(x, w)
     a = Add(p, b)
     r = Reshape(a, parts)
@@ -29,7 +29,7 @@ const PACKED: &str = "p = MatMul(x, w)
     y = MatMul(m, v)
     output y";
 
-/// The operators that remain of it, in the order of the nodes.
+/// The operators of the result, in the order of the nodes.
 const FEW_ROWS: &[&str] = &[
     "MatMul",
     "Reshape",
@@ -49,9 +49,9 @@ const FEW_ROWS: &[&str] = &[
 #[test]
 fn one_query_reads_tokens_instead_of_packed_keys_and_values() {
     let placed = assert_moves(&attention("1", "36", PACKED), "association", FEW_ROWS);
-    // Keys: 64·64 products for each of 36 tokens, and 64 of the query.
+    // The keys take 64·64 products for each of 36 tokens, and the scores take 64.
     let before = (64 * 64 + 4 * 16) * 36;
-    // Each of 4 rows has 64 columns for each of 36 tokens, and for each of 16 channels.
+    // Each of 4 rows takes 64 products for each of 36 tokens, and for each of 16 channels.
     let after = 4 * 64 * 36 + 4 * 64 * 16;
     assert_eq!(
         [placed.before, placed.after],
@@ -63,7 +63,7 @@ fn one_query_reads_tokens_instead_of_packed_keys_and_values() {
 fn one_query_of_an_open_number_of_tokens_reads_the_tokens() {
     assert_moves(&attention("1", "tokens", PACKED), "association", FEW_ROWS);
     assert_moves(&attention("2", "48", PACKED), "association", FEW_ROWS);
-    // For two tokens, two queries would need more products.
+    // With two tokens, two queries would need more products.
     assert_stays(&attention("2", "tokens", PACKED));
 }
 
@@ -81,7 +81,7 @@ fn projection_with_another_reader_stays() {
     assert_stays(&attention("1", "36", &also));
 }
 
-/// The mean of values, with weights that a line makes of `x`.
+/// The mean of values, with the weights that a line computes.
 fn mean(weights: &str, bias: &str) -> String {
     let lines = format!(
         "input g batch 4 1 36

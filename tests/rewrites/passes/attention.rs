@@ -1,4 +1,5 @@
-//! Attention becomes MultiHeadAttention for onnxruntime, in every notation; attention that its kernel does not gain from
+//! Attention in every notation becomes MultiHeadAttention for onnxruntime. Attention stays if
+//! onnxruntime's kernel has no gain.
 //! stays.
 
 use std::collections::BTreeMap;
@@ -20,7 +21,7 @@ const BY_HEAD: &str = "t = Transpose(k) perm=[0,1,3,2]
     y = Reshape(turned, rows)
     output y";
 
-/// Splits the heads off three inputs.
+/// Splits three inputs into heads.
 const SEPARATE: &str = "input a batch 128 4
     input b batch 128 4
     input c batch 128 4
@@ -41,7 +42,8 @@ fn for_onnxruntime(model: &Model) -> Fused {
     unfold::fuse(model, &options).unwrap()
 }
 
-/// The operators of the result for onnxruntime, which is equal, proved and stable.
+/// Folds a model for onnxruntime, and asserts that the result is equal, proved and stable. Returns
+/// its operators.
 fn written(text: &str) -> (String, Model) {
     let before = model(text);
     let fused = for_onnxruntime(&before);

@@ -1,4 +1,5 @@
-//! Canonicalization: each operator in another form gives the form that later passes read, with twins that stay.
+//! Canonicalization: each operator in another form gets the form that later passes read. Similar
+//! models stay.
 
 use crate::common::portable;
 use unfold::onnx::Model;
@@ -44,7 +45,7 @@ fn gather_from_an_axis_of_extent_one_becomes_squeeze() {
             assert!(is_proved_or_listed(&before, &after).is_ok());
         }
     }
-    // An index of one axis keeps an axis.
+    // An index of rank 1 keeps the axis.
     let kept = fuse(&with(17, "Gather(n, last) axis=1", "Unsqueeze(t, last)"));
     assert!(operators(&kept.model).contains(&"Slice"));
 }
@@ -109,7 +110,7 @@ fn einsum_without_contraction_becomes_mul() {
         &["Floor", "Conv"],
     );
     for (equation, constant, rest) in [
-        // A factor of each place, whose axes are turned, and a sum.
+        // A factor of each place, a factor with exchanged axes, and a sum.
         ("bnc,nc->bnc", "5 4", "Mul"),
         ("bnc,cn->bnc", "4 5", "Einsum"),
         ("bnc,c->bn", "4", "Einsum"),
@@ -147,7 +148,7 @@ fn gather_of_one_constant_row_becomes_a_bias() {
         assert_eq!(operators(&after), ["Gather", "Tanh"], "{row}");
         crate::same(&before, &after, 1e-6);
     }
-    // Two types, and columns of a table.
+    // A row with two types, and columns of the table.
     for other in [typed("0 0 1 0 0 0", 0), typed("0 0 0 0 0 0", 1)] {
         let fused = fuse(&other);
         assert_eq!(
@@ -161,7 +162,7 @@ fn gather_of_one_constant_row_becomes_a_bias() {
     }
 }
 
-/// A mask that an exporter makes of the places of a sequence.
+/// A mask that an exporter computes from the places of a sequence.
 fn masked(by: &str, holds: &str) -> Model {
     model(&format!(
         "input x batch 2 length length
@@ -194,7 +195,8 @@ fn mask_that_hides_no_position_is_removed() {
         assert_eq!(operators(&proved(&before)), ["Softmax"], "{holds}");
     }
     for (by, holds) in [
-        // The first place is 0, and in a row down all others are less.
+        // The mask hides the first place, which is 0, or places of a decreasing Range, or places
+        // from 2.
         ("one", "GreaterOrEqual(c, one)"),
         ("half", "GreaterOrEqual(c, zero)"),
         ("one", "Less(c, two)"),
@@ -229,7 +231,8 @@ fn expand_of_constant_queries_to_the_batch_is_removed() {
     assert!(!operators(&after).contains(&"Expand"));
 }
 
-/// Of more values it stays, and so does one of values that may not be alike where it does not broadcast.
+/// A Sum of more values stays. So does a Sum of two values that may have to broadcast, if the
+/// operator set does not permit this.
 #[test]
 fn sum_of_two_becomes_add() {
     let sum = |opset: i64, start: &str, sum: &str| {
@@ -277,7 +280,7 @@ fn sum_of_two_becomes_add() {
     }
 }
 
-/// A value that is expanded beyond its partner makes the result larger.
+/// If a value is expanded beyond the shape of its partner, the result is larger.
 #[test]
 fn expand_that_broadcasts_its_partner_stays() {
     let after = fuse(&model(
@@ -292,7 +295,8 @@ fn expand_that_broadcasts_its_partner_stays() {
     assert!(operators(&after.model).contains(&"Expand"));
 }
 
-/// A LayerNormalization as Keras writes it, `x·s + (β − μ·s)` with `s = γ/σ`, from `a = x·s` on.
+/// The LayerNormalization of Keras, `x·s + (β − μ·s)` with `s = γ/σ`. `rest` begins after `a =
+/// x·s`.
 fn scaled_first(rest: &str) -> unfold::onnx::Model {
     model(&format!(
         "input x batch 5 8
@@ -343,7 +347,7 @@ fn keras_layer_norm_scaled_before_centring_is_recognized() {
     }
 }
 
-/// A GELU between two layers, of which each line has one operator.
+/// A GELU between two layers. Each line has one operator.
 fn gelu(lines: &str) -> Model {
     model(&format!(
         "input x batch 5 8
@@ -390,7 +394,7 @@ fn gelu_with_a_halved_gate_halves_its_value_instead() {
 fn halving_after_other_gates_keeps_its_order() {
     let before = "d = Div(a, root)\n e = Erf(d)\n s = Add(e, one)";
     for lines in [
-        // In the usual order, with another number, and with another reader.
+        // The usual order, another number, and another reader.
         format!("{before}\n h = Mul(a, half)\n g = Mul(h, s)"),
         format!("{before}\n p = Mul(a, s)\n g = Mul(p, half)"),
         format!("{before}\n const third = 0.3\n h = Mul(s, third)\n g = Mul(a, h)"),
@@ -402,7 +406,7 @@ fn halving_after_other_gates_keeps_its_order() {
     }
 }
 
-/// An RMSNorm before a layer, whose last lines are given.
+/// An RMSNorm with these last lines, before a layer.
 fn rms(lines: &str) -> Model {
     model(&format!(
         "input x batch 5 8
@@ -446,7 +450,8 @@ fn rms_norm_by_reciprocal_becomes_div() {
 #[test]
 fn reciprocal_without_rms_norm_or_with_other_readers_stays() {
     for lines in [
-        // No vector behind, another value, a root that something else reads, and so the reciprocal.
+        // No γ after it, another value, or another reader of the root, the reciprocal or the
+        // result.
         "r = Reciprocal(s)\n n = Mul(x, r)",
         "z = Relu(x)\n r = Reciprocal(s)\n q = Mul(z, r)\n n = Mul(q, g)",
         "r = Reciprocal(s)\n q = Mul(x, r)\n n = Mul(q, g)\n output s",
@@ -475,7 +480,7 @@ fn skipped_rms_norm_stays() {
     );
 }
 
-/// The β of the outer one is what the inner one takes out.
+/// The β of the outer pattern is the value from which the inner one subtracts the mean.
 #[test]
 fn nested_scaled_mean_patterns_keep_their_results() {
     for outer in [
@@ -501,7 +506,7 @@ fn nested_scaled_mean_patterns_keep_their_results() {
 #[test]
 fn near_keras_layer_norm_patterns_stay() {
     for rest in [
-        // Another scale, another mean, and what something else reads.
+        // Another scale, another mean, another reader, and a difference in the other order.
         "p = Mul(m, g)\n r = Sub(b, p)\n h = Add(a, r)",
         "p = Mul(v, s)\n r = Sub(b, p)\n h = Add(a, r)",
         "p = Mul(m, s)\n r = Sub(b, p)\n h = Add(a, r)\n output p",
@@ -530,11 +535,11 @@ fn parameters_repeated_per_position_are_read_as_per_channel() {
         };
         let after = folded(&model(&text("2 3 0.5 -1")));
         assert_eq!(operators(&after), ["MatMul", "Add"], "{dims}");
-        // Of one that differs at one place the scale stays.
+        // A scale that differs at one place stays.
         let after = fuse(&model(&text("2 3 0.5 -1.5")));
         assert!(operators(&after.model).contains(&"Mul"), "{dims}");
     }
-    // An operand that widens the value is no parameter.
+    // An operand that broadcasts the value is not a parameter.
     let wide = fuse(&model(
         "input x 1 1 4\nconst s 3 4 = 2 3 4 5 2 3 4 5 2 3 4 5\nweight w 4 5\na = Mul(x, s)\ny = MatMul(a, w)\noutput y",
     ));
@@ -574,7 +579,7 @@ fn affine_chain_that_stays_becomes_mul_and_add() {
             || read.model.graph().node.iter().any(|n| n.output[0] == "d")
     );
     crate::same(&chain("y = Relu(h)\n output d"), &read.model, 1e-6);
-    // And a skipped one stays.
+    // A skipped site stays.
     let options = unfold::FuseOptions {
         skip: vec!["standardisation".into()],
         ..portable()
@@ -582,7 +587,7 @@ fn affine_chain_that_stays_becomes_mul_and_add() {
     assert!(!unfold::fuse(&before, &options).unwrap().changed());
 }
 
-/// Queries, keys and values as `permute(2, 0, 3, 4, 1).unbind(0)` has them, or by other axes.
+/// Queries, keys and values as `permute(2, 0, 3, 4, 1).unbind(0)` gives them, or with other axes.
 fn three(opset: i64, perm: &str, apart: &str) -> unfold::onnx::Model {
     model(&format!(
         "opset {opset}
@@ -639,7 +644,7 @@ fn split_of_qkv_moves_before_the_transpose() {
             operators(&after.model)
         );
 
-        // Three parts whose axes are in order need no Transpose at all.
+        // Three parts with axes in order need no Transpose.
         let before = three(opset, "[2,0,1,3,4]", apart);
         let after = fuse(&before);
         assert!(
@@ -648,11 +653,11 @@ fn split_of_qkv_moves_before_the_transpose() {
         );
         crate::same(&before, &after.model, 0.0);
 
-        // Where the last axis is the last one, engines know the form.
+        // If the last axis stays the last one, engines recognize the form.
         let before = three(opset, "[2,0,3,1,4]", apart);
         assert_eq!(operators(&fuse(&before).model), operators(&before));
     }
-    // A Reshape takes no notice of the axis.
+    // A Reshape does not depend on the axis of extent 1.
     let reshaped = split.replace(
         "v = Squeeze(c0, zeros)",
         "ints flat 4 = 2 4 2 5\n v = Reshape(c0, flat)",
@@ -667,7 +672,7 @@ fn split_of_qkv_moves_before_the_transpose() {
         .filter_map(|node| node.attr_ints("perm").ok()?);
     assert_eq!(orders.collect::<Vec<_>>(), [[0, 2, 3, 1]; 3]);
     crate::same(&before, &after.model, 0.0);
-    // A reader of all three needs them in order; and a part of two places keeps its axis.
+    // A reader of all three parts needs the Transpose. A part of two places keeps its axis.
     for apart in [
         "q = Gather(t, i)\nh = Gather(t, j)\nv = Identity(t)",
         "q = Gather(t, i)\nh = Gather(t, j) axis=1\nv = Gather(t, k)",
@@ -684,7 +689,7 @@ fn split_of_qkv_moves_before_the_transpose() {
     }
 }
 
-/// A BatchNormalization of the second of three axes, and the readers of its result.
+/// A BatchNormalization along the second of three axes, and the readers of its result.
 fn by_channels(before: &str, behind: &str, reads: &str) -> unfold::onnx::Model {
     model(&format!(
         "input x batch 5 4
@@ -714,18 +719,18 @@ fn transposes_and_reshapes_around_a_batch_norm_are_removed() {
         "ints last 1 = 2\n f = Reshape(x, flat)\n a = Unsqueeze(f, last)",
         "s = Squeeze(n, last)\n z = Reshape(s, whole)",
     );
-    // On one side something moves nothing, as where the extents are computed.
+    // On one side, a Reshape changes nothing, as for computed extents.
     let one_side = (
         "t = Transpose(x) perm=[0,2,1]\n ints same 3 = 0 4 -1\n a = Reshape(t, same)",
         "z = Transpose(n) perm=[0,2,1]",
     );
     for (before, behind) in [turned, flat, both, one_side] {
-        // Nothing takes it, and it is two operators.
+        // No operator absorbs the affine, so it becomes two operators.
         let stays = by_channels(before, behind, "y = Relu(z)");
         let after = fuse(&stays);
         assert_eq!(operators(&after.model), ["Mul", "Add", "Relu"], "{before}");
         crate::same(&stays, &after.model, 1e-5);
-        // The product over tokens takes its shift.
+        // The product over tokens absorbs the shift.
         let half = by_channels(
             before,
             behind,
@@ -734,11 +739,11 @@ fn transposes_and_reshapes_around_a_batch_norm_are_removed() {
         let after = fuse(&half);
         crate::same(&half, &after.model, 1e-5);
         assert!(is_proved_or_listed(&half, &after).is_ok());
-        // And it goes as it went.
+        // The affine still folds into a layer.
         let goes = by_channels(before, behind, "y = MatMul(z, w)");
         assert_eq!(operators(&folded(&goes)), ["MatMul", "Add"]);
     }
-    // Somebody else reads it in the other order; or it is another order behind.
+    // Another node reads the value in the other order, or the second Transpose has another order.
     let read = by_channels(turned.0, turned.1, "h = Relu(a)\n y = Relu(z)\n output h");
     assert!(operators(&fuse(&read).model).contains(&"BatchNormalization"));
     let other = by_channels(
@@ -766,7 +771,8 @@ fn transposes_and_reshapes_around_a_batch_norm_are_removed() {
     crate::same(&row, &after.model, 1e-5);
 }
 
-/// Keys as exporters turn them, with the scale of attention behind: engines take one Transpose into the product.
+/// The keys as exporters transpose them, with the scale of attention after the product. Engines
+/// fuse one Transpose with the product.
 #[test]
 fn key_transposes_of_attention_merge_into_one() {
     let attention = |turned: &str| {
@@ -817,7 +823,7 @@ fn key_transposes_of_attention_merge_into_one() {
     assert_eq!(perms, [[0, 2, 1, 3], [0, 2, 3, 1]]);
 }
 
-/// As torch writes `as_strided` of a mean over a turned image.
+/// The form in which torch exports `as_strided` of a mean over a transposed image.
 fn strided(count: &str, step: usize, first: usize) -> unfold::onnx::Model {
     let places: String = (first..first + 6)
         .map(|place| format!("{place} "))
@@ -851,7 +857,7 @@ fn strided(count: &str, step: usize, first: usize) -> unfold::onnx::Model {
     ))
 }
 
-/// tract makes no Range of open extents.
+/// tract does not support a Range of open extents.
 #[test]
 fn gather_of_all_rows_in_order_is_removed() {
     let after = proved(&strided("batch", 6, 0));
@@ -863,7 +869,7 @@ fn gather_of_all_rows_in_order_is_removed() {
 
 #[test]
 fn gather_of_other_rows_stays() {
-    // A factor with axes of its own gives them to the result.
+    // A factor of a higher rank adds axes to the result.
     let mut wider = strided("batch", 6, 0);
     wider
         .graph_mut()
@@ -884,7 +890,7 @@ fn gather_of_other_rows_stays() {
     }
 }
 
-/// A convolution behind a Pad, and a scale that folds into it.
+/// A convolution after a Pad, and a scale that folds into it.
 fn behind_padding(pads: &str, pad: &str, conv: &str) -> unfold::onnx::Model {
     model(&format!(
         "input x batch 4 6 6
@@ -919,7 +925,7 @@ fn zero_pad_before_conv_becomes_its_padding() {
     ] {
         becomes(&behind_padding(pads, pad, conv), &["Conv", "Relu"]);
     }
-    // And where nothing else is to be done.
+    // The Pad also merges if nothing else folds.
     let alone =
         "input x batch 4 6 6\n weight w 5 4 3 3\n ints pads 8 = 0 0 1 0 0 0 2 1\n p = Pad(x, pads)
                  c = Conv(p, w)\n y = Relu(c)\n output y";
@@ -946,7 +952,7 @@ fn other_pads_before_conv_stay() {
     assert!(operators(&fuse(&read).model).contains(&"Pad"));
 }
 
-/// Computed pads are stored even where nothing else folds.
+/// Computed pads are stored even if nothing else folds.
 #[test]
 fn computed_pads_before_conv_merge_where_nothing_folds() {
     let before = model(
@@ -966,7 +972,8 @@ fn computed_pads_before_conv_merge_where_nothing_folds() {
     assert!(is_proved_or_listed(&before, &fused).is_ok());
 }
 
-/// A Pad before a pooling of 3 by 3, and a BatchNormalization before that which folds behind.
+/// A Pad before a pooling, and a BatchNormalization before the Pad, which folds into the layer
+/// after the pooling.
 fn pooled(filling: &str, pads: &str, pool: &str) -> unfold::onnx::Model {
     model(&format!(
         "opset 19
@@ -1003,21 +1010,22 @@ fn minus_infinity_pad_before_max_pool_becomes_its_padding() {
     }
     let around = "0 0 1 1 0 0 1 1";
     for (filling, pads, pool) in [
-        // A zero is more than negative numbers.
+        // A padded zero exceeds negative numbers.
         ("0", around, "MaxPool(p) kernel_shape=[3,3]"),
-        // By how much the last window reaches out is another question with padding of its own.
+        // With padding of the pooling itself, the last window may reach out by another number of
+        // places.
         (
             "-inf",
             around,
             "MaxPool(p) kernel_shape=[3,3] strides=[2,2] ceil_mode=1",
         ),
-        // A window with gaps may reach over an image of one place.
+        // A dilated window may skip an image of one place.
         (
             "-inf",
             around,
             "MaxPool(p) kernel_shape=[2,2] dilations=[2,2]",
         ),
-        // A window that sees nothing.
+        // A window covers only padding.
         ("-inf", "0 0 3 3 0 0 3 3", "MaxPool(p) kernel_shape=[3,3]"),
     ] {
         let before = pooled(filling, pads, pool);
@@ -1051,11 +1059,12 @@ fn zero_pad_before_average_pool_becomes_counted_padding() {
         &mean("count_include_pad=1 pads=[1,0,0,1]"),
         &["Floor", "AveragePool", "Conv"],
     );
-    // Some are counted and some are not.
+    // Some padded zeros are counted and others are not.
     assert!(operators(&fuse(&mean("pads=[1,0,0,1]")).model).contains(&"Pad"));
 }
 
-/// A shift before real padding is another one at the edges, and one of channels where it is written to the stream.
+/// A shift before padding is not constant at the edges after it. Written to the stream, it is
+/// constant along each channel.
 #[test]
 fn shift_before_a_padded_conv_folds_backward_along_the_stream() {
     let before = |image: &str| {
@@ -1113,7 +1122,7 @@ fn consecutive_transposes_or_reduce_means_merge() {
             "a = ReduceMean(x) axes=[2,3]\n y = ReduceMean(a) axes=[3]",
             vec!["ReduceMean"],
         ),
-        // Both are read, or the axes are others behind the first.
+        // The inner value has another reader, or the first operator changes the axes.
         (
             "a = Transpose(x) perm=[0,2,1,3]\n y = Transpose(a) perm=[0,1,3,2]\n output a",
             vec!["Transpose"; 2],
@@ -1177,7 +1186,7 @@ fn gather_nd_with_constant_channel_indices_becomes_gather() {
          output y",
     );
     becomes(&before, &["Transpose", "Gather", "Transpose", "MatMul"]);
-    // Indices of two axes select along neither alone.
+    // Indices of two axes do not select along one axis.
     let of_two =
         model("input x 6 8\nints i 3 2 = 0 3 5 3 1 7\np = GatherND(x, i)\ny = Relu(p)\noutput y");
     assert_eq!(

@@ -1,4 +1,5 @@
-//! Selections of rows move before the work on them, with twins that stay. Results are equal, proved, and have smaller
+//! Selections of rows move before the work on them. Results are equal, proved, and have smaller
+//! extents. Similar models stay.
 //! extents.
 
 use unfold::onnx::Model;
@@ -9,7 +10,7 @@ use crate::common::text::{model, print};
 use crate::common::{extents as extents_of, operators, options};
 use crate::{fuse, same};
 
-/// The result of a model, which computes the same, and in which nothing is left to do.
+/// Folds a model. Asserts that the result computes the same, and that a second run changes nothing.
 fn fuse_stable(before: &Model) -> Fused {
     let fused = fuse(before);
     same(before, &fused.model, 1e-6);
@@ -18,12 +19,12 @@ fn fuse_stable(before: &Model) -> Fused {
     fused
 }
 
-/// How many moves there are in a model.
+/// The number of selections that move.
 fn moved_selections(before: &Model) -> usize {
     fuse_stable(before).plan.tidy.selected
 }
 
-/// The extents along an axis of what operators of a name make; 0 for an open one.
+/// The extents along an axis of the results of all operators with this name. 0 for an open extent.
 fn extents(model: &Model, op: &str, axis: usize) -> Vec<usize> {
     let nodes = model
         .graph()
@@ -36,7 +37,7 @@ fn extents(model: &Model, op: &str, axis: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Tokens, an operator line that makes `y` of `x`, and a selection `s` of `y`.
+/// Tokens, lines that compute `y` from `x`, and a selection `s` of `y`.
 fn selected(declared: &str, lines: &str, selection: &str) -> Model {
     model(&format!("{declared}\n{lines}\ns = {selection}\noutput s"))
 }
@@ -63,7 +64,7 @@ fn gather_of_few_rows_moves_before_matmul() {
         assert_eq!(fused.plan.tidy.selected, 1, "{selection}");
         assert_eq!(extents(&fused.model, "MatMul", 1), [count], "{selection}");
     }
-    // More than half of the rows, and columns, of which the weight would be gathered.
+    // More than half of the rows are selected.
     assert_eq!(moved_selections(&rows("Gather(y, many) axis=1")), 0);
     // An index out of range fails when the model runs, as before.
     let far = rows("Gather(y, far) axis=1");
@@ -154,7 +155,7 @@ fn broadcast_operand_is_not_selected_from() {
         let fused = fuse_stable(&added(operand));
         assert_eq!(extents(&fused.model, "MatMul", 1), [1], "{operand}");
     }
-    // Whether an open extent is 1 shows when the model runs.
+    // Only a run shows whether an open extent is 1.
     let open = added("input z batch other 6");
     let fused = unfold::fuse(&open, &options()).unwrap();
     assert_eq!(extents(&fused.model, "MatMul", 1), [5]);
@@ -169,7 +170,8 @@ fn value_with_another_reader_is_computed_whole() {
     };
     assert_eq!(moved_selections(&model(&text(""))), 1);
     assert_eq!(moved_selections(&model(&text("\noutput y"))), 0);
-    // One value of a product with itself is read whole, and at the places.
+    // In a product of a value with itself, one operand is read completely, and the other one only
+    // at the selected places.
     let square = "input x batch 4 4\nweight w 4 4\nints first = 0\nh = MatMul(x, w)\ny = MatMul(h, h)\ns = Gather(y, first) axis=1\noutput s";
     let fused = fuse_stable(&model(square));
     assert_eq!(extents(&fused.model, "MatMul", 1), [4, 1]);
@@ -195,7 +197,7 @@ fn selection_by_a_computed_index_moves_up() {
     };
     let fused = fuse_stable(&model(&text("indices i", "Gather(y, i) axis=1")));
     assert_eq!(extents(&fused.model, "MatMul", 1), [1]);
-    // As many indices as there are samples.
+    // There are as many indices as samples.
     let many = model(&text("indices i batch", "Gather(y, i) axis=1"));
     assert_eq!(
         unfold::fuse(&many, &options()).unwrap().plan.tidy.selected,
@@ -203,14 +205,15 @@ fn selection_by_a_computed_index_moves_up() {
     );
 }
 
-/// The attention of queries `q`, keys `k` and values `v`, with the heads behind the tokens in `h`.
+/// The attention of queries `q`, keys `k` and values `v`. In `h`, the axis of heads is after that
+/// of tokens.
 const ATTENTION: &str = "k2 = Transpose(k) perm=[0,1,3,2]
     l = MatMul(q, k2)
     p = Softmax(l) axis=-1
     u = MatMul(p, v)
     h = Transpose(u) perm=[0,2,1,3]";
 
-/// One block of attention over five tokens, of which the head reads the first one.
+/// One block of attention over five tokens. The head reads only the first token.
 fn block(parts: &str) -> Model {
     model(&format!(
         "input x batch 5 8
@@ -258,7 +261,8 @@ fn class_token_needs_one_query_and_all_keys_and_values() {
             "{parts}\n{}",
             print(&fused.model)
         );
-        // The product of keys and values is of all tokens; that of queries, and the projection, of one.
+        // The product for keys and values has all tokens. The product for queries and the
+        // projection have one token.
         let graph = fused.model.graph();
         let is_weight = |name: &str| graph.initializer.iter().any(|tensor| tensor.name() == name);
         let products = graph.node.iter().filter(|node| node.op_type() == "MatMul");
@@ -279,7 +283,7 @@ fn class_token_needs_one_query_and_all_keys_and_values() {
     }
 }
 
-/// Before operator set 10 the bounds of a Slice are attributes.
+/// Before operator set 10, the bounds of a Slice are attributes.
 #[test]
 fn slices_of_keys_and_values_use_attributes_before_opset_10() {
     let text = print(&block(
@@ -326,7 +330,7 @@ fn skip_placement_keeps_selections_in_place() {
     assert_eq!(operators(&fused.model), ["MatMul", "Gather"]);
 }
 
-/// Tokens after a product, of which one of each sample is read, at an index that lines compute.
+/// Tokens after a product. One token of each sample is read, at an index that `lines` compute.
 fn of_sample(lines: &str, selection: &str) -> Model {
     let declared = format!(
         "input x batch 5 4\nindices ids batch 5\n{WEIGHT}\nints one = 1\nints last 1 = 1\nints five 1 = 5
@@ -336,10 +340,10 @@ fn of_sample(lines: &str, selection: &str) -> Model {
     selected(&declared, lines, selection)
 }
 
-/// The numbers of samples and the indices, side by side.
+/// Concatenates the numbers of samples with the indices.
 const COLUMNS: &str = "left = Unsqueeze(samples, last)\nright = Unsqueeze(index, last)
     pairs = Concat(left, right) axis=1";
-/// The number of a row among those of all samples.
+/// Computes the index of a row among the rows of all samples.
 const ROWS: &str = "begin = Mul(samples, five)\nrows = Add(index, begin)\nflat = Reshape(y, shape)
     ints shape 2 = -1 6";
 
@@ -375,7 +379,7 @@ fn operand_that_samples_share_is_selected_for_each_sample() {
         let fused = fuse_stable(&of_sample(&lines, "GatherND(y, pairs)"));
         assert_eq!(extents(&fused.model, "MatMul", 1), [1], "{operand}");
     }
-    // One sample for all, or one for each: only a run decides.
+    // Only a run shows whether the operand has one sample for all samples, or one for each.
     let lines = format!("input z other 5 6\nh = MatMul(x, w)\ny = Add(h, z)\n{COLUMNS}");
     let fused = unfold::fuse(&of_sample(&lines, "GatherND(y, pairs)"), &options()).unwrap();
     assert_eq!(extents(&fused.model, "MatMul", 1), [5]);
@@ -386,7 +390,7 @@ fn rows_and_columns_that_select_another_sample_stay() {
     let by_columns = format!("y = MatMul(x, w)\n{COLUMNS}");
     let by_rows = format!("y = MatMul(x, w)\n{ROWS}");
     let twins = [
-        // An index that may be out of range, and then is a row of the next sample.
+        // An index that may be out of range, and would then select a row of the next sample.
         (
             by_rows.replace("Add(index,", "Add(given,"),
             "Gather(flat, rows)",
@@ -399,7 +403,7 @@ fn rows_and_columns_that_select_another_sample_stay() {
             by_rows.replace("Mul(samples", "Mul(given"),
             "Gather(flat, rows)",
         ),
-        // Samples in an order that the model computes, and columns in the other order.
+        // Samples in a computed order, and columns in the other order.
         (
             by_columns.replace("Unsqueeze(samples", "Unsqueeze(given"),
             "GatherND(y, pairs)",
@@ -416,8 +420,8 @@ fn rows_and_columns_that_select_another_sample_stay() {
     }
 }
 
-/// Tokens as rows of one matrix: `x` of this shape becomes rows, `lines` compute `m` from rows `r`, and `y` is `m` of
-/// shape `apart`, of which the head reads the place 0 along axis 1.
+/// Tokens as rows of one matrix. `x` has this shape and becomes rows, `lines` compute `m` from the
+/// rows `r`, and `y` is `m` with the shape `apart`. The head reads the place 0 of `y` along axis 1.
 fn of_rows(shape: &str, rows: &str, lines: &str, apart: &str) -> Model {
     selected(
         &format!(
@@ -436,7 +440,7 @@ fn place_of_each_run_of_rows_moves_before_matmul() {
         ("batch 5 4", "-1 4", "-1 5 6"),
         ("2 5 4", "10 4", "2 5 6"),
         ("2 5 4", "-1 4", "2 -1 6"),
-        // Runs of half a sample.
+        // Each run has half a sample.
         ("batch 6 4", "-1 4", "-1 3 6"),
     ];
     for (shape, rows, apart) in cases {
