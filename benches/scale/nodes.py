@@ -22,18 +22,17 @@ import graphs
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "scale.md"
 TITLE = "## Number of nodes"
 TEXT = """\
-The graphs have layers of eight channels, made by `benches/scale/graphs.py`. They have normalizers in proportion to
-their nodes, all of which fold. The columns are
+`benches/scale/graphs.py` makes the graphs, from layers of eight channels. Their numbers of normalizers grow with their
+numbers of nodes, and all sites fold. The columns are
 
-- for each size, the processor time of `unfold fuse --verify off` relative to runs just before with a tenth of the
-  nodes,
-- in brackets, the ratio without the time of the system, which depends on how fast a virtual machine gets memory,
+- for each size, the processor time of `unfold fuse --verify off`, relative to preceding runs on a tenth of the nodes,
+- in brackets, the same ratio without system time, which depends on how fast a virtual machine gets memory,
 - the largest resident set for each node of the largest graph,
 - the time of onnxsim relative to unfold, on the file of 10,000 nodes.
 
-`cargo bench --bench stages` times the steps one by one. From run to run the ratio of the last step differs by up to a
-quarter, because the speed of the memory varies: layer norms 11.2 to 14.2, convolutions 11.4 to 13.1, the fan 11.0 to
-12.3.
+`cargo bench --bench stages` times the stages one by one. The ratios for 1,000,000 nodes vary between runs by up to a
+quarter, because the speed of the memory varies. They are 11.2 to 14.2 for layer norms, 11.4 to 13.1 for convolutions,
+and 11.0 to 12.3 for the fan.
 """
 PEER = "import onnx, onnxsim, sys; onnx.save(onnxsim.simplify(onnx.load(sys.argv[1]))[0], sys.argv[2])"
 PEER_NODES = 10_000
