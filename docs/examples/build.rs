@@ -1,6 +1,6 @@
-//! A `build.rs` that folds a model while a program is compiled, so that the program has the result in it.
+//! A `build.rs` that folds a model at compile time, so that the program contains the result.
 //!
-//! Its `Cargo.toml` has `unfold-onnx` below `[build-dependencies]`, and the program
+//! `Cargo.toml` lists `unfold-onnx` below `[build-dependencies]`. The program includes the result by
 //! `static MODEL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fused.onnx"));`.
 
 use std::error::Error;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use unfold::onnx::Model;
 
-/// Beside `Cargo.toml`.
+/// The path of the model, relative to the folder of `Cargo.toml`.
 const MODEL: &str = "models/digits/un-dynamo.onnx";
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -10,7 +10,7 @@
 
 #include "unfold.h"
 
-/* All bytes of a file; NULL where it cannot be read. */
+/* Reads all bytes of a file. Returns NULL if the file cannot be read. */
 static uint8_t *read_file(const char *path, size_t *length) {
     FILE *file = fopen(path, "rb");
     if (file == NULL) {

@@ -1,7 +1,8 @@
-//! A server that folds its model when it loads it.
+//! A server that folds its model when it starts.
 //!
 //! `cargo run --release --example server -- models/digits/un-dynamo.onnx 127.0.0.1:8080`, and then
-//! `curl --data-binary @image.f32 http://127.0.0.1:8080`: 64 numbers of 4 bytes in, 10 scores out.
+//! `curl --data-binary @image.f32 http://127.0.0.1:8080`. A request has 64 float32 numbers, and the
+//! answer 10 scores.
 
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -13,7 +14,7 @@ use unfold::verify::compare;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// A folded model; the original, if the two differ.
+/// Loads and folds a model. If the outputs of both differ, the server runs the original.
 fn load(path: &str) -> Result<Engine> {
     let model = Model::open(path)?;
     let fused = unfold::fuse(&model, &Default::default())?.model;
@@ -27,7 +28,7 @@ fn load(path: &str) -> Result<Engine> {
     Ok(Engine::load(served, &"batch=1".parse()?)?)
 }
 
-/// The body of a request.
+/// Reads the body of a request, of at most `limit` bytes.
 fn body(stream: &TcpStream, limit: usize) -> Result<Vec<u8>> {
     let mut reader = BufReader::new(stream);
     let mut length = 0;
@@ -51,7 +52,7 @@ fn body(stream: &TcpStream, limit: usize) -> Result<Vec<u8>> {
     Ok(body)
 }
 
-/// The model's answer to the numbers of a request.
+/// Runs the model on the numbers of a request, and returns a line for each score.
 fn answer(engine: &Engine, stream: &TcpStream) -> Result<String> {
     let [input] = engine.inputs() else {
         return Err("the model has several inputs".into());
@@ -67,7 +68,7 @@ fn answer(engine: &Engine, stream: &TcpStream) -> Result<String> {
     Ok(scores.iter().map(|score| format!("{score}\n")).collect())
 }
 
-/// Answers one request after the other.
+/// Answers one request after another.
 fn serve(listener: &TcpListener, engine: &Engine) -> io::Result<()> {
     for stream in listener.incoming() {
         let mut stream = stream?;
@@ -98,7 +99,7 @@ fn main() -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Sends a body, and returns the line of the status and the body of the answer.
+    /// Sends a body. Returns the status line and the body of the answer.
     fn asked(address: std::net::SocketAddr, body: &[u8]) -> (String, String) {
         let mut stream = TcpStream::connect(address).unwrap();
         write!(

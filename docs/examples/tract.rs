@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tract_onnx::prelude::*;
 use unfold::onnx::Model;
 
-/// A model as tract runs it, for one image of 8 × 8.
+/// Loads a model into tract, for one image of 8 × 8.
 fn load(model: &Model) -> Result<Arc<TypedRunnableModel>, Box<dyn Error>> {
     let bytes = model.to_bytes()?;
     let graph = tract_onnx::onnx()
@@ -21,7 +21,7 @@ fn load(model: &Model) -> Result<Arc<TypedRunnableModel>, Box<dyn Error>> {
         .into_runnable()?)
 }
 
-/// The most likely digit.
+/// Returns the digit with the highest score.
 fn digit(model: &Arc<TypedRunnableModel>, image: Vec<f32>) -> Result<usize, Box<dyn Error>> {
     let image = Tensor::from_shape(&[1, 1, 8, 8], &image)?;
     let outputs = model.run(tvec![image.into()])?;

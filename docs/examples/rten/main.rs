@@ -7,7 +7,7 @@ use std::error::Error;
 use rten::Value;
 use unfold::onnx::Model;
 
-/// The scores of an image of 8 × 8.
+/// Runs a model on an image of 8 × 8. Returns the scores.
 fn scores(model: &Model, image: Vec<f32>) -> Result<Vec<f32>, Box<dyn Error>> {
     let model = rten::Model::load(model.to_bytes()?.into())?;
     let image = Value::from_shape(&[1, 1, 8, 8], image)?;

@@ -1,4 +1,4 @@
-//! TransposeMatMul of runtimes: `alpha·A·W`, where nothing is transposed.
+//! TransposeMatMul of onnxruntime, without transposition: `alpha·A·W`.
 
 use super::{Linear, Slots};
 use crate::affine::Affine;
@@ -26,7 +26,7 @@ impl Rule for TransposeMatMul {
     }
 }
 
-/// The weight must be a matrix, and the scale vary along the last axis alone.
+/// Checks that the weight is a matrix, and that the scale varies only along the last axis.
 fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
     at.only_attributes(&["alpha", "transA", "transB"])?;
     if let Some(name) = ["transA", "transB"]

@@ -1,4 +1,4 @@
-//! ActNorm: `s·(x + b)`, set from the first batch of training and learned from then on.
+//! ActNorm: `s·(x + b)`. The first batch of training sets s and b; later batches train them.
 
 use super::affine_chain::offline;
 use super::opaque::{BETA, GAMMA, Opaque, Written};

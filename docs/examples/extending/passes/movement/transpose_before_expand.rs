@@ -7,7 +7,7 @@ use crate::ir::builder::Maker;
 use crate::ir::regions::region_path;
 use crate::shape::facts::same_shape;
 
-/// The edits that transpose first.
+/// The edits that move each such Transpose.
 pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| transposed_first(analysis, node))
 }

@@ -1,8 +1,8 @@
-//! A report as values with tabs between.
+//! Formats a report as values that are separated by tabs.
 
 use super::{Report, table};
 
-/// The tables of each setting, one row a line.
+/// Formats the tables of each setting, with one line for each row.
 pub(crate) fn tabs(report: &Report) -> String {
     let tables = report
         .settings

@@ -16,7 +16,7 @@ impl Rule for Compress {
     /// The remaining places are unknown, so the affine must be the same at all of them.
     fn check_unchanged(&self, at: &At, affine: &Affine) -> Result<(), Reason> {
         at.only_attributes(&["axis"])?;
-        // Without an axis the elements are in one row.
+        // Without an axis, Compress selects from the flattened elements.
         let named = at.attr("axis", i64::MAX)?;
         match affine.is_uniform_along(axis(named, affine.rank())?) {
             true => Ok(()),
