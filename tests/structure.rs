@@ -1,13 +1,14 @@
-//! Rules for the sources: allowed imports between modules, one name for each type.
+//! Rules for the sources: allowed imports between modules, and one name for each type.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each module of the library, behind the modules that it may import.
+/// Each module of the library with the modules that it may import.
 ///
-/// From values to the whole pipeline: `error, refusal, hash <- onnx <- recipe <- ir <- shape <- analysis <- affine <-
-/// residual, passes <- fuse`. `run` sees models alone, `report` plain data alone.
+/// From the base to the whole pipeline: `error, refusal, hash <- onnx <- recipe <- ir <- shape <-
+/// analysis <- affine <- residual, passes <- fuse`. `run` uses only models, and `report` only plain
+/// data.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("hash", &[]),
@@ -146,14 +147,14 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether a file below `src` is compiled for tests alone.
+/// True if a file in `src` is compiled only for tests.
 fn is_test(file: &Path) -> bool {
     ["tests.rs", "extending.rs", "planted_faults.rs"]
         .iter()
         .any(|name| file.ends_with(name))
 }
 
-/// The files of `src`, each with its module and its text, but for its tests.
+/// The files of `src` except tests, each with its module and its text.
 fn texts() -> Vec<(String, PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = vec![];
@@ -191,8 +192,8 @@ fn code() -> Vec<(String, PathBuf, String)> {
         .collect()
 }
 
-/// A file or folder below `src`, by the names that lead to it; `lib.rs`, `main.rs` and each `mod.rs` stand for
-/// the folder around them.
+/// A file or folder in `src`, as the names on the path to it. `lib.rs`, `main.rs` and each `mod.rs`
+/// stand for their folder.
 type Place = Vec<String>;
 
 fn place(file: &Path) -> Place {
@@ -203,7 +204,7 @@ fn place(file: &Path) -> Place {
         .collect()
 }
 
-/// The names that a path in code may stand for: one, or those of a group in braces.
+/// The paths that a `use` tree stands for: one, or those of a group in braces.
 fn branches(tree: &str) -> Vec<String> {
     let end = tree
         .find(|c: char| !(c.is_alphanumeric() || "_:".contains(c)))
@@ -232,7 +233,7 @@ fn branches(tree: &str) -> Vec<String> {
     found
 }
 
-/// The places that the code of a file imports from, the innermost that there are.
+/// The innermost known places that the code of a file imports from.
 fn imports(from: &Place, code: &str, places: &BTreeSet<Place>) -> BTreeSet<Place> {
     let is_name = |c: char| c.is_alphanumeric() || "_:".contains(c);
     let mut found = BTreeSet::new();
@@ -308,10 +309,11 @@ fn modules_import_exactly_the_allowed_modules() {
     assert_eq!(found, allowed.collect());
 }
 
-/// The imports between the entries of a folder.
+/// For each entry of a folder, the entries that it imports from.
 type Below = BTreeMap<String, BTreeSet<String>>;
 
-/// All that one leads to, itself only in a circle.
+/// All entries that an entry imports from, directly or indirectly. It contains the entry itself
+/// only if there is a cycle.
 fn reached<'b>(below: &'b Below, from: &'b String) -> BTreeSet<&'b String> {
     let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
     while let Some(next) = open.pop() {
@@ -326,8 +328,8 @@ fn reached<'b>(below: &'b Below, from: &'b String) -> BTreeSet<&'b String> {
     seen
 }
 
-/// The files and folders of every folder can be ordered so that each imports only from those before
-/// it. `mod.rs` belongs to the folder, and all entries may use it.
+/// The entries of every folder can be ordered so that each imports only from those before it.
+/// `mod.rs` belongs to the folder, and all entries may use it.
 #[test]
 fn imports_between_files_have_no_cycles() {
     let mut folders: BTreeMap<Place, Below> = BTreeMap::new();
@@ -401,7 +403,7 @@ fn type_names_are_unique() {
             if first
                 .is_some_and(|word| ["struct", "enum", "trait", "type", "union"].contains(&word))
             {
-                // A tuple struct has its fields right behind its name.
+                // The fields of a tuple struct directly follow its name.
                 let name = words.next().unwrap().split('(').next().unwrap();
                 found.entry(name.to_owned()).or_default().push(file.clone());
             }
@@ -416,7 +418,7 @@ fn type_names_are_unique() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// The return type of a function, in the code from its name on.
+/// The return type of a function, given the code that starts with its name.
 fn returned(code: &str) -> &str {
     let (mut depth, mut arrow) = (0, None);
     for (at, c) in code.char_indices() {
@@ -431,7 +433,8 @@ fn returned(code: &str) -> &str {
     ""
 }
 
-/// The names of the public functions in a text that may fail, each with whether its documentation says when.
+/// The names of the public functions in a text that return a `Result`, and for each whether its
+/// documentation has a section on errors.
 fn fallible(text: &str) -> Vec<(&str, bool)> {
     let mut found = vec![];
     for (at, _) in text.match_indices("pub fn ") {
@@ -454,7 +457,7 @@ fn fallible(text: &str) -> Vec<(&str, bool)> {
     found
 }
 
-/// The commands, and what Python calls, are documented where their users read it.
+/// The modules `cli` and `python` are excluded, because their users read other documentation.
 #[test]
 fn fallible_public_functions_have_an_errors_section() {
     let mut silent = vec![];
@@ -482,7 +485,7 @@ fn fallible_functions_are_found_by_return_type() {
     );
 }
 
-/// Whether code uses a name, or something in it.
+/// True if code uses a name or an item in it.
 fn uses(code: &str, name: &str) -> bool {
     let mut words = code.split(|c: char| !(c.is_alphanumeric() || "_!:".contains(c)));
     words.any(|word| word == name || word.starts_with(&format!("{name}::")))
@@ -517,7 +520,8 @@ const FEATURES: &[(&str, &[&str])] = &[
     ("python", &["python"]),
 ];
 
-/// Without its features the library compiles none of their crates, and so cannot use them.
+/// Without a feature, the library does not compile the feature's crates, so code outside its
+/// modules cannot use them.
 #[test]
 fn optional_crates_are_used_only_in_their_modules() {
     let manifest =

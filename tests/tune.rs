@@ -23,7 +23,7 @@ fn unfold(folder: &Path, args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Tunes a model of the digits in few rounds, and returns the report.
+/// Tunes a digits model in a few rounds and returns the report.
 fn tuned(folder: &Path, kind: &str, more: &[&str]) -> Value {
     let model = digits(kind);
     let args = ["tune", model.to_str().unwrap(), "-o", "out.onnx", "--json"];
@@ -52,7 +52,7 @@ fn reported_command_reproduces_the_file() {
     }
 }
 
-/// Runs the command of a report, and compares its file with the one that `tune` has written.
+/// Asserts that the command of a report writes the same file as `tune`.
 fn assert_command_reproduces(folder: &Path, report: &Value) {
     let out = folder.join("out.onnx");
     let file = fs::read(&out).unwrap();
@@ -127,7 +127,7 @@ fn equal_candidates_are_measured_once() {
     ];
     expected.sort_unstable();
     assert_eq!(names, expected);
-    // A model without windows has nothing that only tract runs faster.
+    // The model has no windows, so the target tract gives the same result as the default.
     let default = candidate(&report, "fuse by default");
     assert!(
         default["equal"]
@@ -136,7 +136,7 @@ fn equal_candidates_are_measured_once() {
             .contains(&"--target tract".into())
     );
     assert_eq!(candidate(&report, "as exported")["ratio"]["value"], 1.0);
-    // Folding takes more than a third of the time of this model, and slices cost some.
+    // Folding saves more than a third of this model's time, and slicing costs time.
     assert_ne!(report["chosen"], "as exported");
     assert!(!report["chosen"].as_str().unwrap().starts_with("--memory"));
 }

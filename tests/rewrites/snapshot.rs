@@ -1,6 +1,8 @@
 //! Snapshots of rewrites: the first graph that a test changes, before and after, in ONNX's textual syntax.
 //!
-//! A snapshot shows all edges, attributes and small constants of both graphs. After an intended change, `cargo insta review`
+//! A snapshot shows all edges, attributes and small constants of both graphs. After an intended
+//! change, `cargo insta review` shows each difference, and `INSTA_UPDATE=always cargo test
+//! --release --test rewrites` accepts all.
 //! shows each difference; `INSTA_UPDATE=always cargo test --release --test rewrites` accepts all.
 
 use std::cell::Cell;
@@ -8,10 +10,10 @@ use std::thread;
 
 use unfold::onnx::{Model, PrintedElements};
 
-/// The largest tensor whose elements are in a snapshot.
+/// A snapshot shows the elements of tensors up to this size.
 const ELEMENTS: PrintedElements = PrintedElements::AtMost(16);
 
-/// The most nodes of a graph in a snapshot; larger ones test limits.
+/// The maximum number of nodes of a graph in a snapshot. Larger graphs test limits.
 const MAX_NODES: usize = 60;
 
 thread_local! {
@@ -26,7 +28,7 @@ pub fn check(before: &Model, after: &Model) {
         return;
     }
     let thread = thread::current();
-    // With one thread for all tests, the tests have no names.
+    // If one thread runs all tests, it does not have the name of a test.
     let Some(test) = thread.name().filter(|name| *name != "main") else {
         return;
     };

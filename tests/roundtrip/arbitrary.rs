@@ -8,7 +8,7 @@ use prost::Message;
 use unfold::onnx::Model;
 use unfold::onnx::proto::*;
 
-/// Decisions from random bytes, until there are none left.
+/// Makes choices from random bytes, and from zeros once they are used up.
 struct Source<'a> {
     bytes: &'a [u8],
     depth: usize,
@@ -50,7 +50,7 @@ impl Source<'_> {
         (0..self.byte() % 3).map(|_| make(self)).collect()
     }
 
-    /// A message inside another, unless the nesting is deep already.
+    /// A message inside another message, or the default message if the nesting limit is reached.
     fn nested<T: Default>(&mut self, make: impl FnOnce(&mut Self) -> T) -> T {
         if self.depth == 0 {
             return T::default();
@@ -75,7 +75,7 @@ impl Source<'_> {
         }
     }
 
-    /// One version of each.
+    /// Operator sets, at most one of each domain.
     fn opsets(&mut self) -> Vec<OperatorSetIdProto> {
         let mut sets = [vec![self.opset()], self.some(Self::opset)].concat();
         let mut seen = HashSet::new();
@@ -148,7 +148,7 @@ impl Source<'_> {
         })
     }
 
-    /// Initializers with different names, none of which `text` makes.
+    /// Initializers with different names that `text` never returns.
     fn distinct(&mut self) -> Vec<TensorProto> {
         let tensors = self.some(Self::tensor).into_iter().enumerate();
         let rename = |(index, tensor)| TensorProto {

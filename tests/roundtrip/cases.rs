@@ -1,11 +1,11 @@
-//! One model for each thing that the specification allows.
+//! One model for each feature of the specification.
 
 use unfold::onnx::DataType;
 use unfold::onnx::proto::*;
 
 use crate::{entry, external, model, opset, raw, with_initializers};
 
-/// The models, each with its topic.
+/// The models, each with the name of its feature.
 pub fn all() -> Vec<(String, ModelProto)> {
     let mut cases: Vec<(String, ModelProto)> = Vec::new();
     let mut case = |name: &str, model| cases.push((name.to_owned(), model));
@@ -705,7 +705,7 @@ fn tensors(case: Case<'_>) {
     );
 }
 
-/// Models as the protobuf library of Python writes them, in hexadecimal.
+/// Models written by the protobuf library of Python, in hexadecimal.
 pub fn written_elsewhere() -> [(&'static str, &'static str); 4] {
     [
         (

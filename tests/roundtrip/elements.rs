@@ -1,4 +1,4 @@
-//! The elements of tensors in each way of storing them.
+//! Reading the elements of tensors in each form of storage.
 
 use ndarray::{Array, ArrayD, IxDyn, arr0, arr1};
 use proptest::prelude::*;

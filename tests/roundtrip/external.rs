@@ -1,4 +1,4 @@
-//! External data: reading, and refused locations.
+//! External data: how it is read, and which locations are refused.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use unfold::onnx::{DataType, Model, Resolver, tensor};
 
 use crate::{external, floats, raw, with_initializers};
 
-/// A folder with `model.onnx`, whose one tensor has the given entries, and `weights.bin` with the
-/// numbers from 0 to 99.
+/// A folder with `model.onnx`, whose only tensor has the given entries of external data, and
+/// `weights.bin` with the floats 0 to 99.
 fn folder(dims: &[i64], entries: &[(&str, &str)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(
@@ -277,7 +277,7 @@ fn tensors_are_read_from_several_files() {
     assert_eq!(read(2).unwrap(), arr1(&[0.5]).into_dyn());
 }
 
-/// Data in memory, of which too little is given, too much, or none.
+/// A resolver of data in memory that returns too few bytes, too many, or an error.
 #[derive(Debug)]
 struct Wrong(fn(Vec<u8>) -> io::Result<Vec<u8>>, Vec<u8>);
 
@@ -291,7 +291,7 @@ impl Resolver for Wrong {
     }
 }
 
-/// A missing constant could not be folded: an error instead of a plan without folds.
+/// If a constant cannot be read, folding fails instead of returning a plan without folds.
 #[test]
 fn resolver_of_wrong_length_is_an_error_while_folding() {
     let folder = tempfile::tempdir().unwrap();

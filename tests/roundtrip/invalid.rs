@@ -1,4 +1,4 @@
-//! Files that are no models, and models that could not be written unchanged.
+//! Files that are not models, and models that cannot be written back unchanged.
 
 use proptest::prelude::*;
 use prost::Message;
@@ -102,7 +102,7 @@ fn truncated_model_is_refused() {
     );
 }
 
-/// A prefix is a model of its own if it ends between two fields, and truncated otherwise.
+/// A prefix of a file is a model if it ends between two fields, and else it is truncated.
 #[test]
 fn every_prefix_of_a_model_is_a_model_or_truncated() {
     for (name, proto) in cases::all() {
@@ -136,7 +136,7 @@ fn nested_unknown_field_is_refused() {
         ..Default::default()
     };
     let mut bytes = model(inner).encode_to_vec();
-    // The name becomes a field that graphs do not have: the same bytes under another number.
+    // Changes the field number of the name to one that graphs do not have.
     let name = bytes
         .windows(2)
         .position(|field| field == [0x12, 7])
@@ -198,7 +198,7 @@ fn duplicate_inputs_are_refused() {
     assert!(error.to_string().contains("at `x`: two inputs"), "{error}");
 }
 
-/// A graph inside `depth` nested bodies of If, each of which returns its result.
+/// A graph inside `depth` nested bodies of If, each of which returns the result of the body inside.
 fn nested(graph: GraphProto, depth: usize) -> GraphProto {
     let named = |name: &str| ValueInfoProto {
         name: Some(name.into()),
@@ -229,7 +229,7 @@ fn nested(graph: GraphProto, depth: usize) -> GraphProto {
     })
 }
 
-/// A graph that gives `x`, of a graph around it, under another name.
+/// A graph that returns `x` of an outer graph under another name.
 fn identity(output: &str) -> GraphProto {
     let node = NodeProto {
         op_type: Some("Identity".into()),
@@ -283,7 +283,7 @@ fn bodies_nested_60_deep_are_read() {
 
 #[test]
 fn bodies_nested_100000_deep_are_refused() {
-    // Backward, since the length of a message follows from its contents.
+    // The bytes are made backward, because a message begins with the length of its contents.
     let mut backward = Vec::new();
     for field in std::iter::repeat_n([6, 5, 1], 100_000).flatten().chain([7]) {
         let mut head = Vec::new();

@@ -1,4 +1,4 @@
-//! Models that are read and written again, byte for byte.
+//! Models are read and written back byte for byte.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ fn loaded_bytes_are_not_copied() {
     assert!(bytes.as_ptr_range().contains(&held.as_ptr()));
 }
 
-/// Encodings that other writers, and the specification itself, allow.
+/// Encodings that the specification allows and other programs write.
 mod foreign {
     use super::*;
     use unfold::onnx::tensor;
@@ -90,7 +90,7 @@ mod foreign {
         [&[number << 3 | 2, length], payload].concat()
     }
 
-    /// A model with a graph, whose other parts come before it, not after it.
+    /// A model with its fields in another order: operator set, graph, format version.
     fn model(graph: &[u8]) -> Model {
         let opset = field(8, &[0x10, 21]);
         let bytes = [opset, field(7, graph), vec![0x08, 10]].concat();
@@ -186,7 +186,7 @@ mod foreign {
         assert_eq!(model.graph().node[0].attribute[0].i, None);
     }
 
-    /// The bytes of Python's protobuf library, which show the order of fields.
+    /// Models written by the protobuf library of Python keep the order of their fields.
     #[test]
     fn field_order_of_other_writers_is_kept() {
         for (name, hex) in crate::cases::written_elsewhere() {

@@ -1,4 +1,4 @@
-//! Models are written as they were read, and unreadable ones are refused with a reason.
+//! Models are written back as they were read, and unreadable models are refused with a reason.
 
 mod arbitrary;
 mod cases;
@@ -16,7 +16,7 @@ use unfold::onnx::proto::{
 };
 use unfold::onnx::{DataType, Model};
 
-/// A model with the parts that every model has.
+/// A model with only the parts that every model has.
 fn model(graph: GraphProto) -> ModelProto {
     ModelProto {
         ir_version: Some(10),
@@ -26,7 +26,7 @@ fn model(graph: GraphProto) -> ModelProto {
     }
 }
 
-/// A model with some initializers, each read by a node.
+/// A model with the given initializers, each of which a node reads.
 fn with_initializers(initializers: Vec<TensorProto>) -> ModelProto {
     let identity = |tensor: &TensorProto| NodeProto {
         input: vec![tensor.name().to_owned()],
@@ -96,7 +96,7 @@ fn listing(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The one-line message of what opening bytes as a model fails with.
+/// The error message of opening bytes as a model. Asserts that it is one line and names the file.
 fn refusal(bytes: &[u8]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");

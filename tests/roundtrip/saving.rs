@@ -19,13 +19,13 @@ use unfold::onnx::{DataPlace, DataType, Model, SaveOptions, tensor};
 
 use crate::{entry, external, floats, listing, raw, with_initializers};
 
-/// `[value; 1024]` as float.
+/// The bytes of 1024 floats equal to `value`.
 fn large(value: f32) -> Vec<u8> {
     floats([value; 1024])
 }
 
-/// A folder with a model: `a` and `b` are in `weights.bin`, and so is `tied`, on the bytes of `a`;
-/// `small` is inside.
+/// A folder with a model whose tensors `a` and `b` are in `weights.bin`. `tied` uses the bytes of
+/// `a`, and `small` is in the model's file.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(
@@ -51,7 +51,7 @@ fn open(folder: &TempDir, name: &str) -> Model {
     Model::open(folder.path().join(name)).unwrap()
 }
 
-/// The first element of each initializer, and its entries where it is in another file.
+/// The first element of each initializer, and its entries of external data.
 fn contents(path: &Path) -> HashMap<String, (f64, Vec<String>)> {
     let model = Model::open(path).unwrap();
     let of = |tensor: &TensorProto| {
@@ -360,7 +360,7 @@ fn unknown_external_entry_is_not_dropped() {
     );
 }
 
-/// The file that the weights of a model are in.
+/// The name of the data file of a model.
 fn data_of(path: &Path) -> String {
     let contents = contents(path);
     contents["a"].1[0]
@@ -486,7 +486,8 @@ fn failed_rename_keeps_the_old_model_and_its_data() {
     let model = open(&folder, "in.onnx");
     model.save(&path).unwrap();
     let before = contents(&path);
-    // A file at the beginning of the save is a folder when the model is renamed.
+    // While the model is saved, a folder takes the place of the old file, so that the last rename
+    // fails.
     let swap = |tensor: &TensorProto| {
         if tensor.name() == "small" {
             fs::rename(&path, elsewhere.path().join("old.onnx")).unwrap();
@@ -525,7 +526,7 @@ fn folder_removed_while_saving_is_an_error() {
     assert!(listing(elsewhere.path()).is_empty());
 }
 
-/// The leftovers of a killed process: the list of a save, here one that is not locked.
+/// The leftovers of a killed process are drafts whose list is not locked.
 #[test]
 fn next_save_removes_leftovers_of_a_killed_one() {
     let folder = folder();
@@ -538,12 +539,12 @@ fn next_save_removes_leftovers_of_a_killed_one() {
         fs::write(at(name).join("list"), list).unwrap();
         fs::write(at(name).join("model"), "half").unwrap();
     };
-    // Killed before the model took its name, and after it.
+    // One process was killed before it renamed the model, and one after that.
     draft(".unfold-before", "out.onnx\0out.onnx.5.data\0out.onnx.data");
     fs::write(at("out.onnx.5.data"), "new").unwrap();
     draft(".unfold-after", "out.onnx\0out.onnx.data\0out.onnx.3.data");
     fs::write(at("out.onnx.3.data"), "old").unwrap();
-    // Killed before it had a list, and folders that belong to no save.
+    // One process was killed before it wrote a list. The other folders belong to no save.
     fs::create_dir(at(".unfold-empty")).unwrap();
     draft(".unfold-odd", "../x\0../x.data\0notes\0out.onnx.9.data");
     for kept in [".unfold-odd/more", "notes", "out.onnx.9.data"] {
@@ -587,7 +588,8 @@ fn save_leaves_concurrent_saves_alone() {
     assert_eq!(contents(&elsewhere.path().join("out.onnx"))["a"].0, 1.0);
 }
 
-/// Weights that save another model when they are read first: after a save has chosen the name of its data file.
+/// A resolver that saves another model at its first read, which is after the first save has chosen
+/// the name of its data file.
 #[derive(Debug)]
 struct SavesFirst {
     folder: TempDir,
@@ -720,7 +722,7 @@ fn open_model_keeps_its_old_weights_after_a_rewrite() {
     );
 }
 
-/// A model with a large tensor in its own file.
+/// A folder and a model with a large tensor inside the model's file.
 fn inside() -> (TempDir, PathBuf, Model) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("in.onnx");
@@ -865,7 +867,7 @@ fn saved_files_have_default_or_kept_permissions() {
 
 #[test]
 fn message_above_2_gib_is_not_written() {
-    // The pages of zeros are never touched: only their number counts.
+    // The zeros are never read or written, so they take no memory.
     let half: Bytes = vec![0; 1 << 30].into();
     let tensor = |name: &str| TensorProto {
         raw_data: Some(half.clone()),

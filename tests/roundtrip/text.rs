@@ -1,4 +1,4 @@
-//! Models survive printing and parsing in the textual syntax.
+//! Models stay the same if they are printed in the textual syntax and parsed.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use unfold::onnx::proto::{TypeProto, ValueInfoProto};
 use unfold::onnx::tensor::raw;
 use unfold::onnx::{Model, PrintedElements};
 
-/// The trained models: nodes, types and the bits of all weights.
+/// Compares nodes, types and the bits of all weights of trained models.
 #[test]
 fn digits_models_survive_as_text() {
     let folder = tempfile::tempdir().unwrap();
@@ -35,7 +35,7 @@ fn digits_models_survive_as_text() {
     }
 }
 
-/// Names and types of values: the text omits their metadata.
+/// The names and types of values. The text omits their metadata.
 fn types(values: &[ValueInfoProto]) -> Vec<(&str, Option<&TypeProto>)> {
     let pairs = values.iter();
     pairs

@@ -1,4 +1,4 @@
-//! Near patterns of sources stay or fold exactly; single graphs have known results.
+//! Patterns that resemble sources stay or fold exactly, and single graphs have known results.
 
 use unfold::onnx::Model;
 use unfold::onnx::proto::{FunctionProto, NodeProto, OperatorSetIdProto};
@@ -8,7 +8,7 @@ use crate::common::numbers::Kind;
 use crate::common::{floats, judge, node, text};
 use crate::make::{Case, Groups, Twin};
 use crate::{SHAPE, TOLERANCE, compute, fuse, is_folded};
-/// Operators left in a fused model.
+/// The number of operators of a type in a fused model.
 fn count(model: &Model, op: &str) -> usize {
     model
         .graph()
@@ -18,7 +18,7 @@ fn count(model: &Model, op: &str) -> usize {
         .count()
 }
 
-/// tf2onnx writes Keras' LayerNormalization with BatchNormalization whose statistics are computed.
+/// tf2onnx writes the LayerNormalization of Keras as a BatchNormalization with computed statistics.
 #[test]
 fn batch_norm_of_computed_statistics_stays() {
     let mut case = Case::new(7);
@@ -47,7 +47,7 @@ fn batch_norm_of_computed_statistics_stays() {
     assert_eq!(count(&fused.model, "BatchNormalization"), 1);
 }
 
-/// A γ that broadcasts over the tokens instead of the channels is on another axis, though as long.
+/// A γ of tokens instead of channels, which are as many, is along another axis.
 #[test]
 fn token_scale_after_rms_norm_is_not_a_channel_scale() {
     let mut case = Case::new(8);
@@ -60,11 +60,11 @@ fn token_scale_after_rms_norm_is_not_a_channel_scale() {
     let x = Case::new(9).array(&SHAPE, -2.0, 2.0);
     let difference = compute(&model, &x) - compute(&fused.model, &x);
     assert!(difference.iter().all(|v| v.abs() < 1e-6), "{difference}");
-    // MatMul contracts the channels: a scale of each token cannot go into its weight.
+    // MatMul sums over channels, so its weight cannot absorb a scale for each token.
     assert!(fused.plan.sites.iter().all(|site| !is_folded(site)));
 }
 
-/// GELU by its tanh is no Dynamic Tanh, nor is a Tanh whose scale varies at run time.
+/// The tanh form of GELU is not a Dynamic Tanh.
 #[test]
 fn tanh_gelu_is_no_dynamic_tanh() {
     let mut case = Case::new(10);
@@ -90,7 +90,7 @@ fn tanh_gelu_is_no_dynamic_tanh() {
     assert_eq!(fused.model.proto, model.proto);
 }
 
-/// Statistics of runs of channels of one item, whose γ and β come when they are in their places.
+/// A GN has statistics of consecutive channels of one item, and γ and β after the Reshape back.
 #[test]
 fn near_group_norms_are_not_listed_as_gn() {
     let twins = [
@@ -130,7 +130,7 @@ fn near_group_norms_are_not_listed_as_gn() {
     }
 }
 
-/// More than one mean and more than one variance, all of the value that is normalized, or no SN.
+/// An SN needs several means and several variances, all of the normalized value.
 #[test]
 fn near_switchable_norms_are_not_listed_as_sn() {
     for seed in 0..24 {
@@ -175,7 +175,7 @@ fn near_switchable_norms_are_not_listed_as_sn() {
     }
 }
 
-/// An opaque node between a function and a linear layer, as text says it.
+/// An opaque node, given by its line of text, between a function and a linear layer.
 fn opaque(call: &str) -> Model {
     let mut model = text::model(&format!(
         "input x 2 4 4
@@ -258,7 +258,7 @@ fn opaque_node_is_recognized_completely_or_left() {
     }
 }
 
-/// Before training all elements of γ are equal.
+/// Before training, all elements of γ are equal.
 #[test]
 fn uniform_gamma_is_recognized_per_channel() {
     let model = text::model(
@@ -326,8 +326,8 @@ fn skip_layer_norm_stream_folds() {
     }
 }
 
-/// The second normalizer of DPN: its scale stays before the residual stream, its shift joins the
-/// position embedding.
+/// The second normalizer of DPN. Its scale stays before the residual stream, and its shift folds
+/// into the position embedding.
 #[test]
 fn layer_norm_shift_joins_the_position_embedding() {
     let mut case = Case::new(12);
@@ -355,7 +355,7 @@ fn layer_norm_shift_joins_the_position_embedding() {
     assert_eq!(joined.unwrap().raw_data, expected.raw_data);
 }
 
-/// The affine of a normalizer that has no name here folds like any other, and is not called offline.
+/// The affine of an unknown online normalizer folds like any other and is not counted as offline.
 #[test]
 fn affine_of_an_unknown_online_norm_folds_as_online() {
     for steps in [
@@ -400,7 +400,7 @@ fn affine_of_an_unknown_online_norm_folds_as_online() {
     }
 }
 
-/// Exporters write every module as a function, blocks that call normalizers among them.
+/// Exporters write every module as a function, including blocks that call normalizers.
 #[test]
 fn normalizer_in_a_block_function_is_found() {
     let names = |list: &[&str]| {

@@ -1,4 +1,4 @@
-//! Bounded functions between affines, and near patterns.
+//! Bounded functions between affines, and patterns that resemble them.
 
 use unfold::Fused;
 use unfold::onnx::Model;
@@ -9,7 +9,8 @@ use crate::common::numbers::Kind;
 use crate::common::{judge, text};
 use crate::{TOLERANCE, fuse, is_folded};
 
-/// `f` of `z`, between a linear layer with a scale and a shift, and γ, β and another layer.
+/// A model in which the lines `function` compute `f` from `z`. Before it are a linear layer, a
+/// scale and a shift, and after it γ, β and another linear layer.
 fn between(function: &str) -> Model {
     text::model(&format!(
         "input x 2 4 4
@@ -39,7 +40,7 @@ fn between(function: &str) -> Model {
     ))
 }
 
-/// The result, which computes the same.
+/// The result for a model. Asserts that it computes the same.
 fn folded(model: &Model) -> Fused {
     let fused = fuse(model);
     let inputs = judge::inputs(model, 2, true, Kind::Real);
@@ -90,7 +91,7 @@ fn bounded_functions_are_recognized_and_fold() {
         let fused = folded(&between(function));
         assert_eq!(kinds(&fused), [kind], "{function}");
         let site = &fused.plan.sites[0];
-        // γ and β are in the second layer, α and s in the first.
+        // γ and β fold into the second layer, and α and the shift into the first.
         assert!(
             is_folded(site) && matches!(site.pre, Some(Outcome::Folded { .. })),
             "{function}: {site:?}"
@@ -101,16 +102,16 @@ fn bounded_functions_are_recognized_and_fold() {
 #[test]
 fn unbounded_or_per_channel_functions_are_not_pointwise() {
     let others = [
-        // It grows as a root does, or as its variable.
+        // Two functions that grow without bound, and a Clip.
         "a = Abs(z)\n b = Add(a, one)\n r = Sqrt(b)\n f = Div(z, r)",
         "a = Sigmoid(z)\n f = Mul(z, a)",
         "f = Clip(z, zero, six)",
-        // The root is of something else.
+        // The root is of another value.
         "o = Neg(x)\n a = Mul(o, o)\n b = Add(a, one)\n r = Sqrt(b)\n f = Div(z, r)",
-        // Each channel has a function of its own.
+        // The function differs between channels.
         "p = Abs(gamma)\n a = Mul(z, z)\n b = Add(a, p)\n r = Sqrt(b)\n f = Div(z, r)",
         "a = Mul(z, z)\n b = Add(a, v)\n c = Abs(b)\n d = Add(c, one)\n r = Sqrt(d)\n f = Div(z, r)",
-        // Statistics of the token.
+        // The divisor is a statistic of the token.
         "a = Mul(z, z)\n m = ReduceMean(a) axes=[-1]\n b = Add(m, one)\n r = Sqrt(b)\n f = Div(z, r)",
     ];
     for function in others {
@@ -153,7 +154,7 @@ fn pointwise_sites_need_constant_affines() {
     }
 }
 
-/// `unit_offset`: γ and α are stored less 1, and the graph adds it.
+/// With `unit_offset`, γ and α are stored less 1, and the graph adds 1.
 #[test]
 fn dynamic_tanh_with_unit_offset_parameters_folds() {
     let model = text::model(
@@ -183,7 +184,8 @@ fn dynamic_tanh_with_unit_offset_parameters_folds() {
     assert_eq!(left, ["MatMul", "Tanh", "MatMul"]);
 }
 
-/// The divisor folds into the queries with the scale of attention; the factor meets the Softmax.
+/// The divisor folds into the queries with the scale of attention, and the factor stays before the
+/// Softmax.
 #[test]
 fn soft_capping_divisor_folds_into_the_queries() {
     let model = text::model(

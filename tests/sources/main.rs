@@ -1,7 +1,9 @@
-//! Every source of an affine that is no offline normalizer: the Dynamic Tanh family, the online
+//! Every source of an affine except offline normalizers, in random small graphs: the Dynamic Tanh
+//! family, online normalizers, opaque nodes, and the scales around attention.
 //! normalizers, opaque nodes, and the scales around attention, on random small graphs.
 //!
-//! The original (an opaque node written out by its definition) and the fused model are computed by
+//! The reference computes the original and the fused model in float64. In the original, an opaque
+//! node is replaced by its definition.
 //! the reference, in float64.
 
 #[path = "../common/mod.rs"]
@@ -20,7 +22,8 @@ use rand_chacha::ChaCha8Rng;
 use unfold::onnx::Model;
 use unfold::plan::{Outcome, SitePlan};
 
-/// Batch, tokens and channels; two of them equal, so that axes cannot be found by their extent.
+/// The extents of batch, tokens and channels. Two are equal, so that an axis cannot be found by its
+/// extent.
 const SHAPE: [usize; 3] = [2, 4, 4];
 
 /// Folded weights are rounded once to single precision.
@@ -38,7 +41,8 @@ fn is_folded(site: &SitePlan) -> bool {
     matches!(site.post, Some(Outcome::Folded { .. }))
 }
 
-/// Whether the shift stays in the normalizer, as behind a product without a bias it would be an operator.
+/// True if the shift stays in the normalizer because it would become an operator behind a product
+/// without a bias.
 fn keeps_its_shift(site: &SitePlan) -> bool {
     let mut refusals = site.post.iter().flat_map(Outcome::refusals);
     refusals.any(|(_, refusal)| refusal.reason.name() == "no-gain")
@@ -81,7 +85,7 @@ fn every_source_folds_exactly() {
     }
 }
 
-/// A fused model is fused: once more, and not a byte changes.
+/// Asserts that fusing a fused model again does not change it.
 fn assert_idempotent(fused: &Model, what: &str) {
     let again = unfold::fuse(fused, &portable()).unwrap();
     let show = || text::print(&again.model);
@@ -94,20 +98,20 @@ fn assert_idempotent(fused: &Model, what: &str) {
     assert_eq!(again.model.proto, fused.proto, "{what} changes");
 }
 
-/// The destination of a source.
+/// The readers of a source.
 #[derive(Debug, Clone, Copy)]
 enum End {
     /// A linear layer.
     Linear,
-    /// A linear layer behind a layout move.
+    /// A linear layer behind a Transpose.
     Turned,
     /// Two linear layers.
     Twice,
-    /// A linear layer, and a reader that takes no affine.
+    /// A linear layer, and a reader that absorbs no affine.
     Beside,
     /// The residual stream.
     Residual,
-    /// The caller.
+    /// A graph output.
     Output,
 }
 

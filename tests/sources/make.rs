@@ -1,4 +1,4 @@
-//! Graphs around one source each, and what only looks like one.
+//! Random graphs with one source each, and patterns that resemble one.
 
 use ndarray::{ArrayD, IxDyn};
 use rand::{RngExt, SeedableRng};
@@ -10,7 +10,7 @@ use crate::common::{Attrs, Builder, node};
 pub struct Case {
     pub builder: Builder,
     pub rng: ChaCha8Rng,
-    /// Whether the written-out form has no γ and no β.
+    /// True if written-out sources have neither γ nor β.
     pub bare: bool,
 }
 
@@ -45,7 +45,7 @@ impl Case {
         self.builder.op(op, inputs, vec![])
     }
 
-    /// A commutative operator, its operands in either order.
+    /// A commutative operator with its operands in a random order.
     pub fn either(&mut self, op: &str, left: &str, right: &str) -> String {
         if self.rng.random() {
             self.op(op, &[left, right])
@@ -54,13 +54,13 @@ impl Case {
         }
     }
 
-    /// With tokens and channels exchanged.
+    /// The value with tokens and channels transposed.
     pub fn turned(&mut self, value: &str) -> String {
         self.builder
             .op("Transpose", &[value], vec![("perm", vec![0, 2, 1].into())])
     }
 
-    /// IN or GN as an operator. Before version 21, GN has one γ for a group.
+    /// IN or GN as an operator. Before version 21, GN has one γ for each group.
     pub fn image_norm(&mut self, value: &str, kind: &str) -> String {
         let (op, attrs, version) = match (kind, self.rng.random()) {
             ("GN", false) => ("GroupNormalization", vec![("num_groups", 2.into())], 18),
@@ -81,7 +81,7 @@ impl Case {
         self.op("ReduceMean", &[value, &axes])
     }
 
-    /// `γ·v + β`, with or without β, γ of both signs.
+    /// `γ·v + β` with γ of both signs, with or without β.
     pub fn affine(&mut self, value: &str, shape: &[usize]) -> String {
         if self.bare {
             return value.to_owned();
@@ -95,7 +95,7 @@ impl Case {
         self.either("Add", &scaled, &beta)
     }
 
-    /// A linear reader, and whether its bias is there already.
+    /// A linear layer that reads a value, with or without a bias.
     pub fn reader(&mut self, value: &str) -> String {
         let weight = self.constant(&[4, 3], -1.0, 1.0);
         let product = self.op("MatMul", &[value, &weight]);
@@ -115,7 +115,7 @@ impl Case {
         self.op("Div", &[value, &below])
     }
 
-    /// One of DyT, DyS, DySS, α of shape `[1]` or `[]`.
+    /// DyT, DyS or DySS, with α of the shape `[1]` or `[]`.
     pub fn pointwise(&mut self, x: &str, kind: &str, shape: &[usize]) -> String {
         let shape_of_alpha: &[usize] = if self.rng.random() { &[1] } else { &[] };
         let alpha = self.constant(shape_of_alpha, 0.3, 1.5);
@@ -128,7 +128,7 @@ impl Case {
         self.affine(&bounded, shape)
     }
 
-    /// Derf, with its `s` or without.
+    /// Derf, with or without its shift `s`.
     pub fn derf(&mut self, x: &str) -> String {
         let alpha = self.constant(&[1], 0.3, 1.5);
         let mut scaled = self.either("Mul", x, &alpha);
@@ -140,7 +140,7 @@ impl Case {
         self.affine(&bounded, &[4])
     }
 
-    /// One of the bounded functions that were tried beside erf.
+    /// One of the other bounded functions in the paper of Derf.
     pub fn function(&mut self, z: &str) -> String {
         let one = self.number(1.0);
         let magnitude = |case: &mut Case| case.op("Abs", &[z]);
@@ -185,7 +185,7 @@ impl Case {
         self.op("Clip", &[value, &low, &high])
     }
 
-    /// `g·x/√(mean((x − b)²))`, with g beside the reciprocal.
+    /// `g·x/√(mean((x − b)²))`, where g multiplies the reciprocal.
     pub fn bias_norm(&mut self, x: &str) -> String {
         let bias = self.constant(&[4], -1.0, 1.0);
         let (less, two, inverse) = (
@@ -229,7 +229,7 @@ impl Case {
         }
     }
 
-    /// Group Normalization of two groups of the channels on axis 1, written out.
+    /// A written-out Group Normalization with two groups of the channels on axis 1.
     pub fn grouped(&mut self, x: &str, twin: Groups) -> String {
         let (shape, axes): (&[i64], &[i64]) = match twin {
             Groups::Interleaved => (&[0, 2, 2, 4], &[1, 3]),
@@ -280,7 +280,7 @@ impl Case {
         let positive = if self.rng.random() { "Max" } else { "Add" };
         let norm = self.either(positive, &norm, &epsilon);
         if self.rng.random() {
-            // As its authors wrote it: x·(g/‖x‖).
+            // The form of the paper: x·(g/‖x‖).
             let g = self.constant(&[1], -2.0, 2.0);
             let factor = self.op("Div", &[&g, &norm]);
             return self.either("Mul", x, &factor);
@@ -291,13 +291,13 @@ impl Case {
         self.either("Mul", &normed, &g)
     }
 
-    /// `w·v` for a number.
+    /// `w·v` for a number `w`.
     pub fn weighted(&mut self, value: &str, weight: f64) -> String {
         let weight = self.number(weight);
         self.either("Mul", value, &weight)
     }
 
-    /// Switchable Normalization with channels on the last axis, equation (3) of its paper; the
+    /// Switchable Normalization with channels on the last axis, by equation (3) of its paper. The
     /// statistics are those of `of`.
     pub fn switchable(&mut self, x: &str, of: &str, twin: Twin) -> String {
         let (places, channels): (&[i64], &[i64]) = (&[1], &[2]);
@@ -370,7 +370,7 @@ impl Case {
         self.either("Add", &normed, &beta)
     }
 
-    /// A node of onnxruntime's domain.
+    /// A node in the domain of onnxruntime.
     pub fn of_a_runtime(
         &mut self,
         op: &str,
@@ -392,7 +392,7 @@ impl Case {
         made
     }
 
-    /// onnxruntime's GroupNorm of an image, with its channels last or second.
+    /// The GroupNorm of onnxruntime on an image, with channels last or on the second axis.
     pub fn runtime_group_norm(&mut self, x: &str) -> String {
         let last = self.rng.random();
         let (image, whole) = (if last { [0, 2, 2, 4] } else { [0, 4, 2, 2] }, [0, 4, 4]);
@@ -415,7 +415,8 @@ impl Case {
         if last { tokens } else { self.turned(&tokens) }
     }
 
-    /// A normalizer of a runtime's own. Some have a second operand, which is added before, as is a bias.
+    /// A normalizer of onnxruntime. Those that begin with `Skip` first add a second operand and may
+    /// add a bias.
     pub fn runtime_norm(&mut self, x: &str, op: &str) -> String {
         let skips = op.starts_with("Skip");
         let simplified = op.contains("Simplified");
@@ -447,7 +448,7 @@ impl Case {
         made[0].clone()
     }
 
-    /// Algorithm 1 of the DTN paper for two heads.
+    /// Algorithm 1 of the DTN paper with two heads.
     pub fn dynamic_token(&mut self, x: &str) -> String {
         let logits = self.array(&[2, 4, 4], -2.0, 2.0);
         let uniform = self.rng.random_range(0..4) == 0;
@@ -512,7 +513,7 @@ impl Case {
         self.affine(&normed, &[4])
     }
 
-    /// One of [`SOURCES`] on a value.
+    /// Applies one of [`SOURCES`] to a value.
     pub fn source(&mut self, kind: &str, x: &str) -> String {
         match kind {
             "DyT" | "DyS" | "DySS" => self.pointwise(x, kind, &[4]),
@@ -525,7 +526,7 @@ impl Case {
             }
             "BiasNorm" => self.bias_norm(x),
             "DyT first" => {
-                // Channels on the second axis, as in an image.
+                // The channels are on the second axis, as in an image.
                 let turned = self.turned(x);
                 let normed = self.pointwise(&turned, "DyT", &[4, 1]);
                 self.turned(&normed)
@@ -586,39 +587,39 @@ impl Case {
     }
 }
 
-/// Look-alikes of Switchable Normalization.
+/// Patterns that resemble Switchable Normalization.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Twin {
     /// Nothing: it is one.
     None,
-    /// The statistics of one axis set alone: that is Instance Normalization.
+    /// The statistics of one set of axes only, which is Instance Normalization.
     OneOfEach,
-    /// E[x²] + E[x]² is no variance.
+    /// E[x²] + E[x]², which is no variance.
     SumOfSquares,
-    /// The weight of the means is one of the input's statistics itself.
+    /// The weight of the means is a statistic of the input.
     OwnWeight,
 }
 
-/// Look-alikes of Group Normalization.
+/// Patterns that resemble Group Normalization.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Groups {
     /// Nothing: it is one.
     None,
-    /// The Reshape back gives other channels than the normalized ones.
+    /// The Reshape back gives channels other than the normalized ones.
     OtherChannels,
-    /// A group is every other channel.
+    /// A group consists of every second channel.
     Interleaved,
-    /// Statistics of the whole batch.
+    /// The statistics are of the whole batch.
     Batch,
-    /// Each group is scaled by a number of its own before γ.
+    /// Before γ, each group is scaled by its own number.
     Scaled,
 }
 
-/// The expectation of a case.
+/// A case and the kind of source that it must be listed as.
 pub struct Wanted {
     pub kind: &'static str,
     pub original: Model,
-    /// The model with its opaque node, where the original has it written out.
+    /// The model with an opaque node, which the original writes out.
     pub opaque: Option<Model>,
 }
 
@@ -649,7 +650,7 @@ pub const SOURCES: [&str; 23] = [
     "standardisation",
 ];
 
-/// All others.
+/// All other sources.
 pub const OTHERS: [&str; 6] = [
     "attention scale",
     "LayerScale",
@@ -659,7 +660,7 @@ pub const OTHERS: [&str; 6] = [
     "function DyT",
 ];
 
-/// The kind that a source is listed as.
+/// The kind that the plan lists a source as.
 pub fn listed(source: &'static str) -> &'static str {
     match source {
         "DyT first" | "opaque DyT" | "function DyT" => "DyT",
@@ -671,12 +672,12 @@ pub fn listed(source: &'static str) -> &'static str {
     }
 }
 
-/// A graph around one source, which the seed tells.
+/// A random graph with one source, which the seed chooses.
 pub fn make(seed: u64) -> Wanted {
     let mut case = Case::new(seed);
     let all = [&SOURCES[..], &OTHERS].concat();
     let kind = all[(seed % all.len() as u64) as usize];
-    // Something linear in front that nothing else reads, or that a residual stream reads too.
+    // In front is a linear layer that nothing else reads, except for standardisation.
     let front = case.constant(&[4, 4], -1.0, 1.0);
     let x = if kind == "standardisation" {
         "x".to_owned()
@@ -736,7 +737,7 @@ pub fn group_scaled(case: &mut Case, x: &str) -> String {
     case.affine(&normed, &[4])
 }
 
-/// Attention of one head, scaled on Q, on both sides, or on the scores.
+/// Attention with one head, with the scale on the queries, on both operands, or on the scores.
 pub fn attention(mut case: Case, x: &str) -> Wanted {
     let where_to = case.rng.random_range(0..3);
     let scale = case.constant(&[], 0.2, 0.8);
@@ -774,7 +775,7 @@ pub fn attention(mut case: Case, x: &str) -> Wanted {
     }
 }
 
-/// An opaque node beside its definition.
+/// A model with an opaque node, and the same model with its definition.
 pub fn opaque_case(mut case: Case, x: &str, how: &str, kind: &'static str) -> Wanted {
     let (alpha, gamma) = (case.array(&[1], 0.3, 1.5), case.array(&[4], -2.0, 2.0));
     let (beta, variance) = (case.array(&[4], -1.0, 1.0), case.array(&[4], 0.5, 2.0));
@@ -847,7 +848,7 @@ pub fn opaque_case(mut case: Case, x: &str, how: &str, kind: &'static str) -> Wa
         version: Some(1),
     };
     case.builder.proto.opset_import.push(domain);
-    // Both have the same reader.
+    // Both models get the same reader.
     twin.rng = case.rng.clone();
     let (output, opaque_output) = (twin.reader(&written), case.reader("normed"));
     Wanted {

@@ -476,9 +476,9 @@ fn value_of_rows_with_another_reader_is_cut_into_runs() {
 
 #[test]
 fn rows_stay_if_runs_of_them_are_no_samples() {
-    // The batch is the inner axis of the rows.
+    // In the rows, the places vary slower than the batch, so that the rows of a sample are apart.
     let inner = of_rows("5 batch 4", "-1 4", "m = MatMul(r, w)", "5 -1 6");
-    // An operator that mixes rows, and a constant for each row.
+    // A Softmax mixes the rows.
     let mixed = of_rows(
         "batch 5 4",
         "-1 4",
@@ -507,8 +507,8 @@ fn rows_stay_if_runs_of_them_are_no_samples() {
     assert_eq!(moved_selections(&stored), 0);
 }
 
-/// Attention over five tokens whose rows all layers read, and of which the head reads the first token of each sample.
-/// `product` computes `a` from `n`, with a weight `w` of shape `weight`.
+/// Attention over five tokens in which all layers read rows, and the head reads the first token of
+/// each sample. `product` computes `a` from `n` with a weight `w` of the shape `weight`.
 fn block_of_rows(weight: &str, product: &str) -> Model {
     model(&format!(
         "input x batch 5 8
@@ -550,7 +550,8 @@ fn class_token_of_rows_needs_one_query_and_all_keys_and_values() {
     ] {
         let fused = fuse_stable(&block_of_rows(weight, product));
         assert_eq!(fused.plan.tidy.selected, 2, "{product}");
-        // One product has the queries of one token, another one the keys and values of all.
+        // One product computes the queries of one token, and another the keys and values of all
+        // tokens.
         let stored = &fused.model.graph().initializer;
         let columns = stored
             .iter()
@@ -560,14 +561,14 @@ fn class_token_of_rows_needs_one_query_and_all_keys_and_values() {
         columns.sort_unstable();
         assert_eq!(columns, [8, 8, 16], "{product}");
     }
-    // A Gemm with a factor stays whole.
+    // A Gemm with an `alpha` other than 1 is not split.
     let text = print(&block_of_rows("8 24", "a = Gemm(n, w, b) alpha=0.5"));
     let text = text.replace("LayerNormalization(r, g, c)", "Tanh(r)");
     let fused = fuse_stable(&model(&text));
     assert_eq!(fused.plan.tidy.selected, 1, "{}", print(&fused.model));
 }
 
-/// The reference moves every coordinate by half a place, those of samples too.
+/// The reference moves every coordinate by half a place, also along the axis of samples.
 #[test]
 fn sample_does_not_pass_a_resize_that_shifts_samples() {
     let resized = |nearest: &str| {

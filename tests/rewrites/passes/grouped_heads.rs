@@ -1,4 +1,5 @@
-//! Grouped-query attention: products read keys and values without repeating them, and each head reads its own key. Each
+//! Grouped-query attention: products read keys and values without the repetition, and each head
+//! reads its own key. Each rule has a twin in which the repetition stays.
 //! rule has a twin that stays.
 
 use ndarray::{Array4, ArrayD, Ix4};
@@ -10,16 +11,17 @@ use crate::common::reference::{self, Env, Value};
 use crate::common::text::model;
 use crate::passes::placement::{assert_moves, assert_stays, fused};
 
-/// Heads of queries, of keys, and channels of each.
+/// The numbers of query heads and key heads, and the channels of each head.
 const HEADS: usize = 8;
 const KEYS: usize = 2;
 const CHANNELS: usize = 4;
 
-/// The key of each head where each key is repeated, and where all keys are in turn.
+/// The key that each head reads if each key is repeated in place, and if the list of all keys is
+/// repeated.
 const REPEATED: fn(usize) -> usize = |head| head / (HEADS / KEYS);
 const TILED: fn(usize) -> usize = |head| head % KEYS;
 
-/// Lines that repeat the keys `k` as `r`, so that heads of a group lie side by side.
+/// Lines that repeat each key of `k` in place as `r`, so that the heads of a group are adjacent.
 const SIDE_BY_SIDE: &[&str] = &[
     "ints a 1 = 2\n ints e 5 = 1 1 4 1 1\n ints s 4 = 0 8 -1 4\n u = Unsqueeze(k, a)\n x = Expand(u, e)\n r = Reshape(x, s)",
     "ints a 1 = 2\n ints e 5 = 1 1 4 1 1\n ints s 4 = 0 8 -1 4\n u = Unsqueeze(k, a)\n x = Tile(u, e)\n r = Reshape(x, s)",
@@ -31,7 +33,7 @@ const SIDE_BY_SIDE: &[&str] = &[
      s = Concat(b, m, c) axis=0\n r = Reshape(x, s)",
 ];
 
-/// Lines that repeat all keys in turn.
+/// Lines that repeat the list of all keys.
 const IN_TURN: &[&str] = &[
     "ints e 4 = 1 4 1 1\n r = Tile(k, e)",
     "r = Concat(k, k, k, k) axis=1",
@@ -39,7 +41,7 @@ const IN_TURN: &[&str] = &[
     "ints a 1 = 1\n ints e 5 = 1 4 1 1 1\n ints s 4 = 0 8 -1 4\n u = Unsqueeze(k, a)\n x = Expand(u, e)\n r = Reshape(x, s)",
 ];
 
-/// A product of queries with keys that lines repeat, and what becomes of it.
+/// A model with the lines `repeat`, which repeat the keys, and the lines `behind` with the product.
 fn scores(repeat: &str, behind: &str) -> String {
     format!(
         "input q batch 8 tokens 4
@@ -52,7 +54,7 @@ fn scores(repeat: &str, behind: &str) -> String {
 
 const PRODUCT: &str = "y = MatMul(q, t)\n output y";
 
-/// Each query times each key that its head reads.
+/// The products of each query with each key that its head reads.
 fn products(inputs: &Env, key: fn(usize) -> usize) -> Array4<f64> {
     let [queries, keys] = ["q", "k"].map(|name| array(inputs, name));
     let (batch, _, tokens, _) = queries.dim();
@@ -70,7 +72,7 @@ fn array(values: &Env, name: &str) -> Array4<f64> {
     values.into_dimensionality::<Ix4>().unwrap()
 }
 
-/// Asserts the numbers that a fused model computes, for several sizes of the open axes.
+/// Asserts that a fused model computes the expected numbers at several sizes of the open axes.
 fn computes(text: &str, expected: impl Fn(&Env) -> Array4<f64>) {
     let before = model(text);
     let after = fused(&before).model;
@@ -112,7 +114,8 @@ fn tiled_keys_become_a_broadcast_matmul() {
         let after = fused(&before).model;
         let repeats = ["Tile", "Concat", "Gather", "Expand"];
         let made = crate::common::operators(&after);
-        // One Concat puts the shape of the result together: two open extents move to other axes, and a Reshape infers one.
+        // One Concat is left, which computes the shape of the result: two open extents move to
+        // other axes, and a Reshape can infer only one.
         let left = made.iter().filter(|op| repeats.contains(op));
         assert_eq!(left.count(), 1, "{made:?}");
         crate::same(&before, &after, 1e-6);
@@ -156,7 +159,7 @@ fn elementwise_operators_around_grouped_keys_move_along() {
          y = Tanh(m)
          output y";
     let text = scores(SIDE_BY_SIDE[0], lines);
-    // Both scales are one.
+    // Both scales merge into one Mul.
     let made = [
         "Reshape",
         "Transpose",
@@ -189,14 +192,15 @@ fn scale_per_head_stays_after_the_matmul() {
     let scaled = "scale c 8 1 1\n z = MatMul(q, t)\n y = Mul(z, c)\n output y";
     let made = ["Reshape", "Transpose", "MatMul", "Reshape", "Mul"];
     assert_moves(&scores(SIDE_BY_SIDE[0], scaled), "heads", &made);
-    // Keys that were scaled for each head are no repeated keys.
+    // After a scale per head, the keys of a group differ.
     assert_stays(&scores(
         SIDE_BY_SIDE[0],
         "scale c 8 1 1\n z = Mul(t, c)\n y = MatMul(q, z)\n output y",
     ));
 }
 
-/// A step of a decoder: the cache grows, keys and values are repeated, and a mask hides places.
+/// A step of a decoder: it appends to the cache, repeats keys and values, and hides places with a
+/// mask.
 fn step(repeat: fn(&str, &str) -> String) -> String {
     format!(
         "input q batch 8 tokens 4
@@ -261,7 +265,7 @@ fn decoder_step_with_cache_repeats_no_keys_or_values() {
     }
 }
 
-/// Inputs of a step for so many samples, tokens, and places of the cache.
+/// Inputs of a step for the given numbers of samples, tokens and cached places.
 fn sizes(before: &unfold::onnx::Model, [batch, tokens, past]: [usize; 3]) -> Env {
     let shapes = [
         ("q", [batch, HEADS, tokens, CHANNELS]),
@@ -282,7 +286,7 @@ fn sizes(before: &unfold::onnx::Model, [batch, tokens, past]: [usize; 3]) -> Env
     inputs
 }
 
-/// The attention of each head to the key and the value that it reads.
+/// The output of attention in which each head reads the keys and values of its group.
 fn attention(inputs: &Env) -> Array4<f64> {
     let joined = |old: &str, new: &str| {
         ndarray::concatenate(
@@ -314,7 +318,7 @@ fn attention(inputs: &Env) -> Array4<f64> {
     made
 }
 
-/// Why a product stays whose second operand is repeated.
+/// The reason why a product with a repeated second operand stays.
 fn reason(text: &str) -> Reason {
     assert_stays(text);
     let placed = fused(&model(text)).plan.placed;
@@ -342,7 +346,7 @@ fn keys_repeated_along_rows_or_columns_stay() {
             "input q batch 2 tokens 4\n input k batch 2 {keys}\n {repeat}\n y = MatMul(q, r)\n output y"
         )
     };
-    // Rows, which the product adds up, and columns.
+    // First the rows are repeated, over which the product sums, and then the columns.
     let rows = "ints g 4 = 0 0 1 1\n r = Gather(k, g) axis=2";
     assert_eq!(reason(&product("2 5", rows)), Reason::RepeatedAxis);
     let columns = "ints g 10 = 0 0 1 1 2 2 3 3 4 4\n r = Gather(k, g) axis=3";

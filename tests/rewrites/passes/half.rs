@@ -50,7 +50,7 @@ fn the<'m>(fused: &'m Fused, op: &str) -> &'m NodeProto {
     nodes.find(|node| node.op_type() == op).unwrap()
 }
 
-/// The element types of the inputs and outputs.
+/// The element types of the graph inputs and outputs.
 fn ends(model: &Model) -> Vec<i32> {
     let graph = model.graph();
     let values = graph.input.iter().chain(&graph.output);
@@ -131,7 +131,8 @@ fn value_is_cast_once_for_all_its_readers() {
          output y
          output z";
     let fused = in_half(text, EndType::Float32);
-    // One Cast for the input and one for each output. The reader of y reads it in half, without a Cast.
+    // One Cast is needed for the input and one for each output. The reader of `y` reads it in half
+    // precision, without a Cast.
     assert_eq!(plan(&fused).casts, 3);
     assert_eq!(
         operators(&fused.model),
@@ -177,7 +178,7 @@ fn arithmetic_on_integers_stays_and_is_rounded_once() {
         operators(&fused.model),
         ["Cast", "Mul", "Cos", "Cast", "Mul"]
     );
-    // A Cast whose readers are all in half converts to half.
+    // If all readers of a Cast are in half precision, the Cast converts to half precision.
     let text = "indices p 6\n input x 6\n f = Cast(p) to=1\n y = Mul(x, f)\n output y";
     let fused = in_half(text, EndType::Half);
     assert_eq!(operators(&fused.model), ["Cast", "Mul"]);
@@ -221,7 +222,7 @@ fn mask_is_brought_into_range_and_infinity_stays() {
         kept.into_iter()
             .any(|numbers| numbers == [f64::NEG_INFINITY])
     );
-    // The constant does not end in a softmax, so it is not a mask, and half cannot represent it.
+    // The constant does not reach a Softmax, so it is not a mask, and float16 cannot represent it.
     let other = in_half(&text("-100000", "Relu(s)"), EndType::Half);
     assert!(plan(&other).masks.is_empty());
     assert_eq!(wide(&other), [("Where", WideReason::Range)]);
@@ -284,7 +285,7 @@ fn attributes_of_types_become_half() {
     assert_eq!(wide(&beyond), [("ConstantOfShape", WideReason::Range)]);
 }
 
-/// A ConstantOfShape and a window are float32 if no attribute gives their type.
+/// A ConstantOfShape and a window operator compute float32 if no attribute gives their type.
 #[test]
 fn default_types_become_half() {
     let zeros = in_half(
@@ -347,7 +348,7 @@ fn bfloat16_has_the_range_of_float32() {
     assert_eq!(tensor::data_type(weight).unwrap(), DataType::BFloat16);
     let first = half::bf16::from_f64(f64::from((f64::from(0.1_f32) * 1e6) as f32)).to_f64();
     assert_eq!(numbers(&fused, weight)[0], first);
-    // In float16, the operator that reads the constant stays in float32.
+    // The constant is outside the range of float16, so its reader stays in float32.
     let fused = in_half(&text, EndType::Float32);
     assert!(fused.plan.half.is_none(), "{:?}", fused.plan.half);
 }
@@ -376,14 +377,14 @@ fn strict_run_finds_the_overflow_of_a_naive_conversion() {
     let error =
         HalfError::measure([&before, &wide, &half], HalfType::Float16, (&inputs, &dims)).unwrap();
     assert_eq!(error.overflow, None);
-    // Two units in the last place of numbers near 1.
+    // The bound is two units in the last place of a float16 near 1.
     assert!(error.error.unwrap() < 2.0 * 2_f64.powi(-11), "{error:?}");
     assert_eq!(error.naive_overflow.as_deref(), Some("s"));
 }
 
 #[test]
 fn strict_run_computes_positions_from_open_extents() {
-    // tract needs the extents of `x` as numbers for this CumSum.
+    // For this CumSum, tract needs known extents of `x`.
     let text = "input x batch tokens
          const nought = 0
          zero = Cast(nought) to=7
@@ -449,7 +450,7 @@ fn body_reads_float32_from_around_it() {
             "{read:?}"
         );
     }
-    // The type of the If's output is not declared, so the Add that reads it stays in float32 too.
+    // The output type of the If is not declared, so the Add that reads it stays in float32 too.
     let sum = &the(&fused, "Add").input;
     let result = &the(&fused, "If").output[0];
     assert_eq!(sum[0], *result);

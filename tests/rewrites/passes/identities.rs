@@ -1,4 +1,5 @@
-//! Operators without effect and equal operators: neutral constants, redundant activations, consecutive Slices.
+//! Operators without effect and equal operators: neutral constants, redundant activations and
+//! consecutive Slices.
 
 use unfold::onnx::{DataType, Model};
 use unfold::refusal::Reason;
@@ -7,7 +8,8 @@ use crate::common::text::model;
 use crate::common::{declared, fuse, operators, retype};
 use crate::{proved, same};
 
-/// The operators of the result, which computes the same and does not change again.
+/// The operators of the result. Asserts that the result computes the same and that a second run
+/// changes nothing.
 fn remaining_operators(text: &str) -> Vec<String> {
     let (before, after) = fused(text);
     same(&before, &after, 1e-6);
@@ -63,7 +65,7 @@ fn constant_that_changes_a_value_or_the_shape_stays() {
             "{line}"
         );
     }
-    // The value may have one place there, which the constant repeats.
+    // The open axis of the value may have extent 1, which the constant would broadcast.
     let open = "
         input x batch channels
         const zeros 4 = 0 0 0 0
@@ -141,12 +143,12 @@ fn plan_of(text: &str) -> Vec<Reason> {
         .collect()
 }
 
-/// The operators of activations on `x`, with bounds by their names.
+/// The operators left of activations on `x`, whose bounds are constants given by name.
 fn activations(lines: &str) -> Vec<String> {
     activations_of_type(DataType::Float, lines)
 }
 
-/// As [`activations`], in one element type; the result is proved as well.
+/// The operators left of activations in one element type. Asserts that the result is proved.
 fn activations_of_type(data_type: DataType, lines: &str) -> Vec<String> {
     let text = format!(
         "input x batch 4
@@ -205,7 +207,7 @@ fn activations_that_each_have_an_effect_stay() {
         ("a = Clip(x, bound, six)\n y = Relu(a)", ["Clip", "Relu"]),
         ("a = Relu(x)\n y = Floor(a)", ["Relu", "Floor"]),
         ("a = Floor(x)\n y = Relu(a)", ["Floor", "Relu"]),
-        // Of bounds that are not in order the upper one counts.
+        // If the lower bound exceeds the upper one, a Clip returns the upper bound.
         ("a = Relu(x)\n y = Clip(a, two, one)", ["Relu", "Clip"]),
     ] {
         assert_eq!(activations(lines), operators, "{lines}");
@@ -215,7 +217,7 @@ fn activations_that_each_have_an_effect_stay() {
 #[test]
 fn redundant_activation_with_another_reader_stays() {
     for (lines, operators) in [
-        // Both readers are narrower.
+        // Both readers clip to a narrower range.
         (
             "a = Relu(x)\n b = Clip(a, none, six)\n c = Clip(a, one, two)\n y = Add(b, c)",
             &["Clip", "Clip", "Add"][..],
@@ -258,7 +260,7 @@ fn slices_along_one_axis_merge() {
              output y"
         )
     };
-    // Of `x[:, 2:8][:, 1:4]`, and where the first one has fewer places than the second one asks for.
+    // `x[:, 2:8][:, 1:4]`, and a first Slice with fewer places than the second asks for.
     for lines in [
         "r = Slice(x, two, eight, one)\n s = Slice(r, one, four, one)",
         "r = Slice(x, two, four, one)\n s = Slice(r, one, eight, one)",
@@ -300,7 +302,7 @@ fn operator_equal_to_one_of_an_output_is_merged_in_any_order() {
             ["Relu", "Mul", "Tanh"]
         );
     }
-    // Each output has its name.
+    // Graph outputs keep their names, so each needs its own operator.
     let both =
         "input x batch 4\n a = Relu(x)\n y = Relu(x)\n z = Relu(x)\n b = Exp(a)\n output y z b";
     assert_eq!(remaining_operators(both), ["Relu", "Relu", "Exp"]);

@@ -1,4 +1,4 @@
-//! Functions of the model are inlined only where something folds afterwards.
+//! Functions of a model are inlined only if something folds as a result.
 
 use crate::common::bodies;
 use unfold::onnx::Model;
@@ -10,11 +10,11 @@ use unfold::{FuseOptions, Fused};
 use crate::common::{node, options, text, undeclared};
 use crate::same;
 
-/// The domain of the functions, and of their calls.
+/// The domain of the functions.
 const OWN: &str = "own";
 
-/// A model in which `own.name(…)` calls a function of this head, such as `name(x, w) -> y`, with these lines. `key=@name`
-/// in them is an attribute of the call.
+/// A model with functions, each given by its head, such as `name(x, w) -> y`, and its lines;
+/// `own.name(…)` calls it. In a function, `key=@name` takes an attribute of the call.
 fn with_functions(lines: &str, functions: &[(&str, &str)]) -> Model {
     let mut model = text::model(lines);
     let sets = [("", 17), (OWN, 1)].map(|(domain, version)| OperatorSetIdProto {
@@ -59,7 +59,8 @@ fn with_functions(lines: &str, functions: &[(&str, &str)]) -> Model {
     model
 }
 
-/// The result of a model with all functions inlined, which equals this one without functions.
+/// The result for a model. Asserts that all functions are inlined and that the result equals that
+/// of `lines`, a model without functions.
 fn inlined(model: &Model, lines: &str) -> Fused {
     let fused = unfold::fuse(model, &options()).unwrap();
     let text = text::print(&fused.model);
@@ -99,7 +100,7 @@ const DYT: (&str, &str) = (
     "DyT(v, g, b) -> r",
     "t = Tanh(v)\nn = Mul(t, g)\nr = Add(n, b)",
 );
-/// Of a name that says nothing to us.
+/// A function whose name says nothing about what it computes.
 const UN: (&str, &str) = (
     "__main___UN_n1(v, s, g, b) -> r",
     "d = Div(v, s)\nm = Mul(d, g)\nr = Add(m, b)",
@@ -119,7 +120,7 @@ fn function_with_a_linear_layer_is_inlined_and_absorbs_an_affine() {
     let fused = inlined(&model, &written);
     assert_all_folded(&fused);
     assert_eq!(crate::operators(&fused.model), ["Tanh", "MatMul", "Add"]);
-    // Where it is by the module that it was called for.
+    // The names start with the call that was inlined.
     let names: Vec<&str> = fused
         .model
         .graph()
@@ -146,7 +147,8 @@ fn functions_of_any_name_are_inlined_and_fold() {
     assert_all_folded(&inlined(&model, &format!("{START}{written}")));
 }
 
-/// Where as much folds without inlining: fewer operators are left.
+/// The function is inlined although as many sites fold without it, because fewer operators are
+/// left.
 #[test]
 fn function_is_inlined_where_linear_layers_merge() {
     let lines =
@@ -164,7 +166,8 @@ fn function_is_inlined_where_linear_layers_merge() {
     assert!(!unfold::fuse(&fused.model, &options()).unwrap().changed());
 }
 
-/// In the branches of an If: a call of a normalizer by its name, and of functions of any name.
+/// The branches of an If call a normalizer that is recognized by its name, and functions with other
+/// names.
 #[test]
 fn calls_in_bodies_are_inlined() {
     let around = "input x batch 4\ncondition c\nweight g 4\nshift b 4\nweight w 4 3\nweight v 4 3\nshift s 3\n";
@@ -203,7 +206,7 @@ fn calls_in_bodies_are_inlined() {
             "e = Mul(t, g)\ny2 = own.Linear(e, v, s)\noutput y2",
             &[DYT, LINEAR],
         ),
-        // One that calls it, and a call of either in its own branch.
+        // One branch calls a function that calls `DyT`, and the other branch calls `Linear`.
         own(
             "y1 = own.Block(t, g, b, w)\noutput y1",
             "e = Mul(t, g)\ny2 = own.Linear(e, v, s)\noutput y2",
@@ -293,7 +296,7 @@ fn inlined_calls_use_their_own_attributes() {
     ]
     .concat();
     let fused = inlined(&model, &format!("{lines}{written}output y"));
-    // The second scale goes back into the first weight, or on into the second one.
+    // The second scale folds back into the first weight, or forward into the second.
     assert!(
         crate::operators(&fused.model)
             .iter()
@@ -303,7 +306,7 @@ fn inlined_calls_use_their_own_attributes() {
     );
 }
 
-/// A constant inside a function is one of the formula of a new weight, by the way to it.
+/// The formula of a new weight names a constant inside a function by the path of calls to it.
 #[test]
 fn constants_in_functions_are_named_by_their_call_path() {
     let scaled = (
@@ -346,7 +349,7 @@ fn functions_stay_calls_where_nothing_folds() {
     }
 }
 
-/// A flaw in a body that is not inlined is not found.
+/// The body of a function that is not inlined is not checked.
 #[test]
 fn function_that_reads_an_undefined_value_stays() {
     let wrong = ("Wrong(v) -> r", "r = Add(v, nothing)");
@@ -375,7 +378,7 @@ fn skipped_function_stays_a_call() {
         skips.idle_skips(&model, &unfold::plan(&model, &skips).unwrap()),
         ["Other"]
     );
-    // Inside of another one too, beside which other sites fold.
+    // The skipped function also stays a call inside another function that is inlined.
     let block = (
         "Block(v, w, u, c) -> r",
         "m = MatMul(v, w)\nr = own.Linear(m, u, c)",

@@ -1,4 +1,4 @@
-//! The Scaler of `ai.onnx.ml` is inlined where a layer absorbs it.
+//! The Scaler of `ai.onnx.ml` is inlined if a layer absorbs it.
 
 use unfold::fuse;
 use unfold::onnx::proto::{AttributeProto, AttributeType};
@@ -9,7 +9,7 @@ use crate::{operators, proved, same};
 
 const START: &str = "input x batch 3\nweight w 3 2\n";
 
-/// A Scaler before these lines.
+/// A model with a Scaler from `x` to `n` before the given lines.
 fn scaler(offset: &[f32], scale: &[f32], lines: &str) -> Model {
     let mut model = text::model(&format!("{START}n = ai.onnx.ml.Scaler(x)\n{lines}"));
     let list = |(name, list): (&str, &[f32])| AttributeProto {
@@ -35,7 +35,7 @@ fn scaler_is_inlined_and_folds_into_a_layer() {
     assert_eq!(operators(&one), ["MatMul", "Add"]);
 }
 
-/// Its result is float32 for any input.
+/// A Scaler computes float32 from an input of any type.
 #[test]
 fn float64_scaler_becomes_a_cast_and_folds() {
     let mut model = scaler(
@@ -73,7 +73,7 @@ fn scaler_that_cannot_fold_stays() {
     let layer = "y = MatMul(n, w)\noutput y";
     let mut integers = scaler(&offset, &scale, layer);
     integers.graph_mut().input[0] = declared("x", DataType::Int64, &["batch", "3"]);
-    // It may be of integers.
+    // The encoder's output may have an integer type.
     let mut unknown = scaler(&offset, &scale, layer);
     let encoder = text::model("input x batch 3\ne = ai.onnx.ml.OrdinalEncoder(x)\noutput e")
         .graph()
@@ -87,7 +87,7 @@ fn scaler_that_cannot_fold_stays() {
         .push(attribute("axis", Attr::Int(1)));
     for model in [
         scaler(&offset, &scale, "y = MatMul(n, w)\noutput y n"),
-        // Engines refuse it.
+        // Engines reject a Scaler with a list of another length.
         scaler(&offset, &scale[..1], layer),
         scaler(&offset, &[], layer),
         integers,

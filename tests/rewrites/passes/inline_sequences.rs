@@ -1,4 +1,4 @@
-//! Sequences of parts become Splits.
+//! SplitToSequence and its SequenceAts become Splits.
 
 use crate::common::bodies;
 
@@ -6,7 +6,7 @@ use crate::common::text::{model, print};
 use crate::common::{fuse, node, options, undeclared};
 use crate::{operators, proved, same, untidied};
 
-/// A value that is scaled, and products of parts of it.
+/// A scaled value and the weights for products with parts of it.
 const SCALED: &str = "input x batch 2 8
     scale g 8
     weight u 3 4
@@ -19,7 +19,7 @@ const PRODUCTS: &str = "d = MatMul(a, u)
     h = Add(d, e)
     y = Add(h, f)
     output y";
-/// Positions, some of them from the end.
+/// Parts taken by positions, some of which count from the end.
 const TAKEN: &str = "ints zero = 0
     ints one = -2
     ints two = -1
@@ -52,7 +52,7 @@ fn split_to_sequence_read_by_sequence_at_becomes_split() {
     }
 }
 
-/// A part that only a body reads is made outside of the body.
+/// A part that only a body reads is split off outside the body.
 #[test]
 fn sequence_parts_read_in_branches_become_outer_splits() {
     let mut split = model(&format!(
@@ -82,7 +82,8 @@ fn sequence_parts_read_in_branches_become_outer_splits() {
     assert_eq!(inside, [["MatMul"], ["MatMul"]]);
 }
 
-/// Without a split each part has one place, and the axis if it is to be kept.
+/// Without the input `split`, each part has one place, and `keepdims` says whether it keeps the
+/// axis.
 #[test]
 fn split_to_sequence_without_keepdims_squeezes_its_parts() {
     let products = "weight o 8 3
@@ -103,7 +104,7 @@ fn split_to_sequence_without_keepdims_squeezes_its_parts() {
         let split = format!("p = SplitToSequence(n) axis=1 keepdims={keep}\n");
         let after = proved(&model(&format!("{start}{split}{taken}{products}")));
         let is_left = |op: &&str| ["Mul", "SequenceAt", "SplitToSequence"].contains(op);
-        // That of two values stays.
+        // The product of two computed values stays.
         assert_eq!(
             operators(&after).iter().filter(|&op| is_left(op)).count(),
             1,
@@ -130,7 +131,7 @@ fn sequence_with_unknown_parts_or_other_readers_stays() {
     for text in [
         beside("l = SequenceLength(p)\noutput l"),
         beside("indices i\nz = SequenceAt(p, i)\noutput z"),
-        // No such part exists.
+        // No part has this position, or the sizes do not fit the axis.
         beside("ints far = 4\nz = SequenceAt(p, far)\noutput z"),
         beside("ints far = -4\nz = SequenceAt(p, far)\noutput z"),
         instead("ints k 3 = 3 3 3\np = SplitToSequence(n, k) axis=2\n"),

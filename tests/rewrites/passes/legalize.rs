@@ -10,7 +10,7 @@ use crate::common::declared;
 use crate::common::text::model;
 use crate::{operators, options, same};
 
-/// A normalizer and two products with biases, of any batch.
+/// A scale and two products with biases, for an input of the given shape.
 fn products(shape: &str, bias: &str) -> Model {
     model(&format!(
         "input x {shape}
@@ -29,7 +29,7 @@ fn products(shape: &str, bias: &str) -> Model {
     ))
 }
 
-/// The result for an engine: equal, proved, and stable.
+/// The result for a target. Asserts that it is equal, proved and stable.
 pub(super) fn for_engine(target: Target, model: &Model) -> Model {
     let options = FuseOptions {
         target,
@@ -67,7 +67,8 @@ fn matmul_and_bias_of_an_unknown_batch_become_gemm_unless_portable() {
 #[test]
 fn matmul_that_engines_fuse_or_cannot_flatten_stays() {
     let plain = ["MatMul", "Add", "Relu", "MatMul", "Add"];
-    // onnxruntime finds these; of two open extents nothing tells which is which; and one bias is for each row.
+    // onnxruntime fuses the first two itself. For the third, a Reshape could not infer two open
+    // extents. Below, the bias differs for each row.
     for (shape, bias) in [("2 4 6", "3"), ("N 6", "3"), ("N M 6", "3")] {
         assert_eq!(
             operators(&for_engine(Target::Onnxruntime, &products(shape, bias))),
@@ -78,7 +79,7 @@ fn matmul_that_engines_fuse_or_cannot_flatten_stays() {
     assert!(rows.ends_with("Relu MatMul Add"), "{rows}");
 }
 
-/// A layer that reads windows of an image, which are cut out like this.
+/// A layer that reads the windows `r` of an image, which the lines `cut` cut out.
 fn windows(cut: &str, weight: &str) -> Model {
     model(&format!(
         "input x N 4 4 6
@@ -104,7 +105,7 @@ fn linear_layer_moves_before_window_partition_for_tract() {
         c = Reshape(x, s) allowzero=0
         p = Transpose(c) perm=[0,1,3,2,4,5]
         r = Reshape(p, t)";
-    // A 0 is the extent of the axis at its place, which rows do not have.
+    // A `0` in a shape copies the extent of the axis at its position, and rows have only two axes.
     let of_rows = ["Reshape", "Gemm", "Reshape", "Transpose", "Reshape"];
     let of_places = [
         "Reshape",
@@ -147,7 +148,7 @@ fn linear_layer_stays_after_other_reshapes() {
     }
 }
 
-/// The rows that a Gemm makes go through what a positive scale has passed.
+/// The rows that a Gemm computes pass through operators that a positive scale has moved past.
 #[test]
 fn scale_folded_backward_through_gemm_rows_is_proved() {
     let before = model(
@@ -184,7 +185,8 @@ fn scale_folded_backward_through_gemm_rows_is_proved() {
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
 }
 
-/// Its memory is warm where it cannot tell that two shapes are the same.
+/// By the names of declared extents, onnxruntime recognizes equal shapes and plans buffers for
+/// them. Without the names, it takes the memory that was freed last, which is still in the caches.
 #[test]
 fn value_info_of_unknown_extents_is_stripped_for_onnxruntime() {
     let mut before =
@@ -223,7 +225,8 @@ fn value_info_of_unknown_extents_is_stripped_for_onnxruntime() {
     assert_eq!(fused.model.graph().output, before.graph().output);
 }
 
-/// A layer on rows, as a tool writes it, from `x` to `y`, with operators between the layers.
+/// Two Gemms on rows from `x` to `y`, as other tools write them, with the lines `between` the
+/// Gemms.
 fn on_rows(entry: &str, between: &str, exit: &str) -> Model {
     model(&format!(
         "input x N 4 6
@@ -274,7 +277,7 @@ fn flattened_layers_fold_and_keep_their_gemms() {
         k = Reshape(n, s)";
     let gemm = ["Reshape", "Gemm", "Relu", "Gemm", "Reshape"];
     assert_eq!(operators(&for_engine(Target::Cpu, &rows(again))), gemm);
-    // A scale folds into the layer behind it, wherever that is written.
+    // A scale folds into the Gemm before it.
     let scaled = "const e 6 = 1 2 3 1 2 3
         f = Mul(q, e)
         k = Relu(f)";
@@ -286,7 +289,7 @@ fn flattened_layers_fold_and_keep_their_gemms() {
 
 #[test]
 fn flattened_gemms_with_read_or_mixed_rows_stay() {
-    // A 0 is the extent of the rows, the rows are an output, and the operator mixes them.
+    // In the first model the rows are a graph output, and in the second an operator mixes them.
     let kept = on_rows("-1 6", "k = Relu(q)\n output q", "-1 4 3");
     assert!(
         !unfold::fuse(
@@ -403,7 +406,7 @@ fn streams_are_centred_for_cpu_targets_and_not_portable() {
     assert!(operators(&fused.model).contains(&"LayerNormalization"));
 }
 
-/// An RMS normalization that is written out, of an operator set.
+/// A written-out RMS normalization in a version of the operator set.
 fn rms(opset: usize, epsilon: &str, scale: &str) -> Model {
     model(&format!(
         "opset {opset}
@@ -453,7 +456,8 @@ fn written_out_rms_norm_becomes_rms_normalization_from_opset_23() {
     )
     .unwrap();
     assert!(!skipped.changed());
-    // The set lacks it, the target keeps it, and one number scales each token.
+    // The operator set has no RMSNormalization, the target keeps the operators, or the scale has
+    // one number for each token.
     for (target, kept) in [
         (Target::Cpu, rms(22, "0.5", vector)),
         (Target::Portable, rms(23, "0.5", vector)),

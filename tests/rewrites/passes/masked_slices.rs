@@ -1,4 +1,4 @@
-//! Parts of a masked attention leave out the keys that the mask hides from all their queries.
+//! The parts of a masked attention leave out the keys that the mask hides from all their queries.
 
 use unfold::onnx::Model;
 use unfold::onnx::proto::NodeProto;
@@ -14,10 +14,10 @@ use crate::same;
 /// The lowest finite float.
 const LOWEST: &str = "-3.4028234663852886e38";
 
-/// The number of queries and of keys.
+/// The number of queries, which is also the number of keys.
 const TOKENS: usize = 12;
 
-/// Attention of two heads, whose scores `s` become `t` by these nodes.
+/// Attention with two heads in which the lines `masking` compute `t` from the scores `s`.
 fn attention(masking: &str) -> Model {
     model(&format!(
         "input q 1 2 {TOKENS} 4
@@ -31,7 +31,8 @@ fn attention(masking: &str) -> Model {
     ))
 }
 
-/// A mask of all pairs of places, with `hidden` where `hides` holds for a query and a key.
+/// A mask constant for all pairs of a query and a key, with the number `hidden` where `hides` is
+/// true and 0 elsewhere.
 fn mask(name: &str, hidden: &str, hides: fn(usize, usize) -> bool) -> String {
     let pairs = (0..TOKENS * TOKENS).map(|pair| (pair / TOKENS, pair % TOKENS));
     let numbers = pairs.map(|(query, key)| if hides(query, key) { hidden } else { "0" });
@@ -43,7 +44,8 @@ fn is_later(query: usize, key: usize) -> bool {
     key > query
 }
 
-/// Slices an attention into three parts, which is proved. Returns the cut.
+/// Slices an attention into three parts and asserts that this is proved. Returns the result and the
+/// cut.
 fn sliced(before: &Model) -> (Model, CutRegion) {
     let options = FuseOptions {
         slicing: Slicing {
@@ -69,7 +71,7 @@ fn sliced(before: &Model) -> (Model, CutRegion) {
     (after, cut.clone())
 }
 
-/// The ranges of keys that the parts read in `v`.
+/// The range of places that each part reads of `v`.
 fn keys_of_values(after: &Model) -> Vec<[i64; 2]> {
     let nodes = after.graph().node.iter();
     let slices = nodes.filter(|node| node.op_type() == "Slice" && node.input[0] == "v");
@@ -83,7 +85,8 @@ fn bound(after: &Model, node: &NodeProto, slot: usize) -> i64 {
     read_i64(tensor, after.externals()).unwrap()[[0]]
 }
 
-/// A causal mask of twelve places in three parts: the first part sees four keys, the second eight.
+/// Asserts that a causal mask of twelve places is used in three parts: the first part sees four
+/// keys, and the second eight.
 fn assert_causal(masking: &str) {
     let before = attention(masking);
     let (after, cut) = sliced(&before);
@@ -157,7 +160,7 @@ fn sliding_window_leaves_out_keys_on_both_sides() {
     let before = attention(&format!("{mask}\nt = Add(s, mask)"));
     let (after, cut) = sliced(&before);
     same(&before, &after, 1e-6);
-    // The parts see the keys 0 to 3, 2 to 7 and 6 to 11.
+    // The three parts see the keys 0–3, 2–7 and 6–11.
     assert_eq!(keys_of_values(&after), [[0, 4], [2, 8], [6, 12]]);
     assert_eq!((cut.scores, cut.left_out), (144, 4 * 8 + 4 * 6 + 4 * 6));
 }
@@ -239,7 +242,7 @@ fn weights_with_another_reader_keep_all_keys() {
 
 #[test]
 fn mask_of_each_head_leaves_out_what_all_heads_hide() {
-    // The first head sees the past, and the second one the past without the last two keys.
+    // The first head sees the past, and the second sees the past without the last two keys.
     let pairs = (0..2 * 144).map(|place| (place / 144, place / 12 % 12, place % 12));
     let numbers = pairs.map(|(head, query, key)| {
         let hides = key > query || head == 1 && key > 0 && key + 2 > query;
@@ -281,7 +284,7 @@ fn large_masked_attention_is_cut_by_default() {
     let [cut] = &change.cuts[..] else {
         panic!("{change:?}");
     };
-    // Of each pair of parts, the later one sees the earlier one, and not the other way around.
+    // Of each pair of parts, only the later part sees the keys of the other.
     assert_eq!((cut.parts, cut.left_out), (8, 96 * 96 * 28));
     assert!(change.after < change.before);
     let proof = prove(&before, &after, &plan.tensors, &Default::default());
@@ -310,7 +313,7 @@ fn large_masked_attention_stays_whole_for_any_engine_and_on_request() {
     }
 }
 
-/// The cut of an attention, without a comparison of results.
+/// The cut of an attention. Does not compare results.
 fn cut_alone(before: &Model) -> CutRegion {
     let options = FuseOptions {
         slicing: Slicing {

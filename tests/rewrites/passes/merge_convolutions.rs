@@ -1,4 +1,5 @@
-//! Convolutions of the parts of a value become one grouped convolution, with twins that stay.
+//! Convolutions of the parts of a value become one grouped convolution, with twins in which they
+//! stay.
 
 use unfold::Target;
 use unfold::onnx::Model;
@@ -7,7 +8,7 @@ use super::legalize::for_engine;
 use crate::common::text::model;
 use crate::operators;
 
-/// Two convolutions with a kernel of three places, of the parts of a Split, and a Concat.
+/// A Split, two convolutions of its parts with kernels of three places, and a Concat.
 fn parts(lines: &str) -> Model {
     model(&format!(
         "input x N 4 7
@@ -53,7 +54,7 @@ fn equal_convolutions_of_all_parts_become_one() {
 fn convolutions_of_one_place_become_one_for_onnxruntime() {
     let lines = "c = Conv(a, p0, b0)\n d = Conv(b, p1, b1)\n z = Concat(c, d) axis=1";
     assert_eq!(merged(Target::Onnxruntime, lines), ["Conv", "Relu"]);
-    // tract runs them slower in groups.
+    // tract runs a grouped convolution slower than two convolutions.
     for target in [Target::Cpu, Target::Tract, Target::Portable] {
         assert_eq!(merged(target, lines).len(), 5, "{target}");
     }

@@ -1,4 +1,5 @@
-//! An axis whose extent is open is sliced into parts with computed ends, with equal results at every size.
+//! An axis with an open extent is sliced into parts whose ends are computed, and the results are
+//! equal at every size.
 
 use unfold::onnx::Model;
 use unfold::prove::{Proof, ProveOptions, prove};
@@ -9,7 +10,7 @@ use crate::common::judge;
 use crate::common::numbers::Kind;
 use crate::common::text::{model, print};
 
-/// An MLP with a bias for its output, and attention, of an open number of tokens.
+/// An MLP with an output bias, and attention, on an open number of tokens.
 const OPEN: &str = "opset 20
     input x 1 tokens 4
     weight wq 4 8
@@ -50,7 +51,7 @@ fn expecting(slicing: Slicing, sizes: &[(&str, usize)]) -> Slicing {
     }
 }
 
-/// Both models have equal outputs at these sizes of all open dimensions.
+/// Asserts that both models have equal outputs at each size of all open dimensions.
 fn agree_at(model: &Model, after: &Model, sizes: &[usize]) {
     for &size in sizes {
         let inputs = judge::inputs(model, size, true, Kind::Exact);
@@ -64,7 +65,7 @@ fn open_tokens_are_sliced_for_the_expected_number() {
     let (after, change) = sliced(&model, &expecting(with_parts(4), &[("tokens", 30)]));
     let cuts = change.cuts.iter().map(|cut| (cut.parts, cut.extent));
     assert_eq!(cuts.collect::<Vec<_>>(), [(4, 30); 3], "{}", print(&after));
-    // A part has at least 8 places, the share of 30 tokens.
+    // A part has at least 8 places, a quarter of 30 tokens rounded up.
     agree_at(&model, &after, &[0, 1, 2, 7, 8, 9, 16, 17, 30, 31, 33, 64]);
     let options = ProveOptions {
         dims: "tokens=30".parse().unwrap(),
@@ -78,7 +79,7 @@ fn open_tokens_are_sliced_for_the_expected_number() {
 fn all_parts_of_an_open_axis_are_proved() {
     let model = model(OPEN);
     let (after, _) = sliced(&model, &expecting(with_parts(4), &[("tokens", 30)]));
-    // The third part begins at the wrong place, which needs 17 tokens to show.
+    // Swaps the last two parts, which makes no difference with fewer than 17 tokens.
     let mut wrong = after.clone();
     let graph = wrong.graph_mut();
     let split = graph
@@ -112,7 +113,7 @@ fn open_axis_without_an_expected_size_stays_whole() {
     let change = fused.plan.memory.unwrap();
     let reason = "the size of `x` is not known; `--expect NAME=SIZE` gives that of a dimension";
     assert_eq!(change.reason.as_deref(), Some(reason));
-    // An unknown peak does not reach a goal.
+    // If the peak is unknown, the goal counts as missed.
     assert!(change.is_missed() && change.cuts.is_empty());
 }
 

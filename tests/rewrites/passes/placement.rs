@@ -1,4 +1,4 @@
-//! Linear work moves to where values have the fewest positions, with twins that stay.
+//! Linear operators move to where values have the fewest positions, with twins in which they stay.
 
 use unfold::Target;
 use unfold::onnx::Model;
@@ -23,8 +23,9 @@ pub fn fused(model: &Model) -> Fused {
     .unwrap()
 }
 
-/// Asserts that work moves, by this rule and to these operators, that the result computes and provably is the same function,
-/// and that nothing moves a second time. Returns what the plan says of the first move.
+/// Asserts that an operator moves by the rule `rule`, that the result has the operators `expected`,
+/// is equal and is proved, and that a second run moves nothing. Returns the plan's entry for the
+/// first move.
 pub fn assert_moves(text: &str, rule: &str, expected: &[&str]) -> Placed {
     let before = model(text);
     let Fused {
@@ -57,7 +58,7 @@ pub fn assert_moves(text: &str, rule: &str, expected: &[&str]) -> Placed {
     first
 }
 
-/// Asserts that no work moves and that the results are equal.
+/// Asserts that nothing moves and that the results are equal.
 pub fn assert_stays(text: &str) {
     let before = model(text);
     let Fused {
@@ -72,7 +73,7 @@ pub fn assert_stays(text: &str) {
     same(&before, &after, 1e-6);
 }
 
-/// A convolution of one place before a mean.
+/// A pointwise convolution before a mean.
 fn pooled(bias: &str, mean: &str) -> String {
     format!(
         "input x batch 6 4 4
@@ -96,7 +97,8 @@ fn pointwise_conv_moves_after_average_pool() {
     assert_moves(&pooled("", mean), "pooling", POOLED);
     let wide = "y = AveragePool(c) kernel_shape=[3,3] strides=[2,2] pads=[1,1,1,1]";
     assert_moves(&pooled(", b", wide), "pooling", POOLED);
-    // Without a bias the zeros that are counted make zeros.
+    // Without a bias, the convolution maps the padded zeros to zeros, so they may count in the
+    // mean.
     assert_moves(
         &pooled("", &format!("{wide} count_include_pad=1")),
         "pooling",
@@ -122,9 +124,9 @@ fn conv_stays_before_pooling_that_saves_nothing() {
         "",
         "y = AveragePool(c) kernel_shape=[1,1] strides=[1,1]",
     ));
-    // Channels are averaged with the places.
+    // The mean includes the channels.
     assert_stays(&pooled("", "y = ReduceMean(c) axes=[1,2]"));
-    // A sum of all places is no mean: the bias comes in it as often as there are places.
+    // A sum adds the bias once for each place.
     assert_stays(&pooled(", b", "y = ReduceSum(c)"));
 }
 
@@ -146,7 +148,7 @@ fn conv_moves_after_global_average_pool_and_reduce_mean() {
         "pooling",
         &["Relu", "ReduceMean", "Conv"],
     );
-    // Two more operators take longer than what is saved here.
+    // The two Squeezes that would be needed cost more time than the move saves.
     assert_stays(&pooled(", b", "y = ReduceMean(c) axes=[-1,2] keepdims=0"));
     let squeezed = ["Relu", "ReduceMean", "Conv", "Squeeze", "Squeeze"];
     let large =
@@ -164,7 +166,7 @@ fn conv_moves_after_reduce_sum_of_known_extents() {
         "pooling",
         &moved,
     );
-    // The bias of the operator itself would have to be multiplied by the number of places.
+    // The bias of the Conv would have to be multiplied by the number of places.
     assert_stays(&pooled(", b", sum));
 }
 
@@ -195,11 +197,11 @@ fn reduce_sum_multiplies_a_bias_by_the_number_of_tokens() {
         &Default::default(),
     );
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
-    // An unknown number of biases.
+    // With an open number of tokens, the factor of the bias is unknown.
     assert_stays(&sum("tokens"));
 }
 
-/// The last layer of a network of tokens, and the mean of all.
+/// The last layer of a network on tokens, and a mean of all tokens.
 fn tokens(layer: &str, mean: &str) -> String {
     format!(
         "input x batch tokens 128
@@ -220,7 +222,7 @@ const LAYER: &str = "p = MatMul(r, v)\n a = Add(p, b)\n z = Add(s, a)";
 
 #[test]
 fn reduce_mean_of_tokens_moves_before_residual_add_and_matmul() {
-    // For an engine on a CPU the product and its bias are a Gemm afterwards.
+    // The target is portable, because for the CPU the product and its bias become a Gemm.
     let before = model(&tokens(LAYER, "ReduceMean(z) axes=[1]"));
     let options = FuseOptions {
         target: Target::Portable,
@@ -262,7 +264,7 @@ fn reduce_mean_of_tokens_stops_at_nonlinear_operators() {
     assert_stays(&tokens(relu, "ReduceMean(z) axes=[1]"));
     assert_stays(&tokens(LAYER, "ReduceMax(z) axes=[1]"));
     assert_stays(&tokens(LAYER, "ReduceSum(z) keepdims=0"));
-    // The channels are averaged, and not the tokens.
+    // The mean is over channels instead of tokens.
     assert_stays(&tokens(LAYER, "ReduceMean(z) axes=[2]"));
 }
 
@@ -287,7 +289,8 @@ fn skip_keeps_pooling_in_place() {
     }
 }
 
-/// A nearest Resize by a factor, and a convolution of five channels with enough of their own.
+/// A nearest Resize by a factor, and a convolution to five channels with enough input channels for
+/// a gain.
 fn upsampled(times: usize, how: &str, conv: &str, between: &str) -> String {
     format!(
         "input x batch 32 3 4
@@ -305,7 +308,7 @@ const FLOOR: &str = "coordinate_transformation_mode=asymmetric nearest_mode=floo
 const SAME: &str = "pads=[1,1,1,1]";
 const IS: &str = "u = Identity(a)";
 
-/// A convolution for each phase.
+/// The operators of a result with one convolution for each phase.
 fn phases(times: usize) -> Vec<&'static str> {
     [vec!["Conv"; times * times], vec!["Concat", "DepthToSpace"]].concat()
 }
@@ -326,7 +329,8 @@ fn conv_after_nearest_resize_becomes_one_conv_per_phase() {
         "phases",
         &phases(2),
     );
-    // The default is half_pixel with round_prefer_floor, which is nearest to ⌊i/s⌋ by every factor.
+    // The defaults are half_pixel and round_prefer_floor, which choose the place ⌊i/s⌋ for every
+    // factor s.
     assert_moves(&upsampled(3, "", SAME, IS), "phases", &phases(3));
     let halved = "coordinate_transformation_mode=asymmetric nearest_mode=round_prefer_floor";
     assert_moves(&upsampled(2, halved, SAME, IS), "phases", &phases(2));
@@ -380,7 +384,7 @@ fn conv_with_other_padding_strides_or_dilations_has_no_phases() {
     ] {
         assert_stays(&upsampled(2, FLOOR, conv, IS));
     }
-    // Places of the image instead of zeros.
+    // The Pad reflects the image instead of adding zeros.
     let reflected = "ints p 8 = 0 0 1 1 0 0 1 1\n u = Pad(a, p) mode=reflect";
     assert_stays(&upsampled(2, FLOOR, "", reflected));
 }
@@ -395,9 +399,9 @@ fn elementwise_operators_move_before_nearest_resize() {
         "nearest",
         &[vec!["Tanh"], phases(2)].concat(),
     );
-    // A mean of places is not the function of one.
+    // In mode linear, a place of the result depends on several places.
     assert_stays(&upsampled(2, FLOOR, SAME, "u = Relu(a)").replace("mode=nearest", "mode=linear"));
-    // Each place of the larger image has a summand of its own.
+    // A different number is added at each place of the larger image.
     assert_stays(
         &upsampled(2, FLOOR, SAME, "shift t 1 1 6 8\n u = Add(a, t)\n").replace("x batch", "x 1"),
     );
@@ -418,7 +422,7 @@ fn phases_beyond_the_growth_limit_are_refused_with_their_gain() {
     assert_eq!(operators(&after.model), ["Resize", "Conv"]);
 }
 
-/// A convolution of one place behind a Resize.
+/// A pointwise convolution behind a Resize.
 fn resized(bias: &str, resize: &str) -> String {
     format!(
         "input x batch 16 3 4
@@ -454,7 +458,7 @@ fn pointwise_conv_moves_before_resize() {
 
 #[test]
 fn pointwise_conv_stays_after_resize_that_shifts_channels() {
-    // By the definition, half a place is added along axes with a factor of 1 too, and rounded.
+    // The definition adds half a place also along axes with factor 1, and then rounds.
     let shifted =
         "f) mode=nearest coordinate_transformation_mode=tf_half_pixel_for_nn nearest_mode=";
     assert_moves(&resized("", &format!("{shifted}floor")), "resize", RESIZED);
@@ -496,17 +500,17 @@ fn pointwise_conv_moves_before_resize_with_computed_sizes() {
 
 #[test]
 fn conv_stays_after_resize_that_shrinks_or_extrapolates() {
-    // Of one place it makes one.
+    // The second factor would make one place of one.
     assert_stays(&resized(", b", "odd) mode=linear"));
     assert_stays(&resized(", b", "f) mode=linear").replace("1 1 2 2", "1 1 0.5 2"));
     let crop = "roi, f) mode=linear coordinate_transformation_mode=tf_crop_and_resize extrapolation_value=1.0";
     let text = resized(", b", "f) mode=linear").replace(", , f) mode=linear", &format!(", {crop}"));
     let before = model(&text.replace("const odd 4 = 1 1 2 1.5", "const roi 8 = 0 0 -1 -1 1 1 2 2"));
     assert!(fused(&before).plan.placed.is_empty());
-    // At the border the rest of the weights is scaled.
+    // At the border, `exclude_outside` rescales the remaining weights.
     let cubic = model(&resized(", b", "f) mode=cubic exclude_outside=1"));
     assert!(fused(&cubic).plan.placed.is_empty());
-    // Channels that are resized themselves.
+    // The Resize changes the number of channels.
     assert_stays(
         &resized(", b", "f) mode=linear")
             .replace("1 1 2 2", "1 2 2 2")
@@ -514,7 +518,7 @@ fn conv_stays_after_resize_that_shrinks_or_extrapolates() {
     );
 }
 
-/// A convolution of one place on the maps of two sizes.
+/// A convolution on the joined maps of two sizes.
 fn maps(conv: &str, last: &str) -> String {
     format!(
         "input x batch 16 2 2
@@ -545,7 +549,7 @@ fn conv_of_concat_with_a_resized_part_is_split() {
 #[test]
 fn conv_of_concat_without_a_smaller_part_stays() {
     assert_stays(&maps("3 3", "pads=[1,1,1,1]"));
-    // Something else reads the larger map.
+    // Another operator reads the enlarged map.
     assert_stays(&maps("1 1", "\n q = Tanh(u)").replace("output y", "output y q"));
 }
 
@@ -578,7 +582,7 @@ fn portable_target_moves_pooling_only() {
     );
 }
 
-/// A product of tokens that are copied.
+/// A token that `copy` repeats, and the lines of a product.
 fn copied(copy: &str, layer: &str) -> String {
     format!(
         "input x batch 1 8
@@ -600,19 +604,19 @@ fn matmul_moves_before_tile_and_expand() {
         let placed = assert_moves(&copied(copy, layer), "resize", &["Relu", "MatMul", op]);
         let products = |places: usize| format!("{}·batch", 8 * 6 * places);
         assert_eq!([placed.before, placed.after], [products(5), products(1)]);
-        // Each copy has a summand of its own.
+        // A different number is added to each copy, so the Add stays behind.
         let own = "m = MatMul(c, w)\n y = Add(m, t)";
         assert_moves(&copied(copy, own), "resize", &["Relu", "MatMul", op, "Add"]);
     }
-    // Channels are copied.
+    // The channels are repeated.
     let channels = copied("Tile(r, n)", "y = MatMul(c, w)").replace("1 5 1", "1 1 2");
     assert_stays(&channels.replace("w 8 6", "w 16 6"));
-    // Another reader needs the copies.
+    // Another operator reads the copies.
     let also = copied("Tile(r, n)", "y = MatMul(c, w)\n z = Relu(c)");
     assert_stays(&also.replace("output y", "output y z"));
 }
 
-/// A product of windows of an image whose extents a Pad changes.
+/// A product on the windows of a padded image.
 fn windows(pad: &str, layer: &str) -> String {
     format!(
         "input x batch 5 5 32
@@ -656,7 +660,7 @@ fn matmul_stays_after_pad_of_other_numbers_or_of_channels() {
     let channels = "input x batch 5 31\n ints p 6 = 0 0 0 0 0 1\n weight w 32 32
          r = Relu(x)\n q = Pad(r, p)\n y = MatMul(q, w)\n output y";
     assert_stays(channels);
-    // Zeros around the image do not become the bias.
+    // A Gemm would turn the padded zeros into its bias.
     let biased = "input x 5 32\n ints p 4 = 0 0 1 0\n weight w 32 32\n shift b 32
          r = Relu(x)\n q = Pad(r, p)\n y = Gemm(q, w, b)\n output y";
     assert_stays(biased);

@@ -1,4 +1,4 @@
-//! Constant folding, merging of equal values, identity elimination, and merging of layout operators.
+//! Constant folding, merging of equal values, identity elimination and merging of layout operators.
 
 use crate::common::portable;
 use ndarray::{Array2, Axis};
@@ -69,7 +69,7 @@ fn constant_outputs_are_folded_only_through_arithmetic() {
          output t f v y",
     );
     let tidied = tidied(&model);
-    // A computation of arithmetic alone is stored up to the node of its result.
+    // `u` is computed from constants by arithmetic alone, so its result is stored.
     assert_eq!(
         operators(&tidied),
         [
@@ -144,7 +144,8 @@ fn training_batch_norm_of_a_weight_is_folded() {
             .all(|error| error.abs() < 1e-6),
         "{stored} {expected}"
     );
-    // Before operator set 14 some engines take those that are given, which PyTorch's exporter lets be the same.
+    // Before operator set 14, some engines use the given mean and variance in training, so the node
+    // is folded only if they equal the computed ones, as in exports of PyTorch.
     let given = |mean: &str| {
         crate::common::text::model(&format!(
             "opset 13
@@ -212,7 +213,7 @@ fn no_op_before_an_output_renames_its_producer() {
         assert_eq!(operators(&after), ["Relu"], "{lines}");
         assert_eq!(after.graph().node[0].output, ["y"], "{lines}");
     }
-    // Two outputs are two values.
+    // With two graph outputs, one operator stays for each.
     let two = "input x batch 6\n r = Relu(x)\n y = Cast(r) to=1\n z = Cast(r) to=1\n output y z";
     assert_eq!(operators(&tidied(&model(two))).len(), 2);
 }
@@ -252,13 +253,13 @@ fn reshape_target_of_copied_extents_becomes_constant() {
     };
     let split = tidied(&heads("ints h 2 = 2 4\n s = Concat(b, l, h) axis=0"));
     assert_eq!(shape(&split).into_raw_vec_and_offset().0, [0, 0, 2, 4]);
-    // An extent that is 0 is one that the value has.
+    // With `allowzero=1`, the result is the same, because an extent of 0 is copied from the value.
     let split = heads("ints h 2 = 2 4\n s = Concat(b, l, h) axis=0");
     let mut zero = split.clone();
     zero.graph_mut().node.last_mut().unwrap().attribute =
         vec![attribute("allowzero", Attr::Int(1))];
     assert_eq!(tidied(&zero).proto, tidied(&split).proto);
-    // As many heads as there are in the width.
+    // A `-1` for the number of heads is computed from the width.
     let left = tidied(&heads("ints h 2 = -1 4\n s = Concat(b, l, h) axis=0"));
     assert_eq!(shape(&left).into_raw_vec_and_offset().0, [0, 0, 2, 4]);
     let moved = model(
@@ -276,7 +277,7 @@ fn reshape_target_of_copied_extents_becomes_constant() {
         shape(&tidied(&moved)).into_raw_vec_and_offset().0,
         [4, -1, 8]
     );
-    // The inferred extent stays inferred, and `-1` without elements was undefined before, too.
+    // A `-1` stays inferred. For a value without elements it was undefined before too.
     let found = tidied(&heads("ints h 1 = -1\n s = Concat(b, l, h) axis=0"));
     assert_eq!(shape(&found).into_raw_vec_and_offset().0, [0, 0, 8]);
     let found = model(
@@ -297,7 +298,7 @@ fn reshape_target_of_copied_extents_becomes_constant() {
         "ints h 1 = 8\n ints m 1 = 2\n ints f 1 = 4\n s = Concat(b, m, f, l) axis=0",
     ));
     assert!(operators(&other).len() > 1, "{:?}", operators(&other));
-    // Neither is where it was, and one alone can be found.
+    // Both open extents change their positions, and a Reshape can infer only one.
     let turned = tidied(&heads("ints h 1 = 8\n s = Concat(l, b, h) axis=0"));
     assert_eq!(
         operators(&turned),
@@ -305,7 +306,8 @@ fn reshape_target_of_copied_extents_becomes_constant() {
     );
 }
 
-/// An LSTM that begins with what `makes` makes of `shape`, two numbers for each row of an open batch.
+/// An LSTM whose initial states `s` the lines `makes` compute from `shape`. The batch is open, and
+/// each row has two numbers.
 fn lstm_with_states(makes: &str) -> Model {
     model(&format!(
         "input x 4 batch 3
@@ -332,7 +334,7 @@ fn zero_initial_states_of_lstm_are_dropped() {
     for makes in [
         "s = Expand(nothing, shape)",
         "m = Expand(nothing, shape)\n n = Identity(m)\n s = Slice(n, zero, last, one)",
-        // tract makes float64 of it, and runs it only where it is a constant.
+        // tract computes float64 here and runs the operator only on constants.
         "s = ConstantOfShape(shape)",
     ] {
         let before = lstm_with_states(makes);
@@ -350,7 +352,7 @@ fn zero_initial_states_of_lstm_are_dropped() {
         let kept = unfold::fuse(&before, &FuseOptions { skip, ..portable() }).unwrap();
         assert!(operators(&kept.model).len() > 1, "{makes}");
     }
-    // Other numbers, and functions of zeros, stay inputs.
+    // Other numbers and functions of zeros stay inputs of the LSTM.
     for makes in [
         "s = Expand(halves, shape)",
         "m = Expand(nothing, shape)\n s = Cos(m)",
@@ -390,7 +392,7 @@ fn expanded_constant_beyond_the_growth_limit_is_not_folded() {
     assert!(matches!(refusal.reason, Reason::Growth(_)), "{refusal}");
     let more = fuse_checked(&model, &options(60.0));
     assert_eq!(operators(&more.model), ["MatMul", "Max"]);
-    // Its operands are removed: a row, and two extents.
+    // The growth is 64 rows less the removed operands: one row and two extents.
     assert_eq!(more.plan.growth, (64 - 1) * 128 * 4 - 2 * 8);
 }
 
@@ -429,7 +431,7 @@ fn equal_layer_norms_of_parallel_branches_merge() {
     );
 }
 
-/// A third and the float next to it are stored as the same bits.
+/// 1/3 over the reals and the nearest float32 have the same stored bits.
 #[test]
 fn stored_and_computed_floats_of_equal_bits_do_not_merge() {
     let larger = |second: &str| {
@@ -454,7 +456,7 @@ fn stored_and_computed_floats_of_equal_bits_do_not_merge() {
     assert_eq!((larger("stored"), larger("again")), (2, 1));
 }
 
-/// A stored number is not compared with another one, and so not in a second run either.
+/// A folded constant is not merged with another stored constant, in the first run or in a second.
 #[test]
 fn cast_constant_equal_to_another_constant_is_folded_once() {
     let mut before = model(
@@ -522,7 +524,8 @@ fn random_foreign_and_output_duplicates_do_not_merge() {
     assert_eq!(count(&fold(&apart), "Elu"), 2);
 }
 
-/// `duplicate-output`: one of two equal operators computes an output, before or after the other one.
+/// One of two equal operators computes a graph output, as the first or the second of them
+/// (`duplicate-output`).
 #[test]
 fn equal_operators_of_which_one_computes_an_output_are_one() {
     for lines in ["a = Relu(x)\ny = Relu(x)", "y = Relu(x)\na = Relu(x)"] {
@@ -551,7 +554,7 @@ fn identity_of_a_constant_is_read_through() {
         operators(&tidied(&model(text))),
         ["MatMul", "Add", "Relu", "MatMul", "Add"]
     );
-    // Before version 4 of the format constants that come are nodes.
+    // Before version 4 of the format, new constants are Constant nodes.
     let old = tidied(&model(&format!(
         "ir 3\n{}",
         text.replace("Identity(b)", "Neg(b)")
@@ -671,7 +674,7 @@ fn add_along_another_axis_or_after_a_shared_conv_stays() {
     }
 }
 
-/// A normalization as onnxruntime looks for it, and a product.
+/// A written-out normalization in the form that onnxruntime fuses, and a product.
 fn written_out(mean: &str, behind: &str) -> Model {
     model(&format!(
         "input x batch 5 4
@@ -742,7 +745,7 @@ fn written_out_norm_keeps_neutral_gamma_and_beta_for_engines() {
 
 #[test]
 fn written_out_norm_unknown_to_engines_loses_its_gamma() {
-    // Without a shift it is no LN for them, and with factors of another rank neither.
+    // Engines do not fuse it without a scale or a shift, or if the scale has another rank.
     for behind in [
         "z = Mul(n, g)",
         "z = Add(n, b)",
@@ -810,9 +813,9 @@ fn identities_are_removed_before_affines_are_recognized() {
         output y";
     let fused = fuse_checked(&model(text), &portable());
     assert_eq!(operators(&fused.model), ["MatMul", "Add", "Relu"]);
-    // One chain: whoever names a site has seen two.
+    // The operators are one chain and therefore one site.
     assert_eq!(fused.plan.sites.len(), 1);
-    // And where nothing folds.
+    // Identities are also removed if nothing folds.
     let plain = "input x batch 4\n weight w 4 4\n shift b 4\n m = MatMul(x, w)\n i = Identity(m)\n a = Add(i, b)\n y = Relu(a)\n output y";
     assert_eq!(operators(&tidied(&model(plain))), ["MatMul", "Add", "Relu"]);
     let skip = vec!["Mul_n".to_owned()];
@@ -824,7 +827,7 @@ fn identities_are_removed_before_affines_are_recognized() {
     );
 }
 
-/// A mask computed from constants does not identify a normalizer.
+/// The mask is computed from constants. It is not part of what identifies a normalizer.
 #[test]
 fn constant_mask_of_a_site_that_stays_is_folded() {
     let before = model(
@@ -861,7 +864,7 @@ fn constant_mask_of_a_site_that_stays_is_folded() {
     assert!(is_proved_or_listed(&before, &fused).is_ok());
 }
 
-/// σ does not identify a site that stays.
+/// σ is computed from constants. It is not part of what identifies the site.
 #[test]
 fn constants_of_an_affine_that_stays_are_folded() {
     let before = model(
@@ -889,7 +892,7 @@ fn constants_of_an_affine_that_stays_are_folded() {
     same(&before, &fused.model, 1e-6);
 }
 
-/// Exporters write movements for the general case, which move nothing in this one.
+/// Exporters write layout operators for the general case, which have no effect in these models.
 #[test]
 fn layout_operators_without_effect_are_removed() {
     let with = |movement: &str| {
@@ -938,7 +941,7 @@ fn layout_operators_without_effect_are_removed() {
     }
 }
 
-/// transformers makes a mask of padding so, by torch's `vmap`.
+/// A lookup in a padding mask as exported from transformers, which computes it with torch's `vmap`.
 fn mask_lookup(from: &str, limit: &str, order: [&str; 2]) -> unfold::onnx::Model {
     let [first, second] = order;
     model(&format!(
@@ -990,7 +993,7 @@ fn gather_nd_of_other_mask_positions_stays() {
     }
 }
 
-/// Tokens with one head, brought forward and back.
+/// Tokens with one head, whose axis is moved before the tokens and back.
 fn one_head(heads: &str, flat: &str) -> unfold::onnx::Model {
     model(&format!(
         "input x batch 6 8
@@ -1009,7 +1012,7 @@ fn one_head(heads: &str, flat: &str) -> unfold::onnx::Model {
 fn transpose_of_an_axis_of_extent_one_merges_into_reshape() {
     let after = tidied_operators(&one_head("-1 6 1 8", "-1 6 8"));
     assert_eq!(after, ["Reshape", "Softmax", "Reshape"]);
-    // A 0 takes the extent of another axis there.
+    // Without the Transpose, a `0` would copy the extent of another axis.
     assert_eq!(
         tidied_operators(&one_head("0 0 1 8", "0 6 8")),
         ["Reshape", "Transpose", "Softmax", "Reshape"]
@@ -1018,7 +1021,7 @@ fn transpose_of_an_axis_of_extent_one_merges_into_reshape() {
         tidied_operators(&one_head("-1 6 1 8", "0 0 8")),
         ["Reshape", "Softmax", "Transpose", "Reshape"]
     );
-    // Two heads are moved.
+    // With two heads, the Transposes move elements.
     assert_eq!(tidied_operators(&one_head("-1 6 2 4", "-1 6 8")).len(), 5);
 }
 
@@ -1043,19 +1046,19 @@ fn squeeze_and_unsqueeze_merge_into_reshape() {
         "u = Unsqueeze(e, axes)\n z = Reshape(u, two)",
         "r = Reshape(e, ones)\n z = Squeeze(r, one)",
         "r = Reshape(e, two)\n z = Reshape(r, flat)",
-        // Of extents without a 0 it is all the same what one would mean.
+        // `allowzero` makes no difference in shapes without a `0`.
         "r = Reshape(e, two) allowzero=1\n z = Reshape(r, flat) allowzero=1",
     ] {
         assert_eq!(beside(lines), ["Exp", "Reshape", "Tanh"], "{lines}");
     }
-    // Behind a Transpose as well, whose order is one of fewer axes then.
+    // Also behind a Transpose, which then permutes fewer axes.
     let turned =
         beside("u = Unsqueeze(e, axes)\n t = Transpose(u) perm=[0,2,1,4,3]\n z = Reshape(t, flat)");
     assert_eq!(turned, ["Exp", "Reshape", "Tanh"]);
     let turned =
         beside("u = Unsqueeze(e, axes)\n t = Transpose(u) perm=[2,1,0,4,3]\n z = Reshape(t, flat)");
     assert_eq!(turned, ["Exp", "Transpose", "Reshape", "Tanh"]);
-    // Two Unsqueezes become one, however the second counts its axes.
+    // Two Unsqueezes become one, whether the second counts its axes from the start or from the end.
     for (first, second) in [
         ("one", "one"),
         ("axes", "one"),
@@ -1070,12 +1073,12 @@ fn squeeze_and_unsqueeze_merge_into_reshape() {
             "{first} {second}"
         );
     }
-    // A value with other readers is not made twice.
+    // A value with other readers is not computed twice.
     let read = beside("r = Reshape(e, two)\n z = Unsqueeze(r, one)\n output r");
     assert_eq!(read, ["Exp", "Reshape", "Unsqueeze", "Tanh"]);
 }
 
-/// Integers and truth values that follow from floats stand for themselves in the proof.
+/// In the proof, integers and truth values computed from floats are symbols.
 #[test]
 fn neutral_integer_and_boolean_operators_are_removed_and_proved() {
     for (lines, after) in [
@@ -1101,7 +1104,7 @@ fn neutral_integer_and_boolean_operators_are_removed_and_proved() {
         ));
         assert_eq!(operators(&proved(&model)), after, "{lines}");
     }
-    // A constant of more axes gives them to its sum.
+    // A zero with more axes adds these axes to the sum.
     let wide =
         "input x 2 3\n weight table 9 4\n ints zero 1 1 1 = 0\n a = ArgMax(x) axis=-1 keepdims=0
                 b = Add(a, zero)\n y = Gather(table, b)\n output y";
@@ -1147,12 +1150,12 @@ fn inverse_squeeze_and_unsqueeze_cancel() {
     ] {
         assert_eq!(of(lines), ["Exp", "Tanh"], "{lines}");
     }
-    // It comes at another place.
+    // The Unsqueeze inserts the axis at another position.
     assert_eq!(
         of("s = Squeeze(e, front)\n z = Unsqueeze(s, back)").len(),
         4
     );
-    // Another node reads the value between.
+    // Another node reads the value between them.
     let read = "s = Squeeze(e, front)\n z = Unsqueeze(s, front)\n t = Sin(s)\n output t";
     assert_eq!(of(read), ["Exp", "Squeeze", "Sin", "Tanh"]);
 }
@@ -1183,7 +1186,7 @@ fn concats_along_one_axis_merge() {
         .len(),
         5
     );
-    // Along another axis, or read by others too.
+    // The second Concat joins along another axis, or the first has another reader.
     assert_eq!(
         of("a = Concat(e, s) axis=1", "z = Concat(a, a) axis=2").len(),
         5
@@ -1245,7 +1248,7 @@ fn inverse_layouts_around_elementwise_operators_cancel() {
         panic!("{:?}", operators(&named.model))
     };
     assert!(tanh.name().starts_with("Tanh_b"), "{}", tanh.name());
-    // Along the last axis, where that stays, and for all.
+    // The bounds may vary along the last axis, which the layout keeps, or be one number.
     let bounded = "s = Max(a, bound, none)\n b = Sin(s)";
     assert_eq!(
         around("Reshape(e, rows)", bounded, "Reshape(b, sentences)"),
@@ -1253,23 +1256,23 @@ fn inverse_layouts_around_elementwise_operators_cancel() {
     );
     let turned = ("Transpose(e) perm=[0,2,1]", "Transpose(b) perm=[0,2,1]");
     for (first, between, last) in [
-        // The second movement is no inverse of the first.
+        // The second layout operator is not the inverse of the first.
         (
             "Transpose(e) perm=[1,2,0]",
             gate,
             "Transpose(b) perm=[1,2,0]",
         ),
         ("Transpose(e) perm=[0,2,1]", gate, "Reshape(b, sentences)"),
-        // It is not the same at all places.
+        // The constant varies along an axis that moves.
         (turned.0, "s = Max(a, sixes)\n b = Sin(s)", turned.1),
         (
             "Unsqueeze(e, one)",
             "s = Max(a, places)\n b = Sin(s)",
             "Squeeze(b, one)",
         ),
-        // It is of several elements.
+        // A Softmax combines several elements.
         (turned.0, "b = Softmax(a) axis=1", turned.1),
-        // Somebody else reads it.
+        // The value between has another reader.
         (turned.0, "b = Sin(a)\n output b", turned.1),
         (
             turned.0,
@@ -1302,11 +1305,11 @@ fn slices_of_different_axes_merge() {
              output z"
         )))
     };
-    // Forwards, backwards, from the end, and of axes that count from there.
+    // Slices that step forward and backward, and bounds and axes that count from the end.
     let lines = "s = Slice(e, one, far, last, two)
                  z = Slice(s, last, no, one, last)";
     assert_eq!(of(lines), ["Exp", "Slice"]);
-    // A value with two Slices is not cut in between.
+    // If two Slices read a value that is itself a Slice, each becomes one Slice of the first value.
     let patches = "a = Slice(e, no, far, one, two)
                    b = Slice(e, one, far, one, two)
                    c = Slice(a, no, far, two, two)
@@ -1318,7 +1321,8 @@ fn slices_of_different_axes_merge() {
         of(patches),
         ["Exp", "Slice", "Slice", "Slice", "Slice", "Concat"]
     );
-    // Slices stay where one counts from the end, or another operator reads the value between.
+    // Slices stay if a bound counts from an end that a later Slice would move, or if another
+    // operator reads the value between.
     for lines in [
         "s = Slice(e, one, last, two)\n z = Slice(s, one, two, two)",
         "s = Slice(e, one, three, one)\n r = Slice(s, one, two, two)\n t = Tanh(s)\n z = Concat(r, t) axis=2",
@@ -1344,7 +1348,7 @@ fn slices_with_attribute_bounds_merge() {
     assert_eq!(tidied_operators(&model), ["Exp", "Slice"]);
 }
 
-/// The operators of the result, which is equal by running and by proof.
+/// The operators of the result. Asserts that the result is equal in a run and proved.
 fn tidied_operators(before: &unfold::onnx::Model) -> Vec<String> {
     let after = proved(before);
     same(before, &after, 0.0);
@@ -1386,7 +1390,7 @@ fn integer_add_of_zero_and_boolean_and_with_true_are_removed() {
     assert_eq!(made("ints c = 0", "j = Add(i, c)"), ["Cast"]);
     assert_eq!(made("ints c 1 = 0", "j = Add(c, i)"), ["Cast"]);
     assert_eq!(made("ints c = 1", "j = Add(i, c)"), ["Add", "Cast"]);
-    // Another axis comes to the result.
+    // The zero adds axes to the result.
     assert_eq!(made("ints c 1 1 1 = 0", "j = Add(i, c)"), ["Add", "Cast"]);
     assert_eq!(
         made(
@@ -1414,12 +1418,12 @@ fn identity_to_an_output_name_is_removed_where_names_allow() {
         named("t = Tanh(e)\n y = Identity(e)\n output t y"),
         ["Exp", "Tanh"]
     );
-    // The producer of the value may be removed itself.
+    // The producer of the value may be removed too.
     let after = named("t = Cast(e) to=1\n y = Identity(t)\n z = Neg(y)\n output y z");
     assert_eq!(after, ["Exp", "Neg"]);
     let after = named("t = Cast(x) to=1\n y = Identity(t)\n z = Neg(y)\n output e y z");
     assert_eq!(after, ["Exp", "Identity", "Neg"]);
-    // Two names of one value, or of an input, take an operator each but for one.
+    // A value with two output names, or an input that is an output, needs an Identity.
     assert_eq!(
         named("y = Identity(e)\n z = Identity(e)\n output y z"),
         ["Exp", "Identity"]
@@ -1428,10 +1432,10 @@ fn identity_to_an_output_name_is_removed_where_names_allow() {
     assert_eq!(named("y = Identity(x)\n output e y"), ["Exp", "Identity"]);
 }
 
-/// torch writes the division of integers so.
+/// PyTorch exports integer division with this comparison of truth values.
 #[test]
 fn constant_equal_of_booleans_is_folded() {
-    // tract compares no truth values.
+    // tract has no Equal for truth values.
     let before = model(
         "input x batch 3
          ints a 3 = -3 0 5
@@ -1454,7 +1458,7 @@ fn constant_float_range_is_folded_where_it_is_exact() {
         let [start, limit, delta] = numbers.split(' ').collect::<Vec<_>>()[..] else {
             panic!()
         };
-        // tract counts no floats.
+        // tract has no Range for floats.
         let before = model(&format!(
             "input x batch 1
              const start = {start}
@@ -1472,11 +1476,12 @@ fn constant_float_range_is_folded_where_it_is_exact() {
     };
     assert_eq!(counted("2 7.5 2"), ["Mul", "Exp"]);
     assert_eq!(counted("3 -3 -2"), ["Mul", "Exp"]);
-    // Each is rounded.
+    // The numbers of this Range are rounded.
     assert_eq!(counted("0 1 0.3"), ["Range", "Mul", "Exp"]);
 }
 
-/// As dynamo writes them without optimizing: a Constant for each use, with numbers in its attribute.
+/// The dynamo exporter without optimization writes a Constant for each use, with its numbers in an
+/// attribute.
 #[test]
 fn equal_constant_attributes_merge() {
     let before = model(
@@ -1506,7 +1511,7 @@ fn equal_constant_attributes_merge() {
     assert_eq!(left, 2);
 }
 
-/// As a rotary embedding ends that turns all channels.
+/// A rotary embedding that rotates all channels ends with this Concat.
 #[test]
 fn concat_with_an_empty_slice_is_removed() {
     let text = |from: usize| {
@@ -1563,7 +1568,7 @@ fn values_computed_from_trained_tensors_are_not_folded() {
     }
 }
 
-/// Training by one node.
+/// A training algorithm of one node.
 fn algorithm(node: NodeProto) -> TrainingInfoProto {
     let output = vec![ValueInfoProto {
         name: node.output.first().cloned(),

@@ -1,4 +1,5 @@
-//! Independent regions are sliced into parts with equal results to the last bit; dependent regions stay whole.
+//! Independent regions are sliced into parts with results equal to the last bit, and dependent
+//! regions stay whole.
 
 use unfold::onnx::Model;
 use unfold::onnx::tensor::read_i64;
@@ -19,7 +20,7 @@ const ATTENTION: &str = "input q 1 2 12 4
     y = MatMul(p, v)
     output y";
 
-/// An MLP of 7 tokens.
+/// An MLP on 7 tokens.
 const MLP: &str = "opset 20
     input x 1 7 4
     weight w 4 32
@@ -56,7 +57,8 @@ pub fn fused(model: &Model, slicing: &Slicing) -> Fused {
     .unwrap()
 }
 
-/// Slices a model. The result is equal to the last bit and proved; a second run changes nothing, with and without slices.
+/// Slices a model. Asserts that the result is equal to the last bit and proved, and that a second
+/// run changes nothing, with or without slicing.
 pub fn sliced(model: &Model, slicing: &Slicing) -> (Model, MemoryChange) {
     let Fused {
         model: after, plan, ..
@@ -75,7 +77,7 @@ pub fn sliced(model: &Model, slicing: &Slicing) -> (Model, MemoryChange) {
     (after, plan.memory.unwrap())
 }
 
-/// The parts that each region is cut into, and what is left of the graph.
+/// The number of parts of each region, and the operators of the result.
 fn parts_and_operators(text: &str, slicing: &Slicing) -> (Vec<usize>, Vec<String>) {
     let (after, change) = sliced(&model(text), slicing);
     let names = operators(&after).into_iter().map(str::to_owned).collect();
@@ -213,7 +215,8 @@ fn softmax_along_every_axis_prevents_slicing() {
 
 #[test]
 fn softmax_axis_is_not_sliced_behind_a_gather() {
-    // The indices name one token: what is left has the channels of the Softmax for its places.
+    // The index picks one token, so that after the Gather the axis at this position is the channels
+    // of the Softmax.
     assert_whole(
         "input x 1 6 8
         ints i = 0
@@ -289,7 +292,7 @@ fn graph_output_in_a_sliced_region_stays_whole() {
 
 #[test]
 fn axis_that_a_squeeze_would_drop_is_not_sliced() {
-    // In two parts the first axis has one place, and a Squeeze without axes takes it away.
+    // In two parts, the first axis would have one place, which a Squeeze without axes would remove.
     let (after, _) = sliced(
         &model(
             "input x 2 1 5 4
@@ -378,7 +381,8 @@ fn memory_goal_is_reached_with_the_fewest_parts() {
         (change.before, change.cuts[0].parts, change.is_missed()),
         (1792, 2, false)
     );
-    // In the first part: four tokens with 32 channels, twice; the other three as they came.
+    // The peak is in the first part: four tokens with 32 channels, twice, and the other three input
+    // tokens.
     assert_eq!(change.after, 2 * 4 * 4 * 32 + 4 * 3 * 4);
     let before = fused(&model(MLP), &Slicing::default())
         .model
@@ -386,7 +390,8 @@ fn memory_goal_is_reached_with_the_fewest_parts() {
         .node
         .len();
     assert_eq!(after.graph().node.len(), 2 * before + 2);
-    // Half of the peak takes three: three tokens in the first one, and four as they came.
+    // Half of the peak needs three parts: three tokens in the first part, and the other four input
+    // tokens.
     let (_, change) = sliced(&model(MLP), &with_goal(MemoryGoal::Percent(50.0)));
     assert_eq!(
         (change.goal, change.cuts[0].parts, change.is_missed()),

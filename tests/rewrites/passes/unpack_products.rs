@@ -1,4 +1,4 @@
-//! Packed products become one product for each part, with twins that stay.
+//! A packed product becomes one product for each part, with twins in which it stays.
 
 use unfold::Target;
 use unfold::onnx::Model;
@@ -7,7 +7,8 @@ use super::legalize::for_engine;
 use crate::common::text::model;
 use crate::operators;
 
-/// Scores of queries and keys times values, which are one product.
+/// The scores of queries and keys times values, all three computed by one product. The lines
+/// `apart` take them apart.
 fn attention(apart: &str) -> Model {
     model(&format!(
         "input x N 5 8
@@ -74,7 +75,7 @@ fn packed_queries_keys_and_values_become_three_products() {
     }
 }
 
-/// A gated layer: one half of its channels times the other.
+/// A gated layer: one half of the channels of a product times the other half.
 fn gated(input: &str, width: usize, apart: &str) -> Model {
     model(&format!(
         "input x {input}

@@ -1,4 +1,4 @@
-//! The operator set is upgraded for operators that a model writes out.
+//! The version of the operator set is raised for operators that a model writes out.
 
 use crate::common::portable;
 use unfold::FuseOptions;
@@ -12,13 +12,14 @@ use crate::common::text::model;
 use crate::common::{node, undeclared};
 use crate::{fuse, operators, same};
 
-/// A model of some operator set that writes out a HardSwish, and the operators behind it.
+/// A model in a version of the operator set that writes out a HardSwish, followed by the lines
+/// `behind`.
 fn written_out_hard_swish(opset: i64, behind: &str) -> Model {
     behind_product(opset, &format!("{RAMP}{}", WRITTEN[0]), behind)
 }
 
-/// The result of an upgraded model: equal, proved, stable, and in a version of the format that has
-/// the set.
+/// The result for a model. Asserts that it has a HardSwish, is equal, proved and stable, and that
+/// its format version allows the operator set.
 fn upgraded(before: &Model) -> Model {
     let after = fuse(before);
     assert!(
@@ -77,7 +78,7 @@ fn upgrade_turns_axes_and_split_attributes_into_inputs() {
          y = Squeeze(s) axes=[0,4]";
     for opset in 11..14 {
         let before = match opset {
-            // There it is one already.
+            // In version 13, axes and split are already inputs.
             13 => written_out_hard_swish(
                 13,
                 "ints first 1 = 0\n q = Unsqueeze(g, first)\n y = Squeeze(q, first)\n z = Relu(y)\n output z",
@@ -130,7 +131,7 @@ fn upgrade_accepts_softmax_of_the_last_axis() {
             &format!("y = LogSoftmax(g) {last}"),
         ));
     }
-    // Of two axes the second one is the last.
+    // With two axes, the default axis 1 is the last.
     upgraded(&written_out_hard_swish(
         12,
         "m = ReduceMean(g) axes=[1] keepdims=0\n y = Softmax(m)",
@@ -172,7 +173,7 @@ fn operators_that_change_meaning_prevent_the_upgrade() {
         .raised
         .is_some()
     );
-    // An identity is eliminated.
+    // A Dropout in inference is an identity and is removed.
     upgraded(&written_out_hard_swish(
         11,
         "d = Dropout(g) ratio=0.5\n y = Relu(d)",
@@ -245,7 +246,8 @@ fn upgrade_includes_bodies() {
     upgraded(&before);
 }
 
-/// The prover does not take a model of another set for the same where an operator means something else there.
+/// The prover does not prove two models equal if an operator means something else in the other
+/// version of the operator set.
 #[test]
 fn prover_rejects_other_opsets_where_operators_changed_meaning() {
     let of = |opset: i64, op: &str| {
@@ -270,7 +272,7 @@ fn prover_rejects_other_opsets_where_operators_changed_meaning() {
         ("Softmax(x)", [12, 13]),
         ("Hardmax(x)", [12, 14]),
         ("Dropout(x)", [11, 14]),
-        // The prover knows no operator set before 11.
+        // The prover supports operator sets from version 11 on.
         ("Softmax(x) axis=-1", [10, 14]),
     ] {
         let proof = proof(op, op, sets);

@@ -1,4 +1,5 @@
-//! Centring of residual streams: LayerNormalizations become RMS normalizations, with twins that stay.
+//! Centring of residual streams: LayerNormalizations become RMS normalizations, with twins in which
+//! the mean stays.
 
 use crate::common::portable;
 use unfold::onnx::{DataType, Model, tensor};
@@ -23,7 +24,7 @@ fn centre(model: &Model) -> Fused {
     .unwrap()
 }
 
-/// Centres with next to no growth allowed.
+/// Centres with the default limit on growth, which allows almost no copies.
 fn centre_without_copies(model: &Model) -> Fused {
     unfold::fuse(
         model,
@@ -35,7 +36,7 @@ fn centre_without_copies(model: &Model) -> Fused {
     .unwrap()
 }
 
-/// The outcome for the centred stream, or for the first with a subtracted mean.
+/// The outcome for the centred stream or, if there is none, for the first stream with an outcome.
 fn centring(fused: &Fused) -> Centring {
     let found: Vec<&Centring> = fused
         .plan
@@ -49,8 +50,8 @@ fn centring(fused: &Fused) -> Centring {
     Centring::clone(centred.or(found.first()).expect("a stream"))
 }
 
-/// Asserts that a model is centred exactly and that this is proved. Returns how many normalizers and
-/// constants that took, and behind what the mean is taken off.
+/// Asserts that a model is centred exactly and that this is proved. Returns the numbers of changed
+/// normalizers and constants, and the values behind which the mean is subtracted.
 fn is_centred(text: &str) -> (usize, usize, Vec<String>) {
     computes_the_same(text, centre)
 }
@@ -116,7 +117,8 @@ fn vit_is_centred_without_operators_for_the_mean() {
             .filter(|other| **other == op)
             .count()
     };
-    // One mean each, of squares; the ones behind two of them are for the runtime.
+    // Each of the three normalizers has one mean, of squares. For two of them the runtime adds the
+    // ones.
     assert_eq!(
         (
             count("LayerNormalization"),
@@ -126,7 +128,7 @@ fn vit_is_centred_without_operators_for_the_mean() {
         ),
         (0, 3, 0, 3)
     );
-    // Whole, where the class token is not selected from it.
+    // Without the pass that selects the class token, the positions are centred as a whole.
     let skip = vec!["placement".to_owned()];
     let whole = FuseOptions {
         centre: true,
@@ -213,7 +215,7 @@ fn patch_embedding_conv_is_centred() {
          o = MatMul(m, p)
          output o",
     );
-    // The bias is that of the normalizer before.
+    // The bias of the second MatMul is the shift of the normalizer before it.
     assert_eq!(found, (2, 4, vec![]));
 }
 
@@ -259,14 +261,14 @@ fn bfloat16_streams_are_centred_and_float16_refused() {
         &Default::default(),
     );
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
-    // The operator takes its squares in float32, and so do those that take its place.
+    // The operator computes squares in float32, and so do the operators that replace it.
     let casts = operators(&fused.model)
         .iter()
         .filter(|op| **op == "Cast")
         .count();
     assert_eq!(casts, 18);
     same(&before, &fused.model, 0.02);
-    // A centred value may be twice as large, and beyond float16 that is infinite.
+    // A centred value may be twice as large, which may overflow float16.
     let Centring::Kept { why } = centring(&centre(&of_type(DataType::Float16, &text))) else {
         panic!()
     };
@@ -318,7 +320,7 @@ fn layer_norm_reading_two_casts_of_a_stream_is_centred_once() {
 
 #[test]
 fn skip_layer_norm_streams_are_centred() {
-    // As onnxruntime writes a block and the one behind it.
+    // A block and the start of the next, as onnxruntime writes them.
     let text = |bias: &str| {
         format!(
             "input i batch 3 4
@@ -339,7 +341,7 @@ fn skip_layer_norm_streams_are_centred() {
     };
     assert_eq!(is_centred(&text("b")), (3, 4, vec![]));
     assert_eq!(is_centred(&text("")), (3, 3, vec![]));
-    // onnxruntime has the operator in all operator sets, and writes it into older models.
+    // onnxruntime supports the operator in all operator sets and writes it into older models.
     let mut proto = model(&text("b")).proto;
     let own = proto
         .opset_import
@@ -355,7 +357,7 @@ fn skip_layer_norm_streams_are_centred() {
         "{:?}",
         operators(&fused)
     );
-    // A reader of the statistics needs them.
+    // If the mean is read, the normalizer stays.
     let read = text("b")
         .replace("n1,,,x1", "n1,m1,,x1")
         .replace("output o", "output o m1");
@@ -413,7 +415,8 @@ fn layer_norm_writer_gets_its_mean_subtracted() {
          e = MatMul(i, w)
          x0 = LayerNormalization(e, g, t)";
     let found = is_centred(&blocks(stem, "o = MatMul(n8, p)"));
-    // Both streams: the one before the first normalizer has a writer and a reader.
+    // Both streams are centred. The stream before the first normalizer has one writer and one
+    // reader.
     assert_eq!(found.2, ["LayerNormalization_x0"]);
 }
 
@@ -425,7 +428,7 @@ fn tied_embedding_gets_its_mean_subtracted_after_the_gather() {
     let head = "u = Transpose(table) perm=[1,0]
          o = MatMul(n8, u)";
     let found = computes_the_same(&blocks(stem, head), centre_without_copies);
-    // The last normalizer keeps its affine, for the head reads the table.
+    // The last normalizer keeps its affine, because the head reads the table.
     assert_eq!(found, (8, 16, vec!["Gather_x0".to_owned()]));
 }
 
@@ -512,8 +515,8 @@ fn skip_by_name_or_kind_prevents_centring() {
     }
 }
 
-/// The neutral parameters of a written-out LayerNormalization, kept for engines, are not needed by
-/// an RMS normalization: one Mul is enough.
+/// For engines, a written-out LayerNormalization keeps neutral parameters. An RMS normalization
+/// does not need them: one Mul is enough.
 #[test]
 fn centring_a_written_out_norm_drops_its_neutral_beta() {
     let text = "opset 14
@@ -554,8 +557,9 @@ fn centring_a_written_out_norm_drops_its_neutral_beta() {
     assert_eq!(operators(&fused.model), left);
 }
 
-/// A LayerNormalization as Flax computes it: the variance is the mean of the squares less the square of the mean, the means
-/// are sums by a number, statistics are widened, and γ is on the side of the reciprocal.
+/// A LayerNormalization as Flax computes it: the variance is the mean of squares less the squared
+/// mean, each mean is a sum times `count`, the statistics are reshaped to columns, and γ multiplies
+/// the reciprocal.
 fn flax(count: &str, variance: &str) -> String {
     format!(
         "opset 15
@@ -618,11 +622,13 @@ fn flax_variance_is_recognized_and_near_patterns_are_not() {
             (5, Some(&"Add"))
         );
     }
-    // Its mean goes where nobody else sees it, unless the variance is bounded, which nobody can prove to change nothing.
+    // The mean is removed if it has no other reader, unless the variance is bounded below, because
+    // the bound cannot be proved to have no effect.
     assert_eq!(is_centred(&flax("0.125", "v = Sub(a, n)")), (1, 1, vec![]));
     let why = keeps_mean(&flax("0.125", "d = Sub(a, n)\n v = Max(zero, d)"));
     assert!(matches!(why, Reason::NoGain(_)), "{why:?}");
-    // Not as many, the other way around, not of the mean.
+    // Another number than the count, swapped operands, the square of another value, and another
+    // bound.
     for text in [
         flax("0.25", "v = Sub(a, n)"),
         flax("0.125", "v = Sub(n, a)"),
@@ -637,7 +643,7 @@ fn flax_variance_is_recognized_and_near_patterns_are_not() {
     }
 }
 
-/// Each of these is no LayerNormalization, though it looks like one.
+/// These patterns resemble a LayerNormalization but are none.
 #[test]
 fn near_layer_norm_patterns_are_not_centred() {
     let with = |normalized: &str| {
@@ -662,21 +668,21 @@ fn near_layer_norm_patterns_are_not_centred() {
     assert!(matches!(centring(&fused), Centring::Centred { .. }));
     same(&own, &fused.model, 1e-5);
     let others = [
-        // The mean of tokens, and the variance of channels.
+        // The mean is over tokens, and the variance over channels.
         format!(
             "{} {variance} s = Sqrt(a)\n z = Div(d, s)",
             mean.replace("[-1]", "[1]")
         ),
-        // Multiplied by the root, in two ways.
+        // The value is multiplied by the root, in two ways.
         format!("{mean}{variance} s = Pow(a, minus)\n z = Div(d, s)"),
         format!("{mean}{variance} s = Pow(a, minus)\n r = Reciprocal(s)\n z = Mul(d, r)"),
-        // The statistics of one token meet another one.
+        // The statistics of one token are applied to another.
         format!(
             "{mean}{} s = Sqrt(a)\n z = Div(d, s)",
             variance.replace("keepdims=1", "keepdims=0")
         ),
         format!("{mean}{variance} s = Sqrt(a)\n k = Transpose(s) perm=[1,0,2]\n z = Div(d, k)"),
-        // Of whole numbers.
+        // The mean is rounded to an integer.
         format!(
             "m1 = ReduceMean(h) axes=[-1] keepdims=1\n m2 = Cast(m1) to=6\n m = Cast(m2) to=1\n d = Sub(h, m)\n q = Mul(d, d)\n {variance} s = Sqrt(a)\n z = Div(d, s)"
         ),
@@ -689,7 +695,7 @@ fn near_layer_norm_patterns_are_not_centred() {
         assert!(!fused.plan.streams.iter().any(is_centred), "{normalized}");
         is_proved_or_listed(&before, &fused).unwrap();
     }
-    // A root that is the power itself is one.
+    // A root that is written as a power is recognized.
     for root in [
         "s = Pow(a, half)\n z = Div(d, s)",
         "s = Pow(a, minus)\n z = Mul(d, s)",

@@ -1,4 +1,4 @@
-//! Affines on a residual stream change its basis, with twins in which the basis must stay.
+//! Affines on a residual stream change its basis, with twins in which the basis stays.
 
 use crate::common::portable;
 use ndarray::arr1;
@@ -18,7 +18,7 @@ fn post_norm(layers: usize, scale: &str, more: &str) -> Model {
     behind("x0 = MatMul(i, stem)", layers, scale, more)
 }
 
-/// Where the first writer of the stream takes no scale.
+/// The same layers behind a Relu, which absorbs no scale as the first writer of the stream.
 fn behind_relu(layers: usize, scale: &str, more: &str) -> Model {
     behind("z = MatMul(i, stem)\n x0 = Relu(z)", layers, scale, more)
 }
@@ -59,10 +59,11 @@ fn layer(place: usize, scale: &str) -> String {
     )
 }
 
-/// Powers of two, for exact divisions.
+/// Powers of two, by which divisions are exact.
 const SCALE: &str = "2 0.5 -1 4";
 
-/// Asserts that a model does not change. Returns why its first site does not fold forward.
+/// Asserts that a model does not change. Returns the reason why its first site does not fold
+/// forward.
 fn assert_unchanged(model: &Model) -> Reason {
     let fused = fuse(model);
     is_as_planned(model, &fused);
@@ -83,7 +84,7 @@ fn forward_refusal(fused: &Fused, site: usize) -> Reason {
     }
 }
 
-/// How many sites fold.
+/// The number of folded sites.
 fn folded_sites(fused: &Fused) -> usize {
     fused
         .plan
@@ -117,7 +118,7 @@ fn plan_reports_the_basis_of_the_stream_after_each_site() {
             .collect()
     };
     let [once, twice] = [(0.5, 4.0), (0.25, 16.0)].map(|(least, most)| Some(Basis { least, most }));
-    // Nothing is added behind the last.
+    // Behind the last site there is no stream.
     assert_eq!(told(1), [None]);
     assert_eq!(told(3), [once, twice, None]);
 }
@@ -136,7 +137,7 @@ fn stream_output_keeps_one_scale_of_all_normalizers() {
         // The last shift folds into the summand before it.
         assert_eq!(after.len(), operators(&before).len() - 2 * (layers - 1) - 1);
     }
-    // One that stays is one operator still.
+    // A scale that stays remains one operator.
     let before = model(&format!(
         "input i batch 4
          weight w 4 4
@@ -174,7 +175,7 @@ fn scale_at_a_stream_output_folds_into_every_writer() {
             operators(&after).len(),
             operators(&before).len() - 2 * layers
         );
-        // Of the numbers of the last, the first weight is multiplied by all that follow it.
+        // The first weight is multiplied by the scales of all layers.
         let stem = |model: &Model| {
             let weight = constant(initializer(model, &model.graph().node[0].input[1])).unwrap();
             weight.floats().unwrap().clone()
@@ -182,7 +183,7 @@ fn scale_at_a_stream_output_folds_into_every_writer() {
         let scale = arr1(&[2.0, 0.5, -1.0, 4.0].map(|s: f64| s.powi(layers as i32)));
         assert_eq!(stem(&after), stem(&before) * scale);
     }
-    // Other readers of the stream divide by it, except an activation, which cannot.
+    // Weights that read the stream absorb the inverse of the scale, but an activation cannot.
     let pre_norm = |reads: &str, scale: &str| {
         model(&format!(
             "input i batch 3 4
@@ -228,7 +229,7 @@ fn scale_at_a_stream_output_folds_into_every_writer() {
 
 #[test]
 fn scale_of_one_token_folds_into_its_whole_stream() {
-    // A class token is put before the tokens twice, and is all that is read at the end.
+    // A class token is joined with the tokens twice, and at the end only it is read.
     let before = model(&format!(
         "input i 1 3 4
          weight stem 4 4
@@ -264,7 +265,7 @@ fn scale_of_one_token_folds_into_its_whole_stream() {
 
 #[test]
 fn post_norm_affines_fold_around_attention_heads() {
-    // Attention without its softmax, which no exact numbers survive.
+    // Attention without the Softmax, whose results are not exact.
     let attention = |sum: &str| {
         model(&format!(
             "input i batch 3 4
@@ -307,7 +308,7 @@ fn stream_with_an_output_or_nonlinear_reader_keeps_its_basis() {
     let seen = fuse(&with("output x1"));
     assert!(!seen.plan.sites[0].is_folded());
     assert_eq!(forward_refusal(&seen, 0), Reason::GraphOutput);
-    // Two layers, so that the first normalizer has a stream behind it, which is read in the middle.
+    // With two layers, a stream follows the first normalizer and is read in the middle.
     let middle = |more: &str| fuse(&behind_relu(2, SCALE, more));
     for (more, reason) in [
         ("output x1", Reason::GraphOutput),
@@ -316,7 +317,7 @@ fn stream_with_an_output_or_nonlinear_reader_keeps_its_basis() {
             "q = LayerNormalization(x1, g1)\n output q",
             Reason::ResidualStream,
         ),
-        // Its summand would change.
+        // A summand of the stream would change.
         ("output f1", Reason::ResidualStream),
         ("q = Relu(f1)\n output q", Reason::ResidualStream),
         ("q = Relu(s1)\n output q", Reason::ResidualStream),
@@ -386,7 +387,7 @@ fn stream_summands_must_have_a_linear_producer() {
         assert_unchanged(&sum("h = MatMul(j, w)\n f = Sigmoid(h)", "f")),
         Reason::ResidualStream
     );
-    // It is on both sides, in two bases.
+    // The value is read on both sides of the normalizer, in two bases.
     assert_eq!(
         assert_unchanged(&sum(
             "h = MatMul(n, w)\n q = Relu(h)\n f = Add(n, q)\n z = Mul(f, f)",
@@ -441,7 +442,8 @@ fn float16_stream_is_not_enlarged() {
     assert_eq!(assert_unchanged(&half(32.0)), Reason::ResidualStream);
 }
 
-/// A stream that a table writes, and the same table reads; it is too large to be stored turned as well.
+/// A stream that a table writes and the same table reads. A second copy of the table exceeds the
+/// limit on growth.
 fn tied() -> Model {
     model(&format!(
         "indices ids batch 3
@@ -460,7 +462,7 @@ fn tied_embedding_is_copied_for_a_new_basis_or_refused() {
     let fused = fuse(&tied());
     same(&tied(), &fused.model, 0.0);
     assert_eq!((folded_sites(&fused), fused.plan.growth), (4, 2048 * 4 * 4));
-    // Without room for another table, the last one stays, and the others come to it.
+    // If no copy of the table is allowed, the last site stays, and the others fold toward it.
     let options = FuseOptions {
         max_growth: 0.0,
         ..portable()
@@ -506,7 +508,8 @@ fn product_of_a_value_with_itself_absorbs_no_scale() {
                     "{product}"
                 );
             }
-            // Nor where the product has other readers that would have to compensate.
+            // It absorbs none either if the product has other readers, which would have to
+            // compensate.
             let reads = ["z = Mul(p, t)", "z = MatMul(p, w)", "z = Relu(p)"];
             for (scale, read) in ["-1", "2", "0.5", "-4"]
                 .iter()
@@ -536,7 +539,7 @@ fn product_of_a_value_with_itself_absorbs_no_scale() {
 
 #[test]
 fn shift_stays_where_several_writers_would_need_a_copy_or_an_add() {
-    // The scale alone goes, and the shift stays.
+    // The scale folds alone, and the shift stays.
     let several = model(
         "input x batch 4 6
          weight a 6 4
@@ -561,7 +564,8 @@ fn shift_stays_where_several_writers_would_need_a_copy_or_an_add() {
             .count()
     };
     assert_eq!(adds(&fuse(&several).model), 1);
-    // One of two that pick rows would have another table for the shift: it stays, beside the sum.
+    // To absorb the shift, one of the two Gathers would need another table. The shift stays, as
+    // does an Add of the sum.
     let picked = model(
         "indices i batch 3
          indices j batch 3
@@ -590,7 +594,7 @@ fn shift_stays_where_several_writers_would_need_a_copy_or_an_add() {
 
 #[test]
 fn table_read_by_several_gathers_is_scaled_once() {
-    // Words, and the ends of the boxes around them, as LayoutLM adds them.
+    // As in LayoutLM, the embeddings of words and of the ends of their boxes are added.
     let of = |more: &str| {
         model(&format!(
             "indices ids batch 3
@@ -629,7 +633,7 @@ fn table_read_by_several_gathers_is_scaled_once() {
             .clone()
     };
     assert_eq!(table(&after), table(&before) * arr1(&[2.0, 0.5, -1.0, 4.0]));
-    // Another reader needs the original.
+    // Another reader needs the original table.
     let fused = fuse(&of("e = Gather(places, ids)\n output e"));
     assert_eq!(
         (folded_sites(&fused), forward_refusal(&fused, 0)),
@@ -653,7 +657,8 @@ fn weights_shared_by_all_layers_are_refused_as_growth() {
     assert!(matches!(forward_refusal(&fused, 0), Reason::Growth(_)));
 }
 
-/// A sum whose other operand is read once more, normalized; an output reads the result.
+/// A sum of which one operand has another reader, followed by an affine. The result is a graph
+/// output.
 fn last_of_a_stream(data_type: &str, scale: &str, bias: &str) -> Model {
     model(&format!(
         "{data_type} z batch 3 4
@@ -686,7 +691,8 @@ fn shift_at_a_stream_end_folds_into_the_added_bias() {
         Some(Outcome::Partly { .. })
     ));
     same(&before, &after.model, 1e-6);
-    // Nothing takes it where there is no bias, and by 0 it cannot be divided.
+    // Without a bias nothing absorbs the shift. Division by 0 is impossible, and by 0.001 it
+    // exceeds the range of half precision.
     for other in [
         last_of_a_stream("input", SCALE, "Identity(k)"),
         last_of_a_stream("input", "2 0 -1 4", "Add(k, d)"),
@@ -701,7 +707,7 @@ fn shift_at_a_stream_end_folds_into_the_added_bias() {
     }
 }
 
-/// A class token beside the normalized value.
+/// A class token joined with the scaled and shifted value.
 fn with_token(token: &str, scale: &str, more: &str) -> Model {
     model(&format!(
         "input x batch 3 4
@@ -741,7 +747,7 @@ fn class_token_absorbs_the_inverse_affine() {
     same(&before, &after.model, 1e-6);
 
     for more in ["", "p = MatMul(class, head)\noutput p"] {
-        // Division by 0 is impossible. A token with other readers is copied.
+        // Division by 0 is impossible, and a token with other readers is copied.
         let before = with_token(
             "Expand(class, e)",
             if more.is_empty() { "2 0 -1 4" } else { SCALE },
@@ -794,7 +800,7 @@ fn positions_absorb_the_inverse_scale_of_the_stream() {
     same(&before, &after.model, 1e-6);
 }
 
-/// Heads of an open number of tokens, normalized by the channels of one.
+/// Heads of an open number of tokens, with a scale and a shift for the channels of one head.
 #[test]
 fn affine_per_head_folds_with_unknown_token_count() {
     let before = model(
@@ -823,7 +829,8 @@ fn affine_per_head_folds_with_unknown_token_count() {
     same(&before, &after.model, 1e-6);
 }
 
-/// A BatchNormalization is one operator, and two where it is written anew: more than the Mul that would go.
+/// A BatchNormalization is one operator, but two once it is rewritten, which is more than the one
+/// Mul that would be removed.
 #[test]
 fn scale_is_not_spread_over_more_batch_norms_than_it_saves() {
     let before = model(&format!(
@@ -876,7 +883,7 @@ fn scale_at_an_output_folds_backward_past_a_token_gather() {
              output y"
         ));
         let after = folded(&before);
-        // The token is taken before the product.
+        // The token is selected before the product.
         assert_eq!(operators(&after), ["Slice", "MatMul", "Add", "Squeeze"]);
     }
 }
@@ -914,7 +921,8 @@ fn where_fill_value_absorbs_the_inverse_affine() {
                 "{constant}"
             );
         }
-        // A mask hides a score alike in all rows that are hidden whole.
+        // A large negative number may be a mask. Divided by the scales, it would differ between the
+        // channels of a fully hidden row.
         for hides in ["-3.4e38", "-1e4"] {
             let hidden = fuse(&masked(&format!("const c = {hides}"), chosen));
             assert!(
@@ -926,7 +934,8 @@ fn where_fill_value_absorbs_the_inverse_affine() {
     }
 }
 
-/// A stem, blocks `x + conv(pad(s·x + t))` over an image whose extents are open, and a last normalizer before a head.
+/// A stem, blocks `x + conv(pad(s·x + t))` on an image with open extents, and a last affine before
+/// a head.
 fn padded_blocks(blocks: usize, first: &str, scale: &str) -> Model {
     let ones = " 1 1";
     let block = |n: usize| {
@@ -954,7 +963,7 @@ fn shift_before_padded_convs_folds_into_the_stream_writers() {
         assert_eq!(left.len(), 2 + 4 * blocks, "{left:?}");
         assert!(!left.contains(&"Mul"), "{left:?}");
     }
-    // The first of them has nobody to hand it to.
+    // The first block has no writer before it that absorbs its shift.
     let kept = fuse(&padded_blocks(
         2,
         "e = Conv(i, stem, sb)\n x0 = Relu(e)",

@@ -1,4 +1,5 @@
-//! Tests which normalizers are taken as constant because their ε hides the variance, and which must stay.
+//! Tests which normalizers are constant because their ε exceeds every variance, and which must
+//! stay.
 
 use unfold::onnx::{DataType, Model};
 use unfold::plan::Constancy;
@@ -50,7 +51,8 @@ fn before_a_layer(normalizer: &str) -> Model {
     ))
 }
 
-/// The largest difference of the first outputs in float64, relative to the largest magnitude.
+/// The largest difference of the first outputs in float64, relative to the largest magnitude of the
+/// output.
 fn difference(before: &Model, after: &Model) -> f64 {
     let inputs = judge::inputs(before, 2, true, Kind::Exact);
     let run = |model| reference::run(model, &inputs).unwrap().remove(0);
@@ -67,7 +69,7 @@ fn layer_norm_of_a_large_epsilon_folds_whole() {
         let before = before_a_layer(normalizer);
         let fused = constant(&before);
         assert_eq!(operators(&fused.model), ["MatMul", "Add"], "{normalizer}");
-        // The reference computes over the reals, where both models differ by var/(2ε).
+        // The reference computes in float64, in which both models differ by var/(2ε).
         assert!(difference(&before, &fused.model) < 1e-6);
         let [norm] = &fused.plan.constant[..] else {
             panic!("{:?}", fused.plan.constant)
@@ -77,7 +79,7 @@ fn layer_norm_of_a_large_epsilon_folds_whole() {
             ("x", &[2][..], true, false)
         );
         assert_eq!((norm.limit, norm.is_constant()), (32768.0, true));
-        // The relative error of 1e12 in float32 is less than 2^-24.
+        // 1e12 is rounded to float32 with a relative error below 2^-24.
         assert!((norm.epsilon / 1e12 - 1.0).abs() < 1e-7);
         // By default, the normalizer stays.
         assert!(crate::common::fuse(&before).plan.constant.is_empty());

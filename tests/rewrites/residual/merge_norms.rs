@@ -1,4 +1,4 @@
-//! A normalizer whose scale the next normalizer cancels is removed, with twins that stay.
+//! A normalizer whose scale the next normalizer cancels is removed, with twins in which it stays.
 
 use unfold::EpsilonError;
 use unfold::onnx::{DataType, Model};
@@ -22,7 +22,7 @@ fn merge(model: &Model) -> Fused {
     .unwrap()
 }
 
-/// An RMS normalization, written out, of the value `x`.
+/// A written-out RMS normalization of the value `x`.
 fn rms(name: &str, x: &str, epsilon: &str) -> String {
     format!(
         "const {name}_e = {epsilon}
@@ -35,7 +35,7 @@ fn rms(name: &str, x: &str, epsilon: &str) -> String {
     )
 }
 
-/// Two normalizers, something between, and a second end.
+/// Two normalizers with the lines `between` them, and the lines `more` after them.
 fn consecutive_norms(between: &str, more: &str) -> Model {
     let (first, second) = (rms("n", "x", "0.000001"), rms("y", "z", "0.000001"));
     model(&format!(
@@ -78,7 +78,7 @@ fn rms_norm_before_another_norm_is_merged() {
             (1, "z", false)
         );
         assert!((follower.epsilon - 1e-6).abs() < 1e-12);
-        // It is no fold: the functions differ, and nobody gets that who does not ask.
+        // The functions differ, so merging happens only if the option asks for it.
         let proof = prove(
             &before,
             &fused.model,
@@ -100,7 +100,7 @@ fn rms_norm_before_another_norm_is_merged() {
             );
         }
     }
-    // Of three in a row the last one is enough.
+    // Of three consecutive normalizers, only the last stays.
     let third = rms("u", "q", "0.000001");
     let row = format!("weight v 6 5\n q = MatMul(y, v)\n {third}\n output u");
     let mut before = consecutive_norms("z = MatMul(n, w)", &row);
@@ -108,7 +108,7 @@ fn rms_norm_before_another_norm_is_merged() {
     let fused = merge(&before);
     assert_eq!(roots_and_merged(&fused), (1, 2));
     same(&before, &fused.model, 1e-5);
-    // A LayerNormalization takes the number out as well.
+    // A LayerNormalization cancels the scale too.
     let text = format!(
         "input x batch 3 4\n weight w 4 6\n {}\n z = MatMul(n, w)
          scale g 6\n shift t 6\n y = LayerNormalization(z, g, t)\n output y",
@@ -143,7 +143,7 @@ fn readers_of_the_token_scale_prevent_merging() {
     ] {
         stays(&consecutive_norms(between, more));
     }
-    // The mean that the first one takes off is no number that the second takes off too.
+    // The first normalizer subtracts a mean, which an RMS normalization after it does not cancel.
     stays(&model(&format!(
         "input x batch 3 4\n weight w 4 6\n scale g 4\n shift t 4
          n = LayerNormalization(x, g, t)\n z = MatMul(n, w)\n {}\n output y",
@@ -172,7 +172,7 @@ fn readers_of_the_token_scale_prevent_merging() {
 
 #[test]
 fn epsilon_error_bounds_the_measured_difference() {
-    // With so large an ε there is a difference to see.
+    // These large ε make the difference measurable.
     let (first, second) = (rms("n", "x", "0.5"), rms("y", "z", "0.125"));
     let before = model(&format!(
         "input x 2 3 4\n const w 4 2 = 1 0 0.5 0.25 0 1 -1 0.5\n {first}\n z = MatMul(n, w)\n {second}\n output y"

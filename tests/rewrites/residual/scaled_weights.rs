@@ -1,4 +1,4 @@
-//! Residual streams scaled by a power of two in networks with quantized or selected weights.
+//! Residual streams scaled by a power of two in networks whose weights are quantized or selected.
 
 use unfold::Fused;
 use unfold::onnx::proto::TensorProto;
@@ -17,7 +17,8 @@ fn numbers(fused: &Fused, name: &str) -> Vec<f64> {
     numbers.into_raw_vec_and_offset().0
 }
 
-/// Asserts that a result is proved, and that its outputs in tract are those of the folded model, to the last bit.
+/// Asserts that a result is proved and that its outputs in tract equal those of the folded model to
+/// the last bit.
 fn assert_equal(before: &Model, after: &Fused) {
     is_proved_or_listed(before, after)
         .unwrap_or_else(|why| panic!("{why}\n{}", print(&after.model)));
@@ -31,8 +32,8 @@ fn assert_equal(before: &Model, after: &Fused) {
     }
 }
 
-/// The parts of an RMS normalization, each of which is quantized, as a quantizer writes them that works operator by
-/// operator.
+/// The parts of an RMS normalization, each quantized, as a quantizer writes them that works
+/// operator by operator.
 #[test]
 fn scales_of_quantized_parts_of_a_normalization_absorb_the_power() {
     let before = model(
@@ -73,7 +74,8 @@ fn scales_of_quantized_parts_of_a_normalization_absorb_the_power() {
     assert_eq!(streams(&after), [None]);
     assert_equal(&before, &after);
     assert_eq!(muls(&after), muls_of(&before));
-    // The codes of the mean have no power, so its root has none, and the reader of the quotient absorbs 2^3.
+    // The quantized mean has no factor, so neither does its root, and the reader of the quotient
+    // absorbs 2^3.
     assert_eq!(numbers(&after, "x_step_folded"), [0.25 / 8.0]);
     assert_eq!(numbers(&after, "m_step_folded"), [0.5 / 64.0]);
     let head = read_f64(initializer(&before, "h"), &Externals::none()).unwrap();
@@ -86,7 +88,7 @@ fn muls_of(model: &Model) -> usize {
     nodes.filter(|node| node.op_type() == "Mul").count()
 }
 
-/// A mixture of experts, whose weights are selected for each token.
+/// A mixture of experts, in which weights are selected for each token.
 #[test]
 fn array_of_selected_weights_absorbs_the_power() {
     let text = |reader: &str| {
@@ -118,7 +120,7 @@ fn array_of_selected_weights_absorbs_the_power() {
     let scaled: Vec<f64> = experts.iter().map(|number| number / 8.0).collect();
     assert_eq!(numbers(&after, "experts_folded"), scaled);
 
-    // Another reader needs weights without the power.
+    // Another reader needs the weights without the factor.
     let before = model(&text("output selected"));
     let after = scale_streams(&before, 3);
     assert_eq!(streams(&after), [None]);

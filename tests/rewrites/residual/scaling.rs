@@ -1,4 +1,5 @@
-//! Residual streams scaled by a power of two: results are equal to the last bit, float16 stays finite, with twins that
+//! Residual streams scaled by a power of two: results are equal to the last bit, and float16 stays
+//! finite, with twins in which the stream stays.
 //! refuse.
 
 use tract_onnx::prelude::Tensor;
@@ -16,7 +17,8 @@ use crate::common::{
     check_new_tensors, is_proved_or_listed, judge, node, operators, options, retype, undeclared,
 };
 
-/// The result of scaling a model's streams, equal to the last bit in float64 and in tract.
+/// The result of scaling the streams of a model. Asserts that it equals the folded model to the
+/// last bit, in float64 and in tract.
 fn scaled(model: &Model, power: u32) -> Fused {
     let scaled = scale_streams(model, power);
     is_proved_or_listed(model, &scaled)
@@ -54,7 +56,7 @@ pub(super) fn scale_streams(model: &Model, power: u32) -> Fused {
     scaled
 }
 
-/// The outcome for each stream: the reason why it stays, or `None`.
+/// For each stream, the reason why it stays, or `None` if it is scaled.
 pub(super) fn streams(fused: &Fused) -> Vec<Option<Reason>> {
     let reason = |scaling: &Scaling| match scaling {
         Scaling::Kept { why } => Some(why.reason.clone()),
@@ -75,7 +77,7 @@ pub(super) fn muls(fused: &Fused) -> usize {
         .count()
 }
 
-/// A normalizer in every spelling, of a value of four channels.
+/// A normalizer of a value with four channels, in every form.
 const SPELLINGS: [&str; 6] = [
     "n = LayerNormalization(x, g, t) axis=-1 epsilon=0.001",
     "n = LayerNormalization(x, g) axis=-1",
@@ -104,7 +106,7 @@ const SPELLINGS: [&str; 6] = [
      n = Add(k, t)",
 ];
 
-/// Blocks that add to a stream a function of its normalized value.
+/// Blocks that each add a function of the normalized stream to the stream.
 fn blocks(stem: &str, normalizer: &str, blocks: usize, end: &str) -> Model {
     let renamed = |text: &str, place: usize| {
         let name = |word: &str| match word.trim_end_matches([',', ')']) {
@@ -183,8 +185,8 @@ fn scaling_a_stream_adds_no_operator_for_any_norm_spelling() {
     }
 }
 
-/// The blocks with biases that push the stream beyond float16, and normalizers in float32, as in T5
-/// and Gemma.
+/// The blocks with biases that overflow float16 in the stream, and with normalizers in float32, as
+/// in T5 and Gemma.
 fn inflated(normalizer: &str) -> Model {
     let large = "const d{} 4 = 30000 -45000 8000 60000";
     let end = "z = Cast(x4) to=1
@@ -215,7 +217,7 @@ fn initializer_mut<'m>(
         .unwrap()
 }
 
-/// The model with all floats in float16, but for these.
+/// The model with all floats in float16 except those named in `but`.
 fn halved(model: &Model, but: &[&str]) -> Model {
     let mut half = model.clone();
     let names: Vec<String> = half
@@ -233,7 +235,7 @@ fn halved(model: &Model, but: &[&str]) -> Model {
     half
 }
 
-/// The first output in tract.
+/// The first output of a run in tract.
 fn run(model: &Model) -> Vec<f32> {
     let engine = Engine::load(model, &Dims::default())
         .unwrap_or_else(|why| panic!("{why}\n{}", print(model)));
@@ -298,7 +300,7 @@ fn scaling_is_refused_where_epsilon_underflows() {
         ),
         &[],
     );
-    // 4^-5 of a thousandth is still there, with fewer digits.
+    // A thousandth times 4^-5 is not 0 in float16, but has fewer digits.
     for power in [5, 12] {
         let [Some(Reason::Underflow(figure))] = &streams(&scale_streams(&half, power))[..] else {
             panic!()
@@ -306,7 +308,7 @@ fn scaling_is_refused_where_epsilon_underflows() {
         assert_eq!(*figure, format!("1.0e-3 times 2^-{} in float16", 2 * power));
     }
     assert_eq!(streams(&scale_streams(&half, 2)), [None]);
-    // An attribute is computed with in float32.
+    // An ε in an attribute is used in float32.
     let native = halved(
         &blocks(
             TABLE,
@@ -329,7 +331,7 @@ fn output_of_a_scaled_stream_gets_one_mul() {
         2,
         &(head(2) + "\n r = Tanh(x1)\n output x1 r"),
     );
-    // The activation reads what the caller reads.
+    // The activation and the graph output share one Mul.
     assert_eq!(muls(&scaled(&between, 6)), 1);
 }
 
@@ -342,7 +344,7 @@ fn tied_embedding_of_a_scaled_stream_is_not_copied() {
     let before = blocks(&TABLE.replace("batch 3", "batch"), SPELLINGS[0], 2, head);
     let after = scaled(&before, 6);
     assert_eq!((streams(&after), muls(&after)), (vec![None], 1));
-    // Both encoder and decoder read it: that is one table all the same.
+    // An encoder and a decoder read one table.
     let twice = "indices j batch 3
          second = Gather(table, j)\n a = LayerNormalization(second, g, t) axis=-1
          h = MatMul(a, a0)
@@ -363,7 +365,7 @@ fn nonlinear_readers_of_a_scaled_stream_get_a_mul() {
     for (more, count) in [
         // Two readers of one value share a Mul.
         ("\n r = Tanh(x2)\n s = Sigmoid(x2)\n output r s", 1),
-        // A positively homogeneous operator passes the power to a weight.
+        // A positively homogeneous operator passes the factor on to a weight.
         (
             "\n r = Relu(x2)\n weight q 4 2\n s = MatMul(r, q)\n output s",
             0,
@@ -380,7 +382,7 @@ fn nonlinear_readers_of_a_scaled_stream_get_a_mul() {
             print(&after.model)
         );
     }
-    // A writer with no constants.
+    // The writer has no constants.
     let stem = "input i batch 3 4\n x0 = Tanh(i)";
     assert_eq!(
         muls(&scaled(&blocks(stem, SPELLINGS[4], 2, &head(2)), 5)) - 4,
@@ -449,7 +451,7 @@ fn bodies_read_the_unscaled_stream_or_refuse_scaling() {
     before.graph_mut().output.push(undeclared("r"));
     let after = scaled(&before, 6);
     assert_eq!(streams(&after), [None]);
-    // A body of an operator that is no If, Loop or Scan is not looked into.
+    // Bodies of operators other than If, Loop and Scan are not analyzed.
     let mut before = blocks(TABLE, SPELLINGS[0], 2, &(head(2) + "\n output y"));
     let mut body = part("input e 1\n inner = Add(e, x2)\n output inner");
     body.input = vec![undeclared("e")];
@@ -509,7 +511,7 @@ fn skip_by_name_or_kind_prevents_scaling() {
         assert_eq!(skipped.model.proto.graph, folded.model.proto.graph);
         assert!(options.idle_skips(&before, &skipped.plan).is_empty());
     }
-    // So does one with a normalizer that is skipped.
+    // A stream with a skipped normalizer stays too.
     let normalizer = &folded.plan.sites[0];
     for skip in [normalizer.name.clone(), normalizer.kind.name.to_owned()] {
         let options = FuseOptions {
