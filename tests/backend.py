@@ -1,10 +1,10 @@
-"""Puts the ONNX project's own backend tests through unfold: nothing may break.
+"""Folds the models of the ONNX project's backend tests and checks the results.
 
     python tests/backend.py PROGRAM [--prove] [--only TEXT]
 
-Each model is inspected and folded, and the result is run in onnxruntime and in the reference evaluator where the
-original passes there. With --prove the result is proved by tests/prove.py too. Needs numpy, onnx and onnxruntime.
-Exit code 0 where nothing is broken, panics, or is refused though it is valid.
+The script inspects and folds each model. If the original passes its test in onnxruntime or in the reference evaluator,
+the result must pass there too. With --prove, tests/prove.py must not disprove the result. Needs numpy, onnx and
+onnxruntime. The exit code is 0 if no result is broken, no run panics, and no valid model is refused.
 """
 import argparse, collections, json, pathlib, subprocess, sys, tempfile, warnings
 import numpy as np, onnx, onnxruntime
@@ -24,7 +24,7 @@ def value(path, type_):
 
 
 def cases(only):
-    """Name, model, and pairs of inputs and expected outputs."""
+    """The name, the model, pairs of inputs and expected outputs, and the tolerances of each case."""
     for kind in ("node", "simple", "pytorch-converted", "pytorch-operator"):
         for case in loader.load_model_tests(kind=kind):
             if only not in case.name:
@@ -86,7 +86,7 @@ def passes(engine, model, sets, rtol, atol):
 
 
 def judge(program, folder, name, model, sets, rtol, atol, certify):
-    """What went wrong, as a list."""
+    """A list of errors, and the number of engines that ran the result."""
     original, fused, certificate = folder / "model.onnx", folder / "fused.onnx", folder / "fused.json"
     onnx.save(model, original)
     fused.unlink(missing_ok=True)
@@ -123,7 +123,7 @@ def judge(program, folder, name, model, sets, rtol, atol, certify):
         except prove.Disproved as verdict:
             wrong.append(f"disproved: {verdict}")
         except prove.Undecided:
-            pass  # as where an input that is an axis is a random number
+            pass  # such as if an input that is an axis has a random number
     return wrong, ran
 
 

@@ -1,4 +1,4 @@
-"""The faults that tests/faults.py plants: each breaks a fold in place, or returns False."""
+"""The faults that tests/faults.py plants. Each function breaks a fold in place, or returns False if it cannot."""
 
 import copy
 
@@ -8,7 +8,7 @@ from onnx import helper, numpy_helper
 
 
 class Fold:
-    """A folded model, its certificate and its original, to be broken."""
+    """A folded model to break, its certificate and its original."""
 
     def __init__(self, original, model, certificate, shapes):
         self.original, self.model, self.certificate, self.shapes = original, model, certificate, shapes
@@ -21,7 +21,7 @@ class Fold:
     def array(self, name): return numpy_helper.to_array(self.tensors[name])
 
     def put(self, name, array):
-        """Stores other numbers; False where they are the same."""
+        """Stores other numbers. Returns False if they are the same."""
         old = self.array(name)
         if array.shape != old.shape or (array == old).all() or not np.isfinite(array.astype("d")).all():
             return False
@@ -37,7 +37,7 @@ class Fold:
     def nodes(self, *ops): return [n for n in self.model.graph.node if n.op_type in ops]
 
     def recompute(self, entry):
-        """Stores what the altered recipe gives, so that only the identity can tell."""
+        """Stores the results of the changed recipe, so that only a comparison of the functions can show the fault."""
         values = []
         try:
             for step in entry["steps"]:
@@ -163,7 +163,7 @@ def an_attribute(fold, random):
         attribute.ints[i], attribute.ints[j] = attribute.ints[j], attribute.ints[i]
     else:
         i = random.integers(len(attribute.ints))
-        if attribute.name == "pads":  # the same extents, moved by one place
+        if attribute.name == "pads":  # keeps the extents and shifts by one place
             j = (i + len(attribute.ints) // 2) % len(attribute.ints)
             attribute.ints[j] -= 1
         attribute.ints[i] += 1
@@ -196,7 +196,7 @@ def a_weight_transposed(fold, random):
 
 
 def other_integers(fold, random):
-    """Extents of a Reshape exchanged, or a Slice, Gather, Squeeze or Unsqueeze of another place or axis."""
+    """Swaps two extents of a Reshape, or changes a place or axis of a Slice, Gather, Squeeze or Unsqueeze."""
     found = [(n.op_type, name) for n in fold.model.graph.node for i, name in enumerate(n.input) if name in fold.tensors
              and fold.tensors[name].data_type == 7 and (n.op_type, i) in (("Reshape", 1), ("Slice", 1), ("Slice", 3), ("Gather", 1), ("Squeeze", 1), ("Unsqueeze", 1))]
     op, name = pick(random, found) or (None, None)
@@ -214,7 +214,7 @@ def other_integers(fold, random):
 
 
 def two_tensors_exchanged(fold, random):
-    """A weight of a shared pair: each has the recipe and the numbers of the other."""
+    """Swaps the recipes and the numbers of two new tensors with equal extents."""
     name = pick(random, fold.new())
     other = pick(random, [n for n in fold.new() if n != name and fold.entries[n]["shape"] == fold.entries[name]["shape"]])
     if other is None:
@@ -234,7 +234,7 @@ def one_of_two_tensors(fold, random):
 
 
 def another_formula(fold, random):
-    """A step of a recipe altered, and the tensor with it."""
+    """Changes a step of a recipe, and the tensor accordingly."""
     entry = fold.entries[pick(random, fold.new())]
     steps = entry["steps"]
     step = steps[random.integers(len(steps))]
@@ -251,7 +251,7 @@ def another_formula(fold, random):
         if choice == 0:
             step["op"] = {"add": "sub", "sub": "add", "mul": "div", "div": "mul"}[op]
         elif choice == 1:
-            step["op"] = "expand"  # one of the operands forgotten
+            step["op"] = "expand"  # omits an operand
             step["inputs"] = [step["inputs"][random.integers(2)]]
         else:
             step["op"] = {"add": "mul", "sub": "mul", "mul": "add", "div": "sub"}[op]
@@ -285,7 +285,8 @@ def another_formula(fold, random):
 
 
 def what_may_not_be_dropped(fold, random):
-    """A recipe that ends in a rounding to fewer bits, or in zeros for what is small: the identity does not see these."""
+    """Ends a recipe in a rounding to fewer bits, or in zeros for small numbers. A comparison of the functions over the
+    field does not see these steps."""
     entry = fold.entries[pick(random, fold.new())]
     more = {"op": "round", "data_type": "bfloat16"} if random.random() < 0.5 else {"op": "flush", "below": float(2.0 ** random.integers(-8, 8))}
     entry["steps"].append(more | {"inputs": [len(entry["steps"]) - 1], "shape": entry["shape"]})
@@ -293,7 +294,7 @@ def what_may_not_be_dropped(fold, random):
 
 
 def nodes_that_read(fold, *places):
-    """The nodes that read a stored tensor of integers at one of these places, with its name."""
+    """The nodes that read a stored integer tensor as one of these inputs, with its name."""
     return [(n, n.input[i]) for n in fold.model.graph.node for op, i in places
             if n.op_type == op and len(n.input) > i and n.input[i] in fold.tensors and fold.tensors[n.input[i]].data_type == 7]
 
@@ -308,7 +309,7 @@ def an_index_out_of_range(fold, random):
 
 
 def an_index_of_its_remainder(fold, random):
-    """As a place counted from the other end of a longer axis."""
+    """Shifts an index by twice the extent, so that it is out of range but has the same remainder."""
     node, name = pick(random, nodes_that_read(fold, ("Gather", 1))) or (None, None)
     extent = fold.shapes.get(node.input[0]) if node is not None else None
     if not extent or len(extent) < 2:
@@ -362,7 +363,7 @@ def a_value_of_another_type(fold, random):
 
 
 def a_sign(fold, random):
-    """A Neg before what a node reads, as under a root, or behind what it makes."""
+    """Negates the first operand of a node, such as the operand of a root."""
     roots = fold.nodes("Sqrt", "Pow", "Reciprocal", "Log", "ReduceL2")
     order = list(fold.model.graph.node)
     node = pick(random, roots if roots and random.random() < 0.5 else [n for n in order if n.input and fold.shapes.get(n.input[0], [0])[0] == 1])
@@ -388,7 +389,7 @@ def another_operator(fold, random):
 
 
 def an_extent_of_another_axis(fold, random):
-    """A Shape from another axis on, or a Squeeze, a Reshape or an Expand to another extent."""
+    """Changes the first axis of a Shape, or the axes or extents of a Squeeze, Reshape, Expand, Slice, Tile or Split."""
     node = pick(random, fold.nodes("Shape", "Squeeze"))
     if node is not None and node.op_type == "Shape":
         kept = [a for a in node.attribute if a.name != "start"]
@@ -413,4 +414,4 @@ FAULTS = [one_ulp_of_a_new_tensor, one_ulp_of_another_tensor, an_axis_permuted, 
           two_tensors_exchanged, one_of_two_tensors, another_formula, what_may_not_be_dropped]
 PLANTED = [*FAULTS, an_index_out_of_range, an_index_of_its_remainder, a_border_said_twice, an_axis_out_of_range,
            an_attribute_of_another_operator, a_value_of_another_type, a_sign, another_operator, an_extent_of_another_axis]
-MANY = {another_formula: 4, another_value_read: 2}  # times as many: they have many forms
+MANY = {another_formula: 4, another_value_read: 2}  # made more often, because they have many forms

@@ -1,17 +1,20 @@
-"""Breaks folded models and their certificates on purpose: the checkers must see every fault.
+"""Breaks folded models and their certificates on purpose. The checkers must find every fault.
 
     python tests/faults.py PROGRAM MODEL... [--checker COMMAND]... [--each N] [--seed N] [--log FILE]
     python tests/faults.py PROGRAM MODEL... --planted N [--seed N] [--log FILE]
 
-Each model is folded with a certificate, which each checker must prove. Then faults of all kinds are made in it, N of
-each kind at most, and judged by tests/prove.py, and by each COMMAND ORIGINAL FUSED --certificate FILE, which exits with
-3 where it disproves. The digests in the certificate are made anew, so that only the contents can tell. A fault that
-does not load, or changes no number, is none. Counted beside: how many a run in float32 sees, by a tolerance of 1e-4.
-With --planted, N faults are made in all, in turn in each model, and judged by `PROGRAM prove` alone: every other one with its
-certificate made anew, the others without one. onnxruntime computes the original and the broken model at five assignments of
-sizes to the open extents, each symbol having a size of its own. A fault that is proved is missed where onnxruntime does not
-load the broken model, or where it differs at any size, also in float64.
-Needs numpy, onnx and onnxruntime. Exit code 0 where all are caught and no fold is rejected.
+The script folds each model with a certificate, which each checker must prove. Then it makes at most N faults of each
+kind in it. tests/prove.py judges them, and so does each COMMAND ORIGINAL FUSED --certificate FILE, which must exit with
+3 if it disproves. The digests in the certificate are recomputed, so that only the contents can show a fault. A fault
+does not count if the model does not load or computes the same numbers. The script also counts how many faults a run in
+float32 finds with a tolerance of 1e-4.
+
+With --planted, the script makes N faults in all, in each model in turn, and only `PROGRAM prove` judges them: every
+second fault with a recomputed certificate, the others without one. onnxruntime computes the original and the broken
+model at five assignments of sizes to the open extents, with a different size for each symbol. A fault that is proved is
+missed if onnxruntime does not load the broken model, or if its results differ at any size, also in float64.
+
+Needs numpy, onnx and onnxruntime. The exit code is 0 if all faults are found and no fold is rejected.
 """
 import argparse
 import collections
@@ -70,7 +73,7 @@ def outputs(model, inputs):
 
 
 def widened(node):
-    """A node as it is in float64."""
+    """The node with its float tensors and Casts in float64."""
     wide = copy.deepcopy(node)
     for a in wide.attribute:
         if a.type == 4 and prove.kind_of(a.t.data_type) == "field":
@@ -80,7 +83,7 @@ def widened(node):
 
 
 def in_double(model, inputs):
-    """What the reference evaluator computes of a model in float64."""
+    """The outputs of a model in float64, by the reference evaluator."""
     model = copy.deepcopy(model)
     for tensor in model.graph.initializer:
         if tensor.data_type == 1:
@@ -91,7 +94,7 @@ def in_double(model, inputs):
 
 
 def changes_nothing(fused, broken, inputs):
-    """Whether a fault is none: as of the bias of keys, which a Softmax does not see."""
+    """True if a fault does not change the function, such as a fault in the bias of keys, which a Softmax cancels."""
     try:
         return difference(in_double(fused, inputs), in_double(broken, inputs)) < 1e-9
     except Exception:
@@ -123,18 +126,18 @@ def shapes_of(model):
 
 # ---- many faults in many models ----
 
-SIZES = [(1, 6, 4), (2, 8, 3), (3, 5, 7), (5, 9, 2), (4, 11, 13)]  # of the first symbol, of the second, of all others
+SIZES = [(1, 6, 4), (2, 8, 3), (3, 5, 7), (5, 9, 2), (4, 11, 13)]  # for the first symbol, the second, and all others
 
 
 def at_sizes(model, sizes):
-    """The model's inputs where its symbols have these sizes."""
+    """Inputs of the model for these sizes of its symbols."""
     fixed, symbols = copy.deepcopy(model), {}
     for value in fixed.graph.input:
         for i, d in enumerate(value.type.tensor_type.shape.dim):
             if not d.HasField("dim_value"):
                 name = d.dim_param or f"{value.name}:{i}"
                 d.dim_value = symbols.setdefault(name, sizes[min(len(symbols), len(sizes) - 1)])
-    # Tokens of a small vocabulary.
+    # Integers are tokens of a small vocabulary.
     return {name: value % 8 if value.dtype.kind in "iu" else value for name, value in feeds(fixed).items()}
 
 
@@ -153,7 +156,7 @@ def computed(run, inputs):
 
 
 class Planting:
-    """A model to plant faults in: its fold, and what it computes at each of the sizes that it has."""
+    """A model to plant faults in, with its fold and its outputs at each of the sizes that it accepts."""
 
     def __init__(self, program, path, folder):
         self.path, fused, written = path, folder / f"{path.stem}.fused.onnx", folder / f"{path.stem}.json"
@@ -173,9 +176,9 @@ class Planting:
             raise ValueError(f"{path.name}: exit {sound.returncode} of prove, {len(self.inputs)} sizes: {sound.stderr.decode().strip()}")
 
     def worst(self, broken, in_float64):
-        """How far a broken model is off at most; None where it does not load.
+        """The largest error of a broken model, or None if it does not load.
 
-        With `in_float64`, a difference that float64 does not have is rounding, and makes none.
+        With `in_float64`, a difference that disappears in float64 is rounding and does not count.
         """
         try:
             run = session(broken)
@@ -193,7 +196,7 @@ class Planting:
 
 
 def plant(program, paths, count, seed, log):
-    """How many faults were missed."""
+    """Plants faults, prints a summary and returns the number of missed faults."""
     counts, missed, made, random = collections.Counter(), 0, 0, np.random.default_rng(seed)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -211,11 +214,11 @@ def plant(program, paths, count, seed, log):
             try:
                 if not fault(fold, random) or fold.model == bed.model and fold.certificate == bed.certificate:
                     continue
-            except (IndexError, KeyError, ValueError, TypeError):  # nothing there that it could break
+            except (IndexError, KeyError, ValueError, TypeError):  # the model has nothing that this fault could break
                 continue
             if not is_certified and fold.model == bed.model:
                 continue
-            del fold.model.graph.value_info[:]  # which says what was
+            del fold.model.graph.value_info[:]  # it states the old extents
             broken, written = folder / "broken.onnx", folder / "broken.json"
             onnx.save(fold.model, broken)
             command = [program, "prove", bed.path, broken]
@@ -225,7 +228,7 @@ def plant(program, paths, count, seed, log):
                 command += ["--certificate", written]
             made += 1
             code = subprocess.run(command, capture_output=True, timeout=600).returncode
-            # Float64 takes seconds: it decides only about a fault that is proved.
+            # The run in float64 takes seconds, so it is only made for faults that are proved.
             worst = bed.worst(fold.model, in_float64=code == 0)
             kind = "invalid" if worst is None else "differs" if worst > 0 else "equal"
             counts[f"{kind}: exit {code}"] += 1

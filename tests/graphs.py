@@ -1,13 +1,13 @@
-"""Random graphs in onnxruntime: what is folded must compute what the model does.
+"""Folds random graphs and compares them in onnxruntime: a fused model must compute the same as its original.
 
     python tests/graphs.py target/release/unfold --count 1000 [--seed 0] [--keep FOLDER] [-- --centre]
 
-A graph is a chain of operators with whatever attributes they have, affines of all shapes between them, sums and
-products with values from before, and several outputs. Extents are small and often equal, so that one axis may be taken
-for another. It is folded without verifying; then onnxruntime computes both, with nothing optimised. Other than
-`tests/property`, it has operators of which unfold knows nothing, and an engine that the project does not use.
+A graph is a chain of operators with any attributes, affines of all shapes between them, sums and products with earlier
+values, and several outputs. Extents are small and often equal, so that axes may be confused. The script folds the graph
+without verification, and onnxruntime computes both models without optimization. Unlike `tests/property`, graphs contain
+operators that unfold does not know, and the engine is one that unfold does not use.
 
-A result that is off by more than a rounding may be a model that is sensitive: `unfold prove` says which.
+A difference above rounding may also mean that a model is sensitive to rounding. `unfold prove` decides.
 """
 
 import argparse
@@ -29,7 +29,8 @@ OPERATORS = []
 
 
 def operator(make):
-    """Registers what appends an operator to a chain: gives its value and extents, or None where it does not fit."""
+    """Registers a function that appends an operator to a chain. It returns the value and its extents, or None if the
+    operator does not fit."""
     OPERATORS.append(make)
     return make
 
@@ -60,7 +61,7 @@ class Graph:
         return name
 
     def beside(self, dims):
-        """The extents of a constant that broadcasts with a value, sometimes with an axis more."""
+        """The extents of a constant that broadcasts with a value, sometimes with one more axis."""
         axis = self.random.randrange(len(dims))
         kind = self.random.random()
         if kind < 0.4:
@@ -287,7 +288,7 @@ def session(path):
 
 
 def difference(expected, results):
-    """The largest difference over the largest number of its output, of numbers that are finite."""
+    """The largest difference of finite numbers, relative to the largest number of the output."""
     worst = 0.0
     for before, after in zip(expected, results, strict=True):
         if before.shape != after.shape:
@@ -300,14 +301,14 @@ def difference(expected, results):
 
 
 def judge(unfold, seed, folder, options):
-    """What came of a seed, in a word, and why."""
+    """The outcome for a seed in one or two words, and the reason."""
     model, dims = Graph(seed).model()
     before, after = folder / "before.onnx", folder / "after.onnx"
     onnx.save(model, before)
     feed = {"x": np.random.default_rng(seed).standard_normal(dims).astype(np.float32)}
     try:
         expected = session(before).run(None, feed)
-    except Exception as error:  # The engine has many, and none says that a model is none.
+    except Exception as error:  # The engine raises many types, none of which means an invalid model.
         return "not run", str(error)
     command = [unfold, "fuse", before, "-o", after, "--verify", "off", "--quiet", *options]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60)

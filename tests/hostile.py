@@ -1,10 +1,10 @@
-"""Hostile models: each must end in time and memory, with a result or a one-line error.
+"""Runs unfold on hostile models. Each must stay within limits of time and memory and give a result or a one-line error.
 
     python tests/hostile.py target/release/unfold models/digits --count 1000
 
-Every class below makes `--count` models from seeds. `inspect` and `fuse --verify off` run on each (with
-`--verify` the fused model is verified too), and whatever takes more than 5 s of CPU or 500 MB, dies by a
-signal, or calls itself a fault of unfold is kept under its seed in `--keep`.
+Each class below makes `--count` models from seeds. `inspect` and `fuse --verify off` run on each model. With
+`--verify`, the fused model is verified too. A model is kept in the folder `--keep` under its seed if a run takes more
+than 5 s of CPU time or 500 MB, dies by a signal, or reports a fault of unfold.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def floats(*dims):
 
 
 class Graph:
-    """A model under construction: constants by value, then an affine and a product that read what was made."""
+    """A model under construction."""
 
     def __init__(self, opset):
         self.opset, self.nodes, self.constants = opset, [], []
@@ -73,12 +73,12 @@ class Graph:
 
 
 def folded(graph, weight):
-    """x * s @ weight: the site asks for the value of the weight."""
+    """x * s @ weight, where the site needs the numbers of the weight."""
     return graph.add("MatMul", [graph.add("Mul", ["x", graph.constant(floats(4))]), weight])
 
 
 def axes(rng, digits):
-    """Axes out of range, of every operator that has some, on values and on constants."""
+    """Axes out of range, for every operator with axes, on values and on constants."""
     graph = Graph(rng.choice([7, 9, 11, 13, 17, 18, 21, 23]))
     operator = rng.choice(AXIS)
     rank = rng.randrange(5)
@@ -119,7 +119,7 @@ def axes(rng, digits):
 
 
 def sizes(rng, digits):
-    """Constants without bound, of every operator that makes something of nothing."""
+    """Constants of unlimited size, by every operator that makes large results from small operands."""
     graph = Graph(rng.choice([11, 13, 17, 18, 21]))
     big = lambda: rng.choice(HUGE + [1, 4, 1000, -1])
     seed = graph.constant(floats(1, 1))
@@ -154,7 +154,7 @@ def sizes(rng, digits):
 
 
 def many(rng, digits):
-    """Many constants of which each is small, in chains and side by side."""
+    """Many small constants, in chains and side by side."""
     graph = Graph(17)
     rows = 2 ** rng.randrange(4, 22)
     value = graph.add("ConstantOfShape", [graph.constant(ints(4, rows))])
@@ -173,7 +173,7 @@ def many(rng, digits):
 
 
 def doubled(rng, digits):
-    """Constants that are made of each other, each read twice, or in a long chain, wherever a formula has one."""
+    """Constants that are computed from others, each read twice or in a long chain, at each place of a pattern."""
     graph = Graph(17)
     count = rng.choice([30, 60, 1000, 20_000])
     value = before = graph.constant(floats(4))
@@ -199,7 +199,7 @@ def doubled(rng, digits):
 
 
 def windows(rng, digits):
-    """Kernels, steps and pads without bound."""
+    """Kernels, strides and pads of unlimited size."""
     graph = Graph(rng.choice([7, 11, 13, 17, 21]))
     operator = rng.choice(["Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "LRN", "GlobalAveragePool"])
     image = "x" if rng.random() < 0.6 else graph.constant(floats(1, 4, 8, 8))
@@ -227,7 +227,7 @@ def windows(rng, digits):
 
 
 def functions(rng, digits):
-    """Functions that call each other: wide, deep, in circles."""
+    """Functions that call each other: many calls, deep calls, cycles."""
     sets = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
     depth, width = rng.randrange(1, 40), rng.randrange(1, 12)
     if rng.random() < 0.1:
@@ -252,7 +252,7 @@ def functions(rng, digits):
 
 
 def symbols(rng, digits):
-    """Arithmetic on extents that nobody gives."""
+    """Arithmetic on open extents."""
     graph = Graph(17)
     rank = rng.randrange(1, 7)
     names = ["a", "b", "c", "d", "(a+1)/2", "floor(a/2)+floor(b/3)", "a*b*c", "a+b+c+d", "-a", "(" * 60 + "a" + ")" * 60, "(" * 9999 + "a" + ")" * 9999]
@@ -274,7 +274,7 @@ def symbols(rng, digits):
 
 
 def nested(rng, digits):
-    """Bodies in bodies, hostile operators in them."""
+    """Nested bodies with hostile operators in them."""
     depth = rng.choice([1, 2, 5, 20, 40])
     info = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
     inner = axes(rng, digits) if rng.random() < 0.5 else sizes(rng, digits)
@@ -301,7 +301,7 @@ def nested(rng, digits):
 
 
 def wide(rng, digits):
-    """Many inputs, many axes, many outputs."""
+    """Many inputs, axes or outputs."""
     graph = Graph(17)
     count = rng.choice([10, 100, 1000, 5000])
     kind = rng.randrange(4)
@@ -317,7 +317,7 @@ def wide(rng, digits):
 
 
 def mutated(rng, digits):
-    """Models of real networks, with some of their numbers changed."""
+    """Models of real networks with some numbers changed."""
     model = onnx.load(rng.choice(digits))
     graph = model.graph
     for _ in range(rng.choice([1, 1, 2, 5])):
@@ -362,7 +362,7 @@ def limits():
 
 
 def run(command):
-    """What is wrong with a run, if anything is, and what it took."""
+    """The faults of a run, or None, and its CPU time in seconds and peak memory in MB."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, preexec_fn=limits)
         killer = threading.Timer(120, process.kill)
@@ -429,7 +429,7 @@ def main():
         kinds = collections.Counter()
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             work = lambda seed: (seed, case(arguments.unfold, make, seed, digits, keep, arguments.verify))
-            # Some seeds make what protobuf cannot write; others take their place.
+            # Some seeds make models that protobuf cannot write. Further seeds replace them.
             while ran < arguments.count:
                 seeds = range(seed, seed + arguments.count - ran)
                 seed = seeds.stop

@@ -1,10 +1,10 @@
-"""Kills `unfold fuse` at random moments of a large model, and looks at what is left each time.
+"""Kills `unfold fuse` at random times while it folds a large model, and checks the files that are left.
 
     python tests/kills.py MODEL [--unfold target/release/unfold] [--rounds 50]
 
-The result of a first run, and of one that folds nothing, are the two models that may ever be seen under
-the name of the result: after each kill it is one of them to the last byte of its weights. At the end one more run has
-to leave nothing behind but its result. Needs the onnx package; `benches/scale/size.py` makes large models.
+Two runs without a kill, one of which folds nothing, give two models. After each kill, the file of the result must be
+one of them, to the last byte of its weights. At the end, one more run must leave no file but its result. Needs the onnx
+package. `benches/scale/size.py` makes large models.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import onnx
 
 
 def digest(path):
-    """Of a model and the data that it refers to."""
+    """A digest of the weights of a model, inside its file and in its data files."""
     model = onnx.load(path, load_external_data=False)
     names = {entry.value for tensor in model.graph.initializer for entry in tensor.external_data if entry.key == "location"}
     whole = hashlib.blake2b()

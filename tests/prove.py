@@ -1,11 +1,11 @@
-"""Checks that a folded model computes what its original does: the second checker of docs/proof.md.
+"""Checks that a folded model computes the same as its original: the second checker of docs/proof.md.
 
     python tests/prove.py ORIGINAL FUSED [--certificate FILE | --verdict FILE] [--dim NAME=SIZE] [--seed N]
 
 A verdict is the output of `unfold prove --json` on two files of any tool, with the formulas of docs/judge.md as text.
 
-It is written from that page, and shares no code with unfold. Operators are computed by the reference evaluator of the
-onnx package, on arrays that add and multiply as the field does. Needs numpy and onnx.
+The script is written from these pages and shares no code with unfold. The reference evaluator of the onnx package
+computes the operators on arrays whose arithmetic is that of the field. Needs numpy and onnx.
 Exit codes: 0 proved, 1 a file is unreadable, 2 usage, 3 disproved, 4 undecided.
 """
 import argparse, hashlib, itertools, json, math, pathlib, re, sys
@@ -17,14 +17,14 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.ops.op_conv import _conv_implementation as convolution
 
 P = 2**31 - 819129
-POWERS = np.array([pow(2, k if k < 2048 else k - 4096, P) for k in range(4096)], np.uint64)  # or -k
-LARGEST = 2**28  # elements of one value
+POWERS = np.array([pow(2, k if k < 2048 else k - 4096, P) for k in range(4096)], np.uint64)  # exponents wrap at 2048
+LARGEST = 2**28  # the maximum number of elements of a value
 class Disproved(Exception): pass
 class Undecided(Exception): pass
-class Unfit(Undecided): pass  # extents contradict each other
+class Unfit(Undecided): pass  # the extents do not fit together, or a divisor is 0
 class Uninterpreted(Exception): pass  # this use of an operator is not in the table
 
-# The field: arrays of uint64 below P.
+# The field: its elements are arrays of uint64 below P.
 def image(numbers):
     numbers = np.asarray(numbers)
     if numbers.dtype.kind in "iub":
@@ -39,8 +39,8 @@ def power(a, exponent):
         result = result * a % P if bit == "1" else result
     return result
 
-ROOTS = (P + 1) // 4, (3 * P - 1) // 4  # of −1 the first has the root 1, the second −1
-turn = 0  # which of them it is
+ROOTS = (P + 1) // 4, (3 * P - 1) // 4  # exponents that take a root: of −1, the first gives 1, and the second −1
+turn = 0  # the index of the root in use
 def root(a): return power(a, ROOTS[turn])
 def inverse(a):
     if (a == 0).any():
@@ -56,7 +56,7 @@ def raised(a, exponent):
     return np.broadcast_to(inverse(y) if number < 0 else y, np.broadcast(a, exponent).shape)
 
 def products(f, a, b, terms):
-    """f(a, b), each result a sum of so many products: exact in float64, for small digits of b."""
+    """The elements of f(a, b), where each result sums `terms` products. Exact, because b is split into small digits."""
     width = 24 - max(terms - 1, 0).bit_length()
     a, b = (np.where(x > P // 2, x.astype(np.int64) - P, x.astype(np.int64)) for x in (a, b))
     result, shift, a, half = 0, 0, a.astype(np.float64), 1 << (width - 1)
@@ -68,7 +68,7 @@ def products(f, a, b, terms):
     return result
 
 def einsum(equation, a, b=np.ones((), np.uint64), *more):
-    if more:  # two by two
+    if more:  # contracts two operands at a time
         if "->" not in equation:
             raise Uninterpreted
         (one, other, *rest), result = equation.split("->")[0].split(","), equation.split("->")[1]
@@ -85,10 +85,10 @@ UFUNCS = {
     np.divide: lambda a, b: a * inverse(b) % P, np.reciprocal: inverse,
     np.matmul: lambda a, b: products(np.matmul, a, b, a.shape[-1])}
 
-HIDDEN = 2.0**32  # added to an element that a softmax counts as −∞
+HIDDEN = 2.0**32  # is added to an element that a softmax counts as −∞
 
 class Field(np.ndarray):
-    """Elements of the field, held as float64. Plain numbers beside them stand for their images."""
+    """Elements of the field, stored as float64. In arithmetic with them, plain numbers are replaced by their images."""
     def __array_ufunc__(self, ufunc, method, *x, out=None, axis=0, keepdims=False, **_):
         masks, x = [hidden(v) for v in x], [elements(v) for v in x]
         if method == "reduce" and ufunc is np.add:
@@ -107,7 +107,7 @@ class Field(np.ndarray):
         return out[0]
 
     def __array_function__(self, function, types, x, options):
-        if function is np.dot:  # of at most two axes
+        if function is np.dot:  # only for at most two axes
             return np.matmul(*x)
         if function is np.einsum:
             return field(einsum(x[0], *map(elements, x[1:])))
@@ -119,7 +119,7 @@ class Field(np.ndarray):
             raise Uninterpreted
         return self.copy()
 
-# Where a sum or a product is hidden: where an operand is, unless its factor is not 1.
+# The places where a sum or a product is hidden: where one operand is and, in a product, the other is 1.
 CARRIES = {np.add: lambda h, k, a, b: h | k, np.multiply: lambda h, k, a, b: h & (b == 1) & ~k | k & (a == 1) & ~h}
 
 def elements(x): return x.view(np.ndarray).astype(np.uint64) % 2**32 if isinstance(x, Field) else image(x)
@@ -127,7 +127,7 @@ def hidden(x): return x.view(np.ndarray) >= HIDDEN if isinstance(x, Field) else 
 def field(elements): return np.asarray(elements, np.float64).view(Field)
 
 def of_elements(y):
-    """What an operator made of elements, and of sums of them that were not reduced."""
+    """The field elements of an operator's result, which may contain sums that are not reduced modulo P."""
     y = np.asarray(y, np.float64)
     if not (np.abs(y) < 2.0**53).all() or (y != np.floor(y)).any():
         raise Uninterpreted
@@ -148,7 +148,7 @@ def mix(x):
     return x
 
 def scramble(seed, *arrays):
-    """Random bits, a function of the elements at each place."""
+    """Random bits at each place that depend only on the seed and on the elements at this place."""
     state = np.frombuffer(seed, np.uint64)[:1]
     for x in arrays:
         state = mix(mix(state + np.uint64(0x9E3779B97F4A7C15)) ^ x.view(np.ndarray).astype(np.uint64))
@@ -167,14 +167,14 @@ def kind_of(data_type):
     return "bool" if name == "BOOL" else "field" if "FLOAT" in name or name == "DOUBLE" else "int" if "INT" in name else None
 
 def sort_of(value):
-    """None of what has no extents."""
+    """The sort of a value: "field", "bool" or "int", or None if it has no extents."""
     is_array = isinstance(value, np.ndarray)
     return "field" if isinstance(value, Field) else is_array and ("bool" if value.dtype == bool else "int") or None
 
 def is_float(array): return "float" in array.dtype.name
 
 def stored(array):
-    """The value of numbers."""
+    """The value of a stored tensor."""
     if array.dtype.kind in "OSUc":
         return hashed(array.shape, array.tolist())
     if not is_float(array):
@@ -187,11 +187,11 @@ def stored(array):
     finite = np.isfinite(array)
     return field(np.where(finite, image(np.where(finite, array, 0)), bits) + HIDDEN * (~finite | (array == lowest)))
 
-# Operators. Movements and arithmetic are computed in the field by the reference evaluator.
+# Operators. The reference evaluator computes moves and arithmetic in the field.
 MOVES = set("""Identity Shape Size Reshape Transpose Squeeze Unsqueeze Flatten Slice Split Concat Gather GatherND
     GatherElements ScatterND ScatterElements Expand Tile DepthToSpace SpaceToDepth Where Pad ConstantOfShape CumSum
     Trilu""".split())
-CARRIED = MOVES - {"CumSum", "Pad"} | {"Add", "Mul"}  # hidden elements with the others
+CARRIED = MOVES - {"CumSum", "Pad"} | {"Add", "Mul"}  # keep hidden elements hidden
 ARITHMETIC = set("""Add Sub Mul Div Neg Sum Mean Reciprocal Sqrt Pow MatMul Gemm Einsum Conv ConvTranspose ReduceSum
     ReduceMean ReduceSumSquare ReduceL2 GlobalAveragePool InstanceNormalization LayerNormalization RMSNormalization""".split())
 TRUTH = set("Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual And Or Xor Not".split())
@@ -201,18 +201,18 @@ ELEMENTWISE = TRUTH | set("""Abs Acos Acosh Asin Asinh Atan Atanh BitShift Bitwi
     FusedConv FusedGemm QuantizeLinear""".split())
 RANDOM = set("RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli Dropout".split())
 PASSES = set("""Abs DynamicQuantizeLinear GlobalMaxPool LeakyRelu MaxPool PRelu ReduceL1 ReduceMax ReduceMin Relu Max
-    Min""".split())  # f(kx) = kf(x) for k > 0, of the first input or of all
-LANES = set("GlobalMaxPool GridSample MaxPool ReduceMax ReduceMin RotaryEmbedding".split())  # functions of lanes
+    Min""".split())  # f(kx) = kf(x) for k > 0, where x is the first input or all inputs
+LANES = set("GlobalMaxPool GridSample MaxPool ReduceMax ReduceMin RotaryEmbedding".split())  # are functions of lanes
 RECURRENT = set("LSTM GRU RNN".split())
 ADDS = MOVES | set("Add Sub Neg Sum Mean Where Concat ReduceSum ReduceMean ReduceSumSquare GlobalAveragePool Cast".split())
-GUESSES = set("Softmax LogSoftmax Softsign Clip HardSigmoid HardSwish Resize Upsample".split())  # by functions
-ANEW = GUESSES | set("Div Sqrt Pow Reciprocal ReduceL2".split())  # as if random
-ROUNDED = MOVES | set("Add Sub Mul Div Sqrt Neg Reciprocal Cast CastLike".split())  # once, anywhere
+GUESSES = set("Softmax LogSoftmax Softsign Clip HardSigmoid HardSwish Resize Upsample".split())  # use uninterpreted functions
+ANEW = GUESSES | set("Div Sqrt Pow Reciprocal ReduceL2".split())  # the results count as random
+ROUNDED = MOVES | set("Add Sub Mul Div Sqrt Neg Reciprocal Cast CastLike".split())  # are rounded once in every engine
 DECIDED = {"exp": "Exp", "sigmoid": "Sigmoid", "softmax": "Softmax", "max": "ReduceMax"}
-NOTHING = 2.0**-64  # what is decided by numbers, and smaller, counts as 0
+NOTHING = 2.0**-64  # smaller results of DECIDED count as 0
 
 def cast(a, x, like=None):
-    if like is None and a["to"] == onnx.TensorProto.INT64 and sort_of(x) == "int":  # which holds all of them
+    if like is None and a["to"] == onnx.TensorProto.INT64 and sort_of(x) == "int":  # int64 holds every integer
         return x
     if kind_of(a["to"]) != "field" if like is None else not isinstance(like, Field):
         raise Uninterpreted
@@ -226,7 +226,7 @@ def average_pool(a, x):
         raise Uninterpreted
     if counts:
         inside = np.pad(inside, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:])], constant_values=1)
-    for i, n in enumerate(x.shape[2:]) if a.get("ceil_mode") else ():  # one more, if it starts before the padding behind
+    for i, n in enumerate(x.shape[2:]) if a.get("ceil_mode") else ():  # one more, if it starts before the end padding
         last = (n + pads[i] + pads[rank + i] - (kernel[i] - 1) * gaps[i] - 1) / steps[i]
         if last > int(last) and (int(last) + 1) * steps[i] < n + pads[i]:
             more[rank + i] += math.ceil(last) * steps[i] - int(last * steps[i])
@@ -242,7 +242,7 @@ def batch_normalization(a, x, *parameters):
     return (x - mean) / np.sqrt(variance + np.float32(a.get("epsilon", 1e-5))) * scale + bias
 
 def normalized(x, axes, epsilon, centred=True):
-    """A value without its mean and divided by its deviation, the mean, and one by the deviation."""
+    """The normalized value, its mean, and the reciprocal of its standard deviation."""
     mean = x.mean(axes, keepdims=True) if centred else field(0)
     rstd = 1 / np.sqrt(np.square(x - mean).mean(axes, keepdims=True) + np.float32(epsilon))
     return [(x - mean) * rstd, mean, rstd]
@@ -254,18 +254,18 @@ def group_normalization(a, x, scale, bias):
     return (y * scale + bias).reshape(x.shape)
 
 def lanes(a, x):
-    """The lanes of a Softmax along the last axis, and what puts them back."""
+    """The lanes of a Softmax along the last axis, and a function that moves the axis back."""
     axis = a.get("axis", -1 if a["opset"] >= 13 else 1)
     if a["opset"] < 13:
         return x.reshape(math.prod(x.shape[:axis % x.ndim]), -1), lambda y: y.reshape(x.shape)
     return np.moveaxis(x, axis, -1), lambda y: np.moveaxis(y, -1, axis)
 
 def softmax(a, x):
-    """A lane is a function of the differences to its first element."""
+    """Each lane is a random function of the differences to its first element."""
     x, back = lanes(a, x)
     seed, seen = hashed(a["point"], a["op"]), ~hidden(x)
     seen |= ~seen.any(-1, keepdims=True) | (a["op"] != "Softmax")
-    place = seen.cumsum(-1)  # among the places that are not hidden
+    place = seen.cumsum(-1)  # the position among places that are not hidden
     first = np.take_along_axis(x, seen.argmax(-1)[..., None], -1) if x.size else x
     whole = np.where(seen, scramble(seed, x - first, place), 0).sum(-1, keepdims=True, dtype=np.uint64)
     return back(field(np.where(seen, drawn(scramble(seed, whole, place), "field"), 0)))
@@ -288,7 +288,7 @@ def hard_sigmoid(a, x):
     return ramp(a, (x / whole if whole else x * alpha) + np.float32(a.get("beta", 0.5)))
 
 def resize(a, x, *rest):
-    """Along each axis each place several times, or sums of places with weights that nobody knows, which add up to 1."""
+    """Repeats places along each axis, or sums places with random weights whose sum is 1."""
     y, factors = a["result"](), rest[a["opset"] > 10:][:1]
     if a.get("coordinate_transformation_mode") == b"tf_crop_and_resize" or sort_of(y) is None:
         raise Uninterpreted
@@ -306,13 +306,13 @@ def resize(a, x, *rest):
             x = np.moveaxis(np.moveaxis(x, axis, -1) @ weights, -1, axis)
     return x
 
-def gather_elements(a, x, at):  # of which the evaluator knows extents up to 32
+def gather_elements(a, x, at):  # the reference evaluator fails for extents above 32
     axis = a.get("axis", 0) % x.ndim
     x = x[tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(at.shape))]
     return np.take_along_axis(x, at % x.shape[axis], axis)
 
 def dequantize_linear(a, x, scale, zero=None):
-    """Codes times scales, of which there is one, one for each place along an axis, or one for each block."""
+    """Codes times scales. There is one scale in all, for each place along an axis, or for each block."""
     x, zero = (v if v is None or isinstance(v, Field) else field(image(v)) for v in (x, zero))
     def spread(v):
         if v.size == 1:
@@ -354,7 +354,7 @@ def group_norm(x, scale, bias, groups, epsilon=1e-5, activation=0, channels_last
     return [np.moveaxis(y, 1, -1) if channels_last else y]
 
 def unpacked(codes, bits):
-    """Codes along the last axis, of which a byte holds two if they have 4 bits."""
+    """The codes along the last axis. If they have 4 bits, a byte holds two."""
     return np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], -1) if bits == 4 else codes
 
 def mat_mul_n_bits(x, codes, scales, zeros=None, groups=None, bias=None, *, K, N, block_size, bits=4, accuracy_level=0):
@@ -371,7 +371,7 @@ def mat_mul_n_bits(x, codes, scales, zeros=None, groups=None, bias=None, *, K, N
     return [x @ weight.T + (0 if bias is None else bias)]
 
 def gather_block_quantized(data, at, scales, zeros=None, *, bits=4, block_size=128, gather_axis=0, quantize_axis=1):
-    """Rows of a table that is quantized in blocks along its last axis. The number of blocks tells whether bytes hold two."""
+    """Rows of a table that is quantized in blocks along its last axis, whose number shows if a byte holds two codes."""
     blocks, extent = scales.shape[quantize_axis], data.shape[quantize_axis]
     plain, packed = -(-extent // block_size) == blocks, bits == 4 and -(-2 * extent // block_size) == blocks
     if plain == packed or bits not in (4, 8) or quantize_axis % data.ndim != data.ndim - 1:
@@ -392,16 +392,17 @@ MICROSOFT = {
     "SkipSimplifiedLayerNormalization": lambda *x, **a: skip_normalization(*x, **a, centred=False)}
 
 def heads_of(a, q, k, v):
-    """MultiHeadAttention: as wide as the values, by themselves, in heads, or beside queries and keys."""
+    """The extents of the result of MultiHeadAttention. It is as wide as the values, which are a separate input, in
+    heads, or packed with queries and keys."""
     v = v or q
     return [*q[:2], v[1] * v[3] if len(v) == 4 else v[2] * v[4] if len(v) == 5 else v[2]]
 
 def groups_of(a, q, k, v):
-    """GroupQueryAttention, whose keys and values may be behind the queries."""
+    """The extents of the result of GroupQueryAttention, whose keys and values may be packed after the queries."""
     heads, others = a["num_heads"], a["kv_num_heads"]
     return q if k else [*q[:2], q[2] // (heads + 2 * others) * heads]
 
-# Extents of what these make of such ones, which shape inference does not have.
+# The extents of results, computed from those of the inputs, for operators that shape inference does not know.
 WIDE = {
     "GroupQueryAttention": groups_of, "MultiHeadAttention": heads_of, "QAttention": lambda a, x, y, z: [*x[:2], y[1] // 3],
     "DynamicQuantizeLSTM": lambda a, x, y, z: [x[0], 1 + (a.get("direction") == b"bidirectional"), x[1], a["hidden_size"]],
@@ -410,11 +411,11 @@ WIDE = {
     **dict.fromkeys(["DynamicQuantizeMatMul", "GemmFastGelu", "MatMulIntegerToFloat"],
                     lambda a, x, y, z: [*np.broadcast_shapes(x[:-2], y[:-2]), x[-2], y[-1]])}
 
-# Results of these operators on numbers alone are computed in float64.
+# Results that depend only on stored numbers are computed in float64 for the operators of DECIDED.
 def flushed(x, below=NOTHING): return np.where(np.abs(x) < below, 0, x)
 
 def shares(y, axis):
-    """The value of a Softmax: where all of a lane are the same, each is one by how many."""
+    """The value of a Softmax. In a lane of n equal numbers, each result is exactly 1/n."""
     even = (y == y.take([0], axis)).all(axis, keepdims=True)
     return field(np.where(even, inverse(image(y.shape[axis])), elements(stored(flushed(y)))))
 
@@ -423,7 +424,7 @@ def sigmoid(x):
     return np.where(x > 0, 1, small) / (1 + small)
 
 def softmax_of(x, axis):
-    lanes = np.ascontiguousarray(np.moveaxis(x, axis, -1))  # the same sums, wherever the axis is
+    lanes = np.ascontiguousarray(np.moveaxis(x, axis, -1))  # makes sums the same for every position of the axis
     powers = np.exp(lanes - lanes.max(-1, keepdims=True))
     return np.moveaxis(powers / powers.sum(-1, keepdims=True), -1, axis)
 
@@ -437,11 +438,11 @@ def decide(a, x, y):
 def bodies(node): return [a.g for a in sorted(node.attribute, key=lambda a: a.name) if a.HasField("g")]
 
 def said(node):
-    """The attributes of a node that are no bodies."""
+    """The attributes of a node, without bodies."""
     return sorted(a.SerializeToString(deterministic=True) for a in node.attribute if not a.HasField("g"))
 
 def reads(node):
-    """What a node reads, and its bodies of what is around them."""
+    """The values that a node reads, including those that its bodies read from outside."""
     names = list(node.input)
     for body in bodies(node):
         own = {i.name for i in body.input} | {o for n in body.node for o in n.output}
@@ -462,8 +463,8 @@ def reference(node, feeds, opsets):
         return [np.asanyarray(v) for v in ReferenceEvaluator(model).run(None, feeds)]
 
 class Graph:
-    """A model with its functions expanded, and its stored tensors apart from its nodes. What is in a body has the way to
-    it before its name."""
+    """A model with its functions expanded and its stored tensors apart from its nodes. The path to a body is the prefix
+    of names in it."""
     def __init__(self, model):
         graph, imports = onnx.GraphProto(), [o for part in [*model.functions, model] for o in part.opset_import]
         graph.CopyFrom(model.graph)
@@ -471,7 +472,7 @@ class Graph:
         self.opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in imports}
         self.ends = [[(v.name, v.type.SerializeToString(deterministic=True)) for v in graph.input],
                      [(v.name, v.type.tensor_type.elem_type) for v in graph.output]]
-        self.tensors, self.stored_as = {}, {}  # the names of the latter are those in the file
+        self.tensors, self.stored_as = {}, {}  # stored_as: the name in the file for each tensor
         self.lay_out(graph, "", {}, {})
         self.defaults = {n: self.tensors[n] for n, _ in self.ends[0] if n in self.tensors and model.ir_version >= 4}
         self.nodes, self.outputs = graph.node, [o.name for o in graph.output]
@@ -485,13 +486,13 @@ class Graph:
         for tensor in graph.initializer:
             self.tensors[names[tensor.name]], self.stored_as[names[tensor.name]] = numpy_helper.to_array(tensor), tensor.name
         nodes = list(self.expanded(graph.node, way, names, given))
-        maker = {o: i for i, n in enumerate(nodes) for o in n.output if o}  # some exporters' nodes are in no order
+        maker = {o: i for i, n in enumerate(nodes) for o in n.output if o}  # some exporters do not sort nodes
         order = TopologicalSorter({i: {maker[r] for r in reads(n) if r in maker} for i, n in enumerate(nodes)})
         del graph.node[:], graph.initializer[:]
         graph.node.extend(nodes[i] for i in order.static_order())
 
     def expanded(self, nodes, way, names, given):
-        """Nodes with these names and attributes, and those of functions in the place of their calls."""
+        """The nodes with these names and attributes. Calls of functions are replaced by the nodes of the functions."""
         for node in nodes:
             inputs, outputs = ([names.get(n, n) for n in part] for part in (node.input, node.output))
             domain, name = "" if node.domain == "ai.onnx" else node.domain, node.name and way + node.name
@@ -520,13 +521,13 @@ class Graph:
         def extent(d): return d.dim_value if d.HasField("dim_value") else sizes.get(d.dim_param, default)
         return {n: [extent(d) for d in t.shape.dim] for n, t in self.inputs.items() if t.HasField("shape")}
 
-Number = namedtuple("Number", "own wide ops")  # rounded as it goes, in float64, made by what
+Number = namedtuple("Number", "own wide ops")  # computed in its type and in float64, and by which operators
 
 class Run:
-    """A graph evaluated at a point."""
+    """A graph evaluated at a random point."""
     def __init__(self, graph, point, extents, recipes={}, keep=(), scales=None, is_open=False):
         self.graph, self.point, self.recipes, self.scales, self.depth = graph, point, recipes, scales, 0
-        self.undecided = {"Shape", "Size"} if is_open else set()  # what comes of these
+        self.undecided = {"Shape", "Size"} if is_open else set()  # what follows from these is not decided by numbers
         self.values, self.numbers, self.unclear, self.bound = {}, {}, set(), 0
         self.degrees, self.types = dict.fromkeys(graph.inputs, 1), {n: t.elem_type for n, t in graph.inputs.items()}
         self.types |= {n: helper.np_dtype_to_tensor_dtype(array.dtype) for n, array in graph.tensors.items()}
@@ -549,21 +550,21 @@ class Run:
         return self.values.get(name)
 
     def number(self, name):
-        """What a value is in numbers, if no input reaches it."""
+        """The numbers of a value, or None if it depends on an input."""
         if name in self.graph.tensors and name not in self.graph.inputs:
             own = self.graph.tensors[name]
             return Number(own, own.astype(np.float64) if is_float(own) else own, set())
         return self.numbers.get(name)
 
     def compute(self, node):
-        """The results in numbers, if no input reaches them."""
+        """The numbers of a node's results, or None if they depend on an input."""
         known = {n: self.number(n) for n in node.input if n}
-        if node.op_type == "CastLike" and self.types.get(node.input[1]):  # nothing but its type counts
+        if node.op_type == "CastLike" and self.types.get(node.input[1]):  # only its type matters
             like = np.zeros((), helper.tensor_dtype_to_np_dtype(self.types[node.input[1]]))
             known[node.input[1]] = Number(like, like, set())
         if None in known.values() or node.op_type in RANDOM or bodies(node) and (node.domain or node.op_type != "If"):
             return None
-        if bodies(node):  # the branch that it takes
+        if bodies(node):  # takes the branch of the condition
             branch = next(k.g for k in node.attribute if k.name == ("else_branch", "then_branch")[bool(known[node.input[0]].own)])
             made, ops = [self.number(o.name) for o in branch.output], known[node.input[0]].ops
             return None if None in made else [n._replace(ops=n.ops | ops) for n in made]
@@ -596,7 +597,7 @@ class Run:
             numbers = [Number(v, v, {op}) for v in y]
         read = [*reads(node), *(o.name for body in bodies(node) for o in body.output)]
         degrees = [self.degrees.get(n, 0) for n in read]
-        degree = (max if op in ADDS else sum)(degrees or [0]) * (1 + (op == "ReduceSumSquare"))  # else of a product at most
+        degree = (max if op in ADDS else sum)(degrees or [0]) * (1 + (op == "ReduceSumSquare"))  # others are at most products
         self.bound += degree / P if guess or op in GUESSES else 0
         degree = 1 if guess or op in ANEW or "Norm" in op else degree
         like = slice(op == "CastLike", None)
@@ -609,14 +610,13 @@ class Run:
                 self.numbers[name] = numbers[i]
 
     def inside(self, node, x):
-        """What the bodies of a node make: those of a loop of random elements for what each step is given. None where one
-        does not fit that."""
+        """The results of the bodies of a node. A loop body reads random elements. None if a body does not fit these."""
         self.depth += 1
         try:
             a, read = {k.name: helper.get_attribute_value(k) for k in node.attribute}, [self.read(n) for n in reads(node)]
             apart = len(x) - a.get("num_scan_inputs", 0)
             rows = [v.take(0, axis) for v, axis in zip(x[apart:], a.get("scan_input_axes", [0] * len(x)))]
-            steps = [np.zeros((), np.int64), np.zeros((), bool)]  # their number, and the condition
+            steps = [np.zeros((), np.int64), np.zeros((), bool)]  # the iteration number and the condition
             like = {"If": [], "Loop": [*steps, *x[2:]], "Scan": [*x[:apart], *rows]}["" if node.domain else node.op_type]
             seeds = [hashed(self.point, "given", self.depth, i) for i in range(len(like))]
             given = [random(seed, v.shape, sort_of(v)) if sort_of(v) else seed for seed, v in zip(seeds, like)]
@@ -639,7 +639,7 @@ class Run:
             self.depth -= 1
 
     def attributes(self, node, x):
-        """The attributes of a node, and what else an operator may need."""
+        """The attributes of a node, and other facts that an operator may need."""
         def function(op, x): return self.function(helper.make_node(op, ["an operand"], ["a result"]), [x], True)[0]
         a = {k.name: helper.get_attribute_value(k) for k in node.attribute}
         return a | {"op": node.op_type, "opset": self.graph.opsets.get("", 1), "outputs": len(node.output),
@@ -647,13 +647,13 @@ class Run:
                     "result": lambda: self.results(node, x, "")[0]}
 
     def interpret(self, node, x):
-        """The results of an operator of the table, or None."""
+        """The results of an interpreted operator, or None."""
         op, a, real = node.op_type, self.attributes(node, x), [isinstance(v, Field) for v in x]
         names, feeds = {k.name for k in node.attribute}, {n: v for n, v in zip(node.input, x) if n}
         known = op in MOVES or op in SPECIAL and (real[0] or "Cast" in op or op == "DequantizeLinear") or op in ARITHMETIC and real[0]
         trains = op == "Dropout" and (a["opset"] < 7 or len(x) > 2 and np.any(x[2]))
         try:
-            if node.domain or op == "SimplifiedLayerNormalization":  # which onnxruntime has in either domain
+            if node.domain or op == "SimplifiedLayerNormalization":  # onnxruntime has it in both domains
                 return MICROSOFT[op](*x, **{n: a[n] for n in names}) if op in MICROSOFT and any(real) else None
             old, adds = {"axis", "broadcast"} <= names, a.get("reduction", b"none") != b"none"
             unknown = not known and (any(real) or op in RANDOM)
@@ -662,13 +662,13 @@ class Run:
             if op in SPECIAL and known:
                 made = SPECIAL[op](a, *x)
                 return made if isinstance(made, list) else [made]
-            if op.startswith(("Gather", "Scatter")):  # any integer is an index
+            if op.startswith(("Gather", "Scatter")):  # turns any integer into an index
                 first, last = a.get("batch_dims", a.get("axis", 0)), np.shape(x[1])[-1:] or (0,)
                 extents = x[0].shape[first:][:last[0]] if op.endswith("ND") else x[0].shape[first]
                 if (number := self.number(node.input[1])) and not ((-np.array(extents) <= number.own) & (number.own < extents)).all():
                     raise Unfit(f"{op} {node.name or node.output[0]}: an index is out of range")
                 feeds[node.input[1]] = x[1] % np.array(extents)
-            if op == "Pad" and len(x) > 1 and (x[1] < 0).any():  # which cuts
+            if op == "Pad" and len(x) > 1 and (x[1] < 0).any():  # negative pads cut
                 cut, axes = np.minimum(x[1], 0).reshape(2, -1), x[3] if len(x) > 3 and x[3] is not None else range(x[0].ndim)
                 places = dict(zip((int(axis) % x[0].ndim for axis in axes), cut.T))
                 at = [slice(-int(b), n + int(e)) for n, (b, e) in ((n, places.get(i, (0, 0))) for i, n in enumerate(x[0].shape))]
@@ -685,30 +685,30 @@ class Run:
             return None
 
     def function(self, node, x, plain, made=None):
-        """The results of a function that nobody knows."""
+        """The results of a node as an uninterpreted function."""
         op, inner = node.op_type, [[digest(v) for v in values] for values in made or []]
-        if made is None and bodies(node):  # as they are, with what they read
+        if made is None and bodies(node):  # depends on the text of the bodies and on all that they read
             x, inner = [self.read(n) for n in reads(node)], [n.SerializeToString() for body in bodies(node) for n in body.node]
         kinds = [v.own.dtype.str for v in map(self.number, node.input) if v and v.own.dtype.kind in "iu" and v.own.dtype != "i8"]
         seed = self.point, node.domain, op, node.overload, said(node), inner, op in RANDOM and (node.name or [*node.output]), kinds
-        bounded = op == "Clip" and len(x) > 1  # with its bounds
+        bounded = op == "Clip" and len(x) > 1  # its bounds are inputs
         count = len(x) if op in ("Max", "Min") or bounded else 1
         factor = self.factor(seed, x, count) if self.scales and plain and (op in PASSES or bounded) else None
         x = [v * factor if i < count and v is not None else v for i, v in enumerate(x)] if factor else x
-        if plain and op in RECURRENT:  # of the sums of what comes in
+        if plain and op in RECURRENT:  # depends on the input projection and biases
             half = x[1].shape[1]
             biases = x[3] if len(x) > 3 and x[3] is not None else field(np.zeros((len(x[1]), 2 * half)))
             sums = np.einsum("sbi,dki->dsbk", x[0], x[1]) + biases[:, None, None, :half]
             x = [sums, None, x[2], biases[:, half:], *x[4:]]
         x = [x[0] + x[1]] if plain and op in ("BiasGelu", "FastGelu") and len(x) > 1 else x
-        if plain and op in ("FusedConv", "FusedGemm"):  # of what it would be without its activation
+        if plain and op in ("FusedConv", "FusedGemm"):  # depends on the result without the activation
             inner = [k for k in node.attribute if not k.name.startswith("activation")]
             seed = *seed[:4], said(onnx.NodeProto(attribute=[k for k in node.attribute if k not in inner])), *seed[5:]
             inner = onnx.NodeProto(op_type=op[5:], input=node.input[:3], output=node.output, attribute=inner)
             x = [self.interpret(inner, x[:3])[0] + (x[3] if len(x) > 3 else 0)]
-        if plain and op == "QuantizeLinear" and x[1].size == 1:  # of the quotient
+        if plain and op == "QuantizeLinear" and x[1].size == 1:  # depends on the quotient
             x = [x[0] / x[1].reshape(()), None, *x[2:]]
-        if node.domain == "com.microsoft" and op == "Attention":  # of its projection
+        if node.domain == "com.microsoft" and op == "Attention":  # depends on the projection
             x = [x[0] @ x[1] + (x[2] if len(x) > 2 and x[2] is not None else 0), None, None, *x[3:]]
         y = self.interpret(node, x) if op == "Clip" and plain and self.scales else None
         y = self.at_places(node, x, seed) if y is None and plain and op in ELEMENTWISE else y
@@ -716,13 +716,13 @@ class Run:
         if y is None and own and (op in LANES or op == "DeformConv"):
             y = (self.deformed if op == "DeformConv" else self.of_lanes)(node, x, seed)
         y = self.results(node, x, seed, made) if y is None else y
-        if factor:  # as the original has it, divided by what it is multiplied by there
+        if factor:  # divides the original's result by the factor
             y = [v / factor if isinstance(v, Field) else v for v in y]
             self.bound += len(self.scales[0]) / P
         return y
 
     def factor(self, seed, x, count):
-        """The positive factor that makes what is read what the original has there, or had before."""
+        """The positive factor that turns the operands into those of the original, or None."""
         positive, original, is_original = self.scales
         whole = [v for v in x[:count] if v is not None]
         first = next((int(v) for v in np.concatenate([[], *(v.view(np.ndarray).ravel() for v in whole)]) if v), 0)
@@ -737,7 +737,7 @@ class Run:
         return factor if factor != 1 else None
 
     def lanes(self, seed, rows, results, item, shift, linear):
-        """What a function makes of each row: its first element, and the first difference to that times what nobody knows."""
+        """The results of a function for each row: the first element plus the first difference times random elements."""
         rest = rows - (rows[:, :1] if shift else 0)
         first = [next((int(v) for v in row if v), 0) for row in rest.view(np.ndarray)]
         parts, y = rest / field([[v or 1] for v in first]), []
@@ -756,7 +756,8 @@ class Run:
         return field(np.stack([v.view(np.ndarray) for v in y]))
 
     def of_lanes(self, node, x, seed):
-        """Maxima, and what samples images or turns pairs of channels; None where it may be another function."""
+        """The results of operators in LANES: maxima, samples of images, rotations of pairs of channels. None if the
+        node may compute something else."""
         op, v, a = node.op_type, x[0], {k.name: helper.get_attribute_value(k) for k in node.attribute}
         read = {n for other in self.graph.nodes for n in reads(other)} | {*self.graph.outputs}
         shape = getattr(self.results(node, x, "")[0], "shape", None)
@@ -764,7 +765,7 @@ class Run:
             return None
         others, order, outer = [digest(k) for k in x[1:]], [*range(v.ndim)], v.ndim - 1 if op[0] == "R" else 2
         shift, linear, per = True, False, v.size
-        if op == "MaxPool":  # whose windows have to meet the image, along each axis
+        if op == "MaxPool":  # along each axis, every window must contain a place of the image
             kernel, rank, auto = a["kernel_shape"], v.ndim - 2, a.get("auto_pad", b"NOTSET")
             for i, (n, many) in enumerate(zip(v.shape[2:], shape[2:])):
                 step, gap = (a.get(k, [1] * rank)[i] for k in ("strides", "dilations"))
@@ -787,7 +788,7 @@ class Run:
         return [y.reshape(shape)]
 
     def deformed(self, node, x, seed):
-        """A DeformConv: products of the weight with what its taps sample of each channel."""
+        """The results of a DeformConv: products of the weight with the samples at its taps in each channel."""
         a = {k.name: helper.get_attribute_value(k) for k in node.attribute}
         if not all(isinstance(v, Field) for v in x[:3]):
             return None
@@ -801,7 +802,7 @@ class Run:
         return [y + x[3].reshape(-1, *[1] * len(places)) if len(x) > 3 and x[3] is not None else y]
 
     def at_places(self, node, x, seed):
-        """Random ones, each by what is read at its place; None where these do not broadcast as they do today."""
+        """Random results, each of which depends on the elements at its place. None if the operands do not broadcast."""
         alike, to = node.op_type == "CastLike", next((k.i for k in node.attribute if k.name == "to"), None)
         sort = "int" if node.op_type == "QuantizeLinear" else "bool" if node.op_type in TRUTH else kind_of(to) if to else sort_of(x[alike])
         used = [v.view(np.ndarray) for v in (x[:1] if alike else x) if v is not None]
@@ -812,14 +813,14 @@ class Run:
             return None
 
     def results(self, node, x, seed, made=None):
-        """Random ones by all that is read, of the extents that shape inference gives, or that bodies make."""
+        """Random results that depend on all operands. Their extents come from shape inference or from the bodies."""
         there = {n: v for n in reads(node) if n and sort_of(v := self.read(n))}
         types, like, states = {}, [], [self.read(n) for n in node.input][2 * (node.op_type == "Loop"):]
-        if made:  # what both branches make alike, or a state that stays as it was
+        if made:  # results that both branches have in common, or states with the same extents
             first, other = made if node.op_type == "If" else (made[0][node.op_type == "Loop":], states)
             like = [v if sort_of(v) == sort_of(w) and np.shape(v) == np.shape(w) else None for v, w in zip(first, other)]
         try:
-            if not made and bytes in map(type, x):  # onnx crashes on some whose inputs have no type
+            if not made and bytes in map(type, x):  # onnx crashes on some nodes whose inputs have no type
                 raise NotImplementedError
             types_of = {"field": 1, "bool": 9, "int": 7}
             typed = [helper.make_tensor_value_info(n, types_of[sort_of(v)], v.shape) for n, v in there.items()]
@@ -844,7 +845,7 @@ class Run:
             return random(whole, v.shape, sort_of(v)) if sort_of(v) else whole
         return [result(i, name) for i, name in enumerate(node.output)]
 
-# Recipes. A number comes with a magnitude: it is off by at most the unit times that.
+# Recipes. Each number has a magnitude: its error is at most the unit times its magnitude.
 STEPS = {
     "neg": lambda s, x: -x, "sqrt": lambda s, x: np.sqrt(x), "exp": lambda s, x: np.exp(x), "sigmoid": lambda s, x: sigmoid(x),
     "add": lambda s, x, y: x + y, "sub": lambda s, x, y: x - y, "mul": lambda s, x, y: x * y, "div": lambda s, x, y: x / y,
@@ -854,7 +855,7 @@ STEPS = {
     "pick": lambda s, x: picked(x, s["axis"], np.array([-1 if place is None else place for place in s["places"]])),
     "product": lambda s, x, y: x @ y, "conv": lambda s, w, x: convolved(s, w, x),
     "softmax": lambda s, x: softmax_of(x, s["axis"]), "round": lambda s, x: x, "flush": lambda s, x: x}
-MAGNITUDES = {  # of a result y, where they are not the step on the magnitudes
+MAGNITUDES = {  # magnitudes of a result y, for the steps that cannot be applied to the magnitudes
     "neg": lambda s, y, a: a[1], "sub": lambda s, y, a, b: a[1] + b[1], "div": lambda s, y, a, b: a[1] * b[1] / b[0] ** 2,
     "sqrt": lambda s, y, a: np.divide(a[1], y, out=np.zeros_like(y), where=y > 0),
     "exp": lambda s, y, a: y * (a[1] + 4), "sigmoid": lambda s, y, a: y * (a[1] + 8),
@@ -863,13 +864,13 @@ MAGNITUDES = {  # of a result y, where they are not the step on the magnitudes
 def number_type(name): return np.dtype(getattr(ml_dtypes, name, name))
 
 def picked(x, axis, at):
-    """Places of an axis, and 0 where there is none."""
+    """The given places along an axis, with 0 for places outside it."""
     with_zero = np.concatenate([x, x.take([0], axis) * 0], axis)
     return with_zero.take(np.where((at >= 0) & (at < x.shape[axis]), at, x.shape[axis]), axis)
 
 def convolved(s, w, x):
     x, rank = x.reshape(*x.shape[:2], *s["input"]), len(s["kernel"])
-    for i in range(rank):  # each axis becomes two: the taps, and the places of the result
+    for i in range(rank):  # splits each axis into two: taps, and places of the result
         place, tap = np.arange(s["output"][i]), np.arange(s["kernel"][i])[:, None] * s["dilations"][i]
         stride, before = s["strides"][i], s["before"][i]
         at = place + before - tap if s["transposed"] else place * stride - before + tap
@@ -883,7 +884,7 @@ def literal(step):
     return np.broadcast_to(numbers.reshape(step["shape"] if numbers.size > 1 else ()), step["shape"])
 
 def evaluate(entry, leaf, compute):
-    """The values of the steps of a recipe."""
+    """The values of the steps of a recipe, by functions for its leaves and its other steps."""
     values = []
     for step in entry["steps"]:
         if step["op"] not in ("constant", "literal", *STEPS):
@@ -896,7 +897,7 @@ def evaluate(entry, leaf, compute):
     return values
 
 def in_numbers(entry, original, real=np.float64, wide=False, drops={}):
-    """The numbers of the steps of a recipe, and their magnitudes."""
+    """The numbers and magnitudes of the steps of a recipe."""
     def leaf(step):
         v = literal(step) if step["op"] == "literal" else original.number(step["name"])
         v = (v.wide if wide else v.own) if isinstance(v, Number) else v
@@ -911,7 +912,7 @@ def in_numbers(entry, original, real=np.float64, wide=False, drops={}):
         return evaluate(entry, leaf, compute)
 
 def in_field(entry, original):
-    """The values of the steps of a recipe."""
+    """The field elements of the steps of a recipe."""
     decided = any(s["op"] in DECIDED for s in entry["steps"])
     numbers = in_numbers(entry, original, wide=True) if decided else []
     numbers = {id(step): number for step, (number, _) in zip(entry["steps"], numbers)}
@@ -927,7 +928,7 @@ def in_field(entry, original):
     return evaluate(entry, leaf, compute)
 
 def positive_factors(entries, original):
-    """What recipes may have moved through operators that positive factors pass."""
+    """The factors that recipes may have moved through positively homogeneous operators."""
     parts, rows = {}, set()
     for entry in itertools.islice(entries.values(), 4096):
         steps = zip(in_numbers(entry, original), in_field(entry, original))
@@ -947,7 +948,8 @@ def positive_factors(entries, original):
     return {a * b % P for a in paired for b in paired} | rows | {pow(product, -1, P) for product in rows}
 
 def factors_of_row(entry, original):
-    """The images of what a tensor is multiplied by, the last one first: numbers alone or of channels, 0 if not positive."""
+    """The images of the factors of a tensor, the last first. Each is one number or one for each channel, and 0 if it is
+    not positive."""
     numbers, values, at = in_numbers(entry, original), in_field(entry, original), len(entry["steps"]) - 1
     while (step := entry["steps"][at])["op"] in ("mul", "reshape", "round", "transpose", "neg"):
         at, *other = sorted(step["inputs"], key=lambda i: -values[i].size)
@@ -964,12 +966,12 @@ def unit_of(x, type_):
     return np.ldexp(one, np.frexp(np.maximum(np.abs(x), np.ldexp(one, limits.minexp)))[1] - 1 - limits.nmant)
 
 def rounded(x, type_):
-    """The nearest numbers of a type, to which astype goes by way of float32."""
+    """The nearest numbers of a type. astype may round twice, because it converts by way of float32."""
     unit = unit_of(x, type_)
     return (np.rint(x / unit) * unit).astype(type_).astype(x.dtype)
 
 def check_rounding(entry, array, original):
-    """Each element is its recipe within half a unit in the last place, and what sums may be off."""
+    """Checks that each element is within half a unit in the last place of its recipe, plus the error of sums."""
     steps, limits = entry["steps"], ml_dtypes.finfo(array.dtype)
     real = np.longdouble if array.dtype == np.float64 else np.float64
     used = [original.number(s["name"]) for s in steps if s["op"] == "constant"]
@@ -979,13 +981,13 @@ def check_rounding(entry, array, original):
     drops = {"flush": lambda s: s["below"] > NOTHING, "round": lambda s: number_type(s["data_type"]) not in types}
     if any(s["op"] in drops and drops[s["op"]](s) for s in steps):
         raise Disproved(f"the recipe of {entry['name']} drops more than it may")
-    rough = any(n.ops - ROUNDED and np.any(n.own != n.wide) for n in used)  # such as of a Softmax
+    rough = any(n.ops - ROUNDED and np.any(n.own != n.wide) for n in used)  # engines differ, such as in a Softmax
     def terms(step):
         extents = steps[step["inputs"][0]]["shape"]
         return math.prod(extents[-2:]) if step["op"] == "conv" else extents[step.get("axis", -1)]
     summed = [terms(s) for s in steps if s["op"] in ("sum", "softmax", "product", "conv")]
     unit = 2.0**-52 * (len(steps) + sum(summed))
-    def near(f):  # where it may be the other neighbour
+    def near(f):  # allows the neighbouring number, if rounding may reach it
         def bounded(step, x):
             y, low, high = (f(step, x[0] + e * unit * x[1]) for e in (0, -1, 1))
             return y, np.maximum(np.abs(y), x[1]) + (high - low) / unit
@@ -1013,11 +1015,11 @@ def check_tensors(fused, original, entries):
         elif is_float(array) and key(array) not in there:
             raise Disproved(f"{name} has no recipe and is no tensor of the original")
 
-# The notation of docs/judge.md.
+# The rewriting of fused operators in docs/judge.md.
 ROOT_OF_HALF, TANH_FACTOR = np.float32(math.sqrt(0.5)), np.float32(math.sqrt(2 / math.pi))
 
 class Notation:
-    """Writes operators that tools fuse as those that they are made of."""
+    """Replaces operators that tools fuse with the operators that they stand for."""
     def __init__(self, model):
         self.graph, self.nodes = model.graph, []
         tensors = {t.name: t for t in self.graph.initializer}
@@ -1080,7 +1082,8 @@ CALL, OPTION, NUMBER = re.compile(r"(\w+)\("), re.compile(r"(?:(\w+)=)?(\[.*?\]|
 LISTS = {"reshape": "shape", "expand": "shape", "filled": "shape", "transpose": "perm", "pick": "places"}
 
 class Formula:
-    """Reads steps from text such as `t1 = mul(w, s); reshape(t1, [4, 1])`. A name may have any characters: the longest counts."""
+    """Reads steps from text such as `t1 = mul(w, s); reshape(t1, [4, 1])`. A name may contain any characters, so the
+    longest known name is read."""
     def __init__(self, text, names):
         self.text, self.at, self.steps, self.parts, self.names = text, 0, [], {}, names
 
@@ -1135,7 +1138,7 @@ class Formula:
         return json.loads(text.replace("-,", "null,").replace("-]", "null]"))
 
 def of_verdict(verdict, original, fused):
-    """Both graphs, the one with the formulas second, and the entries of the tensors that have one."""
+    """Both graphs, with the one that has formulas second, and the entries of its tensors with formulas."""
     tensors = verdict["judgement"].get("tensors", [])
     if any(t["is_of_first"] for t in tensors):
         original, fused = fused, original
@@ -1145,7 +1148,7 @@ def of_verdict(verdict, original, fused):
     return original, fused, dict(tensors=entries, is_verdict=True)
 
 def check_formula(entry, array, original):
-    """Each element is its formula, but for what rounding explains of operations in its type."""
+    """Checks that each element equals its formula up to the rounding of operations in its type."""
     steps, eps = entry["steps"], float(ml_dtypes.finfo(array.dtype).eps)
     used = [original.number(s["name"]) for s in steps if s["op"] == "constant"]
     if None in used:
@@ -1154,23 +1157,23 @@ def check_formula(entry, array, original):
     value, size = (x.reshape(array.shape) for x in values[-1])
     terms = [values[s["inputs"][0]][0].shape[s.get("axis", -1)] for s in steps if s["op"] in ("sum", "product")]
     allowed = eps * (len(steps) + sum(terms)) * size
-    if any(n.ops - MOVES for n in used):  # computed, by operations that may cancel
+    if any(n.ops - MOVES for n in used):  # computed by operations that may cancel
         allowed = allowed + 64 * eps * size.max(initial=0)
-    if len(steps) == 1 and not used[0].ops:  # of a fold that is in neither model
+    if len(steps) == 1 and not used[0].ops:  # the fold is in neither model
         allowed = 6 * eps * size.max(initial=0)
     if not (np.abs(array.astype(np.float64) - value) <= allowed).all():
         raise Disproved(f"{entry['name']} is not its formula, but for rounding")
 
 def parted(first, second):
-    """The first output that differs."""
+    """The name of the first output that differs, or None."""
     return next((n for n, v in first.outputs.items() if digest(v) != digest(second.outputs[n])), None)
 
 def compare(original, fused, certificate, point, sizes, tried=(2, 3, 1, 4, 8, 16), is_checked=False):
-    """The bound on the probability of being wrong at a point, where both agree there."""
+    """The bound on the probability of an error, if both graphs agree at the point."""
     entries = {t["name"]: t for t in certificate.get("tensors", [])}
     entries = {name: entries[stored_as] for name, stored_as in fused.stored_as.items() if stored_as in entries}
     keep = [s["name"] for t in entries.values() for s in t["steps"] if s["op"] == "constant"]
-    for size in tried:  # of what has none, the first at which the original fits itself
+    for size in tried:  # for open extents, takes the first size at which the original can be evaluated
         try:
             extents = original.extents(sizes, size)
             first = Run(original, point, extents, keep=keep)
@@ -1185,10 +1188,10 @@ def compare(original, fused, certificate, point, sizes, tried=(2, 3, 1, 4, 8, 16
     elif not is_checked:
         check_tensors(fused, first, entries)
     recipes = {n: lambda e=e: in_field(e, first)[-1].reshape(e["shape"]) for n, e in entries.items()}
-    for is_open in False, True:  # where extents are fixed, what follows from them is decided by numbers
+    for is_open in False, True:  # first, results that follow from fixed extents are decided by numbers
         first = Run(original, point, extents, keep=keep, is_open=True) if is_open else first
         second = Run(fused, point, extents, recipes, is_open=is_open)
-        if parted(first, second):  # a positive factor may have moved
+        if parted(first, second):  # a positive factor may have been moved
             scales = positive_factors(entries, first), {}
             first = Run(original, point, extents, keep=keep, scales=(*scales, True), is_open=is_open)
             second = Run(fused, point, extents, recipes, scales=(*scales, False), is_open=is_open)
@@ -1205,14 +1208,14 @@ def compare(original, fused, certificate, point, sizes, tried=(2, 3, 1, 4, 8, 16
 APART = (5, 7, 11, 13, 6, 9, 17, 19)
 
 def prove(original, fused, certificate, sizes, seed):
-    """The bound on the probability of being wrong."""
+    """The bound on the probability that the proof is wrong."""
     global turn
     bound = prove_once(original, fused, certificate, sizes, seed)
     symbols = dict.fromkeys(d.dim_param for t in original.inputs.values() for d in t.shape.dim if d.dim_param not in ("", "?", *sizes))
     apart = sizes | dict(zip([s for s in symbols if s.isidentifier()], APART))
-    turn = 1  # −1 has the other root
+    turn = 1  # takes the other root of −1
     try:
-        try:  # each symbol has a size of its own, where the model has more than one
+        try:  # gives each symbol a different size
             return max(bound, compare(original, fused, certificate, hashed(seed, "apart"), apart, (3, 1), True))
         except Disproved:
             raise
@@ -1222,14 +1225,14 @@ def prove(original, fused, certificate, sizes, seed):
         turn = 0
 
 def prove_once(original, fused, certificate, sizes, seed, is_checked=False):
-    """The bound on the probability of being wrong at one assignment of sizes."""
+    """The bound on the probability that the proof is wrong, at one assignment of sizes."""
     if original.ends != fused.ends:
         raise Disproved("the inputs or outputs have other names or types")
     if any(n not in fused.defaults or digest(v) != digest(fused.defaults[n]) for n, v in original.defaults.items()):
         raise Disproved("what an input is where nobody gives it is not that of the original")
     if any(original.opsets.get(*o) != o[1] for o in fused.opsets.items()):
         raise Undecided("the operator sets are of other versions")
-    for attempt in range(4):  # where a divisor is 0, another point may decide
+    for attempt in range(4):  # if a divisor is 0, tries another point
         try:
             return compare(original, fused, certificate, hashed(seed, attempt), sizes, is_checked=is_checked)
         except (Undecided, LookupError, TypeError, ValueError, AttributeError, MemoryError, RecursionError) as why:

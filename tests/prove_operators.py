@@ -1,12 +1,14 @@
-"""Holds the operators of tests/prove.py against the ONNX project's own backend tests.
+"""Compares the operators of tests/prove.py with the backend tests of the ONNX project.
 
     python tests/prove_operators.py
 
-What moves values has to give what each test of one node says. For all others that are interpreted, the test gets small
-integers for its floats, and is run in the reference evaluator in float64, and in the field. An element of the field is a fraction of small numbers in many ways; one of them
-has to be what the evaluator gives. The square of a root is known up to its sign: so of a normalization, the square of
-what its scale makes is compared, with an epsilon of 0, and what is left when the scale is 0. The operators of
-com.microsoft are held against onnxruntime, and the steps of recipes that numbers decide against the evaluator. Exit code 0 where all agree and each operator that is interpreted was held against something.
+Operators that move values must give the expected outputs of each test of one node. For all other interpreted
+operators, the floats of a test are replaced by small integers, and the test runs in the reference evaluator in float64
+and in the field. An element of the field equals many fractions of small numbers, one of which must be the number of the
+evaluator. A root is determined only up to its sign, so a normalization is compared in two parts, with an epsilon of 0:
+the result for a scale of 0, and the square of the rest. The operators of com.microsoft are compared with onnxruntime,
+and the steps of recipes that numbers decide with the evaluator. The exit code is 0 if all agree and each interpreted
+operator was compared at least once.
 """
 import collections, copy, sys, warnings
 import numpy as np, onnx
@@ -17,7 +19,7 @@ import prove
 
 SCALE = {"BatchNormalization": 1, "InstanceNormalization": 1, "GroupNormalization": 1, "LayerNormalization": 1, "RMSNormalization": 1,
          "SimplifiedLayerNormalization": 1, "GroupNorm": 1, "SkipLayerNormalization": 2, "SkipSimplifiedLayerNormalization": 2}
-FUNCTIONS = set("Softmax LogSoftmax Softsign Clip HardSigmoid HardSwish Resize Upsample".split())  # they are made of uninterpreted functions
+FUNCTIONS = set("Softmax LogSoftmax Softsign Clip HardSigmoid HardSwish Resize Upsample".split())  # use uninterpreted functions
 INTERPRETED = prove.MOVES | prove.ARITHMETIC | set(prove.SPECIAL)
 
 
@@ -30,7 +32,7 @@ class Interpreted(prove.Run):
 
 
 def is_fraction(element, number, tolerance):
-    """Whether the element is r/t with a small t, and that fraction is the number."""
+    """True if the element equals a fraction with a small denominator that is the number."""
     r, s, t, u = prove.P, int(element), 0, 1
     while abs(u) < 40000:
         if abs(s - number * u) <= tolerance * abs(u) * max(1.0, abs(number)):
@@ -69,14 +71,14 @@ def in_numbers(model, inputs):
 def in_onnxruntime(model, inputs):
     import onnxruntime
     model = copy.deepcopy(model)
-    if model.graph.node[0].op_type == "LayerNormalization":  # the same in both domains, of which it has one
+    if model.graph.node[0].op_type == "LayerNormalization":  # onnxruntime has it in one of the two domains
         model.graph.node[0].domain = ""
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return session.run(None, {n: v.astype(np.float32) if v.dtype.kind == "f" else v for n, v in inputs.items()})
 
 
 def as_group_normalization(model, inputs):
-    """What ONNX's GroupNormalization makes of the inputs of a GroupNorm, which onnxruntime has no kernel for on CPUs."""
+    """The results of a GroupNorm by ONNX's GroupNormalization, because onnxruntime has no CPU kernel of GroupNorm."""
     a = {k.name: helper.get_attribute_value(k) for k in model.graph.node[0].attribute}
     node, last = helper.make_node("GroupNormalization", ["x", "s", "b"], ["y"], num_groups=a["groups"], epsilon=a["epsilon"]), a.get("channels_last", 1)
     graph = helper.make_graph([node], "g", [helper.make_tensor_value_info(n, 1, None) for n in "xsb"], [helper.make_tensor_value_info("y", 1, None)])
@@ -86,7 +88,7 @@ def as_group_normalization(model, inputs):
 
 
 def hold(model, inputs, engine, tolerance):
-    """Whether the field agrees with the engine, for the given inputs."""
+    """True if the field and the engine agree for the given inputs."""
     node = model.graph.node[0]
     if node.op_type == "ReduceL2":
         field, numbers = in_field(model, inputs)[0], engine(model, inputs)[0]
@@ -112,7 +114,7 @@ def small(random, value, op, place):
 
 
 def microsoft():
-    """Models of the operators that the tests of ONNX do not have, and the shapes of their inputs."""
+    """Domain, operator, input shapes and attributes of cases for operators that the tests of ONNX lack."""
     for attributes in ({}, {"alpha": 0.5}, {"transA": 1}, {"transB": 1, "alpha": -2.0}, {"transA": 1, "transB": 1}):
         shapes = [(2, 4, 3) if attributes.get("transA") else (2, 3, 4), (2, 5, 4) if attributes.get("transB") else (2, 4, 5)]
         yield "com.microsoft", "FusedMatMul", shapes, attributes
@@ -128,7 +130,7 @@ def microsoft():
 
 
 def of_codes(random):
-    """The operators of com.microsoft on quantized weights: their inputs, and their attributes."""
+    """Inputs and attributes of the operators of com.microsoft on quantized weights."""
     def whole(low, high, *shape): return random.integers(low, high, shape).astype(np.float64)
     def packed(*shape): return random.integers(0, 256, shape).astype(np.uint8)
     for bits, given in (4, ""), (4, "z"), (4, "zb"), (8, ""), (8, "z"):
@@ -143,7 +145,7 @@ def of_codes(random):
 
 
 def tests():
-    """Name, model, inputs, engine and tolerance of each test."""
+    """The name, model, inputs, engine and tolerance of each test."""
     random = np.random.default_rng(0)
     for case in loader.load_model_tests(kind="node"):
         nodes = case.model.graph.node
@@ -158,7 +160,7 @@ def tests():
         if any(i.type.WhichOneof("value") != "tensor_type" for i in model.graph.input):
             continue
         names = [i.name for i in model.graph.input]
-        if op in prove.MOVES:  # what moves, moves any number: as the test says
+        if op in prove.MOVES:  # takes the numbers of the test
             inputs = {n: numpy_helper.to_array(v) if isinstance(v, onnx.TensorProto) else np.asarray(v) for n, v in zip(names, case.data_sets[0][0])}
             yield case.name, model, inputs, lambda model, inputs, case=case: case.data_sets[0][1], 1e-6
             continue
@@ -182,7 +184,7 @@ def tests():
 
 
 def decided():
-    """What is wrong with the steps that numbers decide: each is proved in the place of its operator, and of no other numbers."""
+    """The errors in steps that numbers decide. Each must be proved in place of its operator, with no other numbers."""
     wrong, stored = [], (np.random.default_rng(0).standard_normal((3, 5)) * 40).astype(np.float32)
     for op, name in prove.DECIDED.items():
         attributes = {"softmax": {"axis": 0}, "max": {"axes": [0]}}.get(op, {})

@@ -1,16 +1,16 @@
-"""Writes src/onnx/schema/operators.txt, the operators of ONNX as the `onnx` package defines them.
+"""Writes src/onnx/schema/operators.txt with the operators of ONNX, as the `onnx` package defines them.
 
     python tests/schemas.py > src/onnx/schema/operators.txt
 
-One line per operator and operator set in which its definition changed:
+There is one line for each operator and each version of the operator set that changed its definition:
 
     name|since|inputs|outputs|type variables|attributes
 
 An input or output is `$T` (a type variable), a set of element types in hexadecimal (bit n is the element type n of
-TensorProto.DataType) or `-` (no tensor); before it stands `?` where it is optional, `*` where there may be any number of
-them, `%` where these may have different types. An attribute is `name=type`, with `!` before it where it is required; the
-type is one of f i s t g and, for lists, F I S T G. Behind a type stands `:` and the default where there is one, but for
-tensors and graphs. A deprecated operator has `deprecated` in the place of its inputs.
+TensorProto.DataType), or `-` (not a tensor). The prefix `?` means that it is optional, `*` that there may be any number
+of them, and `%` that these may have different types. An attribute is `name=type`, with the prefix `!` if it is
+required. The type is one of f i s t g and, for lists, F I S T G. `:` and the default follow the type if there is a
+default, except for tensors and graphs. A deprecated operator has `deprecated` instead of its inputs.
 """
 import onnx
 
@@ -20,7 +20,7 @@ CODES = {name.lower(): code for name, code in onnx.TensorProto.DataType.items()}
 
 
 def mask(types):
-    """The set of element types; None where one is no tensor."""
+    """The set of element types, or `-` if one is not a tensor."""
     if not all(t.startswith("tensor(") for t in types):
         return "-"
     return format(sum(1 << CODES[t[7:-1]] for t in types), "x")
@@ -33,7 +33,7 @@ def formal(p, variables):
 
 
 def default(attribute):
-    """The default behind its colon: numbers and texts, which contain no spaces."""
+    """The default after a colon, or nothing. Defaults are numbers and texts without spaces."""
     value = attribute.default_value
     if attribute.required or value.type == onnx.AttributeProto.UNDEFINED:
         return ""

@@ -1,11 +1,11 @@
-"""Compares `unfold print` with the parser and the printer of the onnx package, on its backend models.
+"""Compares `unfold print` with the parser and the printer of the onnx package on its backend models.
 
     python tests/text.py PROGRAM [MODEL...]
 
-Each model is printed by PROGRAM and parsed by onnx, and printed by onnx and parsed by PROGRAM: both must give the graph of the
-file. Fields that the syntax omits (doc strings and metadata of nodes and graphs, sparse tensors, denotations) are removed before
-the comparison, and tensors are compared by their elements. Models that onnx itself does not read again are counted apart.
-Needs numpy and onnx. Exit code 0 where all are equal.
+PROGRAM prints each model and onnx parses the text, and onnx prints it and PROGRAM parses the text. Both must give the
+graph of the file. Fields that the syntax omits (doc strings and metadata of nodes and graphs, sparse tensors,
+denotations) are removed before the comparison, and tensors are compared by their elements. Models whose text onnx
+itself cannot read back are counted separately. Needs numpy and onnx. The exit code is 0 if all graphs are equal.
 """
 import collections, pathlib, subprocess, sys, tempfile
 import numpy as np, onnx
@@ -14,7 +14,7 @@ from onnx.backend.test.case.node import collect_testcases
 
 
 def normalized(message):
-    """A message without omitted fields, with elements of tensors as raw data."""
+    """A copy of a message without the omitted fields, and with the elements of tensors as raw data."""
     copied = type(message)()
     copied.CopyFrom(message)
     strip(copied)
@@ -52,7 +52,7 @@ def printed(program, path):
 
 
 def parsed(text):
-    """A model that onnx parses, or None."""
+    """The model that onnx parses from a text, or None."""
     try:
         return normalized(onnx.parser.parse_model(text))
     except Exception:
@@ -60,7 +60,7 @@ def parsed(text):
 
 
 def judge(program, path, folder):
-    """How one model does: `equal`, or what differs."""
+    """The outcome for one model: `equal`, or what differs."""
     model = normalized(onnx.load(path))
     reference = onnx.printer.to_text(model)
     survives = parsed(reference) == model
@@ -79,7 +79,7 @@ def judge(program, path, folder):
 
 
 def backend_models(folder):
-    """The models of the backend tests: those that onnx has as files, and those that it makes."""
+    """The models of the backend tests, both those stored as files and those that onnx generates."""
     yield from sorted((pathlib.Path(onnx.__file__).parent / "backend" / "test" / "data").rglob("model.onnx"))
     for case in collect_testcases(None):
         if case.model is not None:

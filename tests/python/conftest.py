@@ -1,4 +1,4 @@
-"""What the tests share: models of the repository, and the command of the wheel."""
+"""Fixtures of the tests: models of the repository and the command line of the wheel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def digits() -> Path:
 
 @pytest.fixture
 def command() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs the command line."""
+    """A function that runs the command line."""
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-m", "unfold_onnx", *map(str, arguments)]

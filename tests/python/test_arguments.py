@@ -1,4 +1,4 @@
-"""Misspelled and meaningless arguments are answered in Python's words; verdicts are sentences."""
+"""Misspelled and meaningless arguments give errors that name Python's arguments, and verdicts are sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From torch to onnxruntime as docs/python.md shows it, where both are installed."""
+"""From torch to onnxruntime, as in docs/python.md, if both are installed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def test_docs_example_runs_and_agrees(monkeypatch: pytest.MonkeyPatch, tmp_path:
     examples = [block.split("```")[0] for block in page.split("```python\n")[1:]]
     [example] = [text for text in examples if "pretrained=True" in text]
     monkeypatch.chdir(tmp_path)
-    # The trained weights are not part of the packages. The network is the same with random ones.
+    # The trained weights are not part of the packages. The network has random weights instead.
     names: dict[str, Any] = {}
     exec(example.replace("pretrained=True", "pretrained=False"), names)
     report = names["report"]
     assert isinstance(report, unfold.FuseReport) and report.verified
-    # γ and β of a network that was not trained are 1 and 0; the scales of attention fold nevertheless.
+    # In an untrained network, γ is 1 and β is 0. The scales of attention still fold.
     assert sum(site.kind == "attention scale" for site in report.plan.folded) == 24
     torch, onnxruntime = import_module("torch"), import_module("onnxruntime")
     image = torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""Models in and out, with the wheel alone."""
+"""``fuse``, ``plan``, ``inspect`` and other functions on files and bytes, with only the wheel installed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def model(digits: Path) -> Path:
 
 @pytest.fixture
 def expected(model: Path, command: Command, tmp_path: Path) -> bytes:
-    """What the command makes of the model."""
+    """The model that the command line writes."""
     path = tmp_path / "expected.onnx"
     assert command("fuse", model, "-o", path, "--quiet").returncode == 0
     return path.read_bytes()

@@ -1,4 +1,4 @@
-"""The tools that unfold works in, each where its package is installed: onnx_ir, ONNX Script, PyTorch's exporter, Optimum."""
+"""Use of unfold in other tools, if they are installed: onnx_ir, ONNX Script, PyTorch's exporter, Optimum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges pairs of models, and asserts that they are the same function."""
+"""``judge`` and ``assert_same`` on pairs of models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def model(digits: Path) -> Path:
 
 
 def changed(model: Path, factor: float) -> bytes:
-    """The model with its largest weight times a factor."""
+    """The model with its largest weight multiplied by a factor."""
     proto = onnx.load(model)
     largest = max((one for one in proto.graph.initializer if one.data_type == 1), key=lambda one: len(one.raw_data))
     array = onnx.numpy_helper.to_array(largest) * np.float32(factor)

@@ -1,4 +1,4 @@
-"""The notebook of the documents runs."""
+"""The notebook in docs runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of the packages onnx and onnx_ir."""
+"""Models as objects of the packages onnx and onnx_ir."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_large_model_proto_folds_like_its_serialization() -> None:
     data: bytes = model.SerializeToString()
     fused: bytes = unfold.fuse(model, verify="off").SerializeToString()
     assert fused == unfold.fuse(data, verify="off")
-    # The digest is that of what would have been serialized.
+    # The digest is that of the serialized model.
     [once] = unfold.inspect(fused).provenance
     assert once.original == hashlib.sha256(data).hexdigest()
 
@@ -101,15 +101,15 @@ fused = unfold.fuse(model, verify="off")
 assert len(fused.graph.node) == 24
 print(memory("VmHWM") - before)
 """
-    # With one worker thread, the peak does not depend on the order of the threads.
+    # With one worker thread, the peak does not depend on scheduling.
     one_thread = {**os.environ, "RAYON_NUM_THREADS": "1"}
     run = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True, env=one_thread)
-    # One copy of the resulting message; reading and writing hold a tensor or two at a time.
+    # The peak is one copy of the resulting message, and one or two tensors that are read and written.
     assert float(run.stdout) / path.stat().st_size < 1.3
 
 
 def test_unknown_field_of_a_model_proto_is_refused(digits: Path) -> None:
-    # A field that ONNX does not define, which is refused from a file too.
+    # A field that ONNX does not define is also refused in a file.
     data = (digits / "un-dynamo.onnx").read_bytes() + bytes([0xFA, 0x3F, 1, 0])
     model = onnx.ModelProto.FromString(data)
     with pytest.raises(unfold.InvalidModelError, match="field 1023"):

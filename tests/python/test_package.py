@@ -1,4 +1,4 @@
-"""The page of the package."""
+"""The README of the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads, signals, processes, progress."""
+"""Threads, signals, processes and progress."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_progress_callback_can_stop_the_work(digits: Path) -> None:
         raise InterruptedError(stage)
 
     model = digits / "un-dynamo.onnx"
-    # A short call may be over before it is looked after for the first time.
+    # A short call may end before its first progress report.
     for _ in range(200):
         try:
             unfold.fuse(model, verify="prove", progress=tell)

@@ -1,4 +1,4 @@
-"""The choice among the results of ``fuse``, by measuring in tract and in onnxruntime."""
+"""The choice among results of ``fuse`` by measurements in tract and onnxruntime."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_reported_options_reproduce_the_result(engine: Engine, digits: Path, tmp
     assert sorted(listed) == sorted(NAMES)
     exported, default = report.candidates[:2]
     assert exported.ratio is not None and exported.ratio.value == 1
-    # Without its BatchNormalizations the model runs half of its operators, in either engine.
+    # Without its BatchNormalizations, the model has half as many operators in either engine.
     assert default.ratio is not None and default.ratio.high < 1
     assert report.chosen.name != "as exported"
     assert all(len(line) <= 80 for line in str(report).splitlines())
     assert (default.peak is None) == (engine == "onnxruntime")
-    # Written, it is what the command writes.
+    # With a path, the model is written to a file.
     path, _ = unfold.tune(model, tmp_path / "tuned.onnx", engine=engine, rounds=2)
     assert path.read_bytes().startswith(b"\x08")
 

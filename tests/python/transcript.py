@@ -1,4 +1,4 @@
-"""Runs the transcripts of a page: what follows `$ ` in a ```console block, which has to print what follows that.
+"""Runs the transcripts of a page: the command after each `$ ` in a ```console block must print the lines after it.
 
     python tests/python/transcript.py docs/python.md
 """
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def commands(page: str) -> Iterator[tuple[str, str]]:
-    """Each command of a page, and what it prints."""
+    """Each command of a page and its output."""
     for block in page.split("```console\n")[1:]:
         for entry in ("\n" + block.split("```")[0]).split("\n$ ")[1:]:
             command, _, printed = entry.partition("\n")
@@ -22,7 +22,7 @@ def commands(page: str) -> Iterator[tuple[str, str]]:
 
 
 def run(command: str, expected: str) -> None:
-    """Runs a command from the root of the repository."""
+    """Runs a command in the root of the repository and checks its output."""
     print(f"  $ {command}", flush=True)
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode or done.stdout.strip() != expected.strip():
