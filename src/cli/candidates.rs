@@ -134,8 +134,8 @@ impl Candidate {
     }
 }
 
-/// The candidates for a model, all with the dimensions in `fix` fixed. Equal models are listed once.
-/// Slicing is planned for these sizes.
+/// The candidates for a model, all with the dimensions in `fix` fixed. Equal models are listed
+/// once. Slicing is planned for these sizes.
 ///
 /// # Errors
 /// If the model cannot be folded, or its weights cannot be read.

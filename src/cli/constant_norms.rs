@@ -11,7 +11,8 @@ pub(super) fn taken_as_constant(plan: &Plan) -> Vec<&ConstantNorm> {
     norms.filter(|norm| norm.is_constant()).collect()
 }
 
-/// Reports the normalizers that are taken as constant, those that stay although their ε is large, and the variances.
+/// Reports the normalizers that are taken as constant, those that stay although their ε is large,
+/// and the variances.
 pub(super) fn text(plan: &Plan, margin: Option<&Result<VarianceMargin, Failure>>) -> String {
     let mut lines = String::new();
     for norm in &plan.constant {

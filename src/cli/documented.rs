@@ -58,7 +58,8 @@ struct DocumentedCommand {
     is_partial: bool,
 }
 
-/// Collects all documented commands: in code blocks and sentences of the pages, and in the examples of the help.
+/// Collects all documented commands: in code blocks and sentences of the pages, and in the examples
+/// of the help.
 fn documented() -> Vec<DocumentedCommand> {
     let mut commands = vec![];
     for page in pages() {
@@ -80,7 +81,8 @@ fn documented() -> Vec<DocumentedCommand> {
     commands
 }
 
-/// Parses a line as a command of unfold, up to a pipe, a redirection or a comment. `None` for other lines.
+/// Parses a line as a command of unfold, up to a pipe, a redirection or a comment. `None` for other
+/// lines.
 fn command(place: &str, line: &str, is_partial: bool) -> Option<DocumentedCommand> {
     let line = line.trim().trim_start_matches("$ ");
     let line = line.replace("cargo run --release -- ", "unfold ");

@@ -67,7 +67,8 @@ impl MeasureArgs {
         known_to_some("--dim", &self.rounds.dims, &models)
     }
 
-    /// Measures variants with each size of the batch, and compares the fused one with the exported one.
+    /// Measures variants with each size of the batch, and compares the fused one with the exported
+    /// one.
     pub(crate) fn measure(
         &self,
         title: String,

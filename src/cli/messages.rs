@@ -1,4 +1,5 @@
-//! Generates the page `docs/messages.md` from the sources. It lists all messages, so that they can be read together.
+//! Generates the page `docs/messages.md` from the sources. It lists all messages, so that they can
+//! be read together.
 //!
 //! `UPDATE_MESSAGES=1 cargo test --lib messages` writes the page.
 

@@ -39,7 +39,8 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Measures two models. `written` is the number of bytes in the files of the second one, if it is written.
+    /// Measures two models. `written` is the number of bytes in the files of the second one, if it
+    /// is written.
     pub(crate) fn new(before: &Model, after: &Model, written: Option<u64>) -> Self {
         let file_bytes = BeforeAfter {
             before: before.read_bytes(),

@@ -55,7 +55,8 @@ impl FuseArgs {
         Ok(models)
     }
 
-    /// The task of one model. If a folder is given, the result is written into it under the model's file name.
+    /// The task of one model. If a folder is given, the result is written into it under the model's
+    /// file name.
     fn task(&self, model: PathBuf, folder: Option<&Path>) -> Result<Task> {
         let output = match folder {
             Some(folder) => {
@@ -93,7 +94,8 @@ fn make_folder(folder: &Path) -> Result<()> {
     if folder.exists() && !folder.is_dir() {
         bail!("{shown} is a file, and several models go into a folder");
     }
-    // If the output of several models ends with .onnx, a slash is missing, or one model too many is given.
+    // If the output of several models ends with .onnx, a slash is missing, or one model too many is
+    // given.
     let is_file_name = folder.extension() == Some(OsStr::new("onnx"));
     if is_file_name && !is_folder(folder) {
         let why = "several models go into a folder: the name of one that ends with .onnx ends with a slash";

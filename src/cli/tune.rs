@@ -218,8 +218,8 @@ fn with_sizes<'d>(option: &'d str, sizes: &'d Dims) -> impl Iterator<Item = Stri
         .flat_map(move |(name, size)| [option.to_owned(), format!("{name}={size}")])
 }
 
-/// The options with a size for every open dimension, also for those in `fix`. The default for a batch
-/// is 1.
+/// The options with a size for every open dimension, also for those in `fix`. The default for a
+/// batch is 1.
 pub(crate) fn sized(mut options: BenchOptions, fix: &[Fix], model: &Model) -> Result<BenchOptions> {
     let fixed: Vec<Dims> = fix.iter().filter_map(Fix::sizes).cloned().collect();
     known_to_some("--dim", &[options.dims.clone()], &[model])?;

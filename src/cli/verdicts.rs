@@ -156,7 +156,8 @@ pub(super) fn end(judgement: &Judgement, model: &JudgedModel) -> Result<End> {
     }
 }
 
-/// The sentence about a verdict without a proof; empty if there is a proof. The second model is its subject.
+/// The sentence about a verdict without a proof; empty if there is a proof. The second model is its
+/// subject.
 pub(crate) fn failure(judgement: &Judgement) -> String {
     match judgement {
         Judgement::Undecided { reason } => format!("it could not be decided: {reason}"),

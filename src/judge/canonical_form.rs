@@ -1,4 +1,5 @@
-//! Rewrites both models in one notation, so that different spellings of an operator compare as equal.
+//! Rewrites both models in one notation, so that different spellings of an operator compare as
+//! equal.
 
 use std::collections::{HashMap, HashSet};
 use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
@@ -13,8 +14,8 @@ use crate::onnx::tensor::{self, DataType, rounded};
 use crate::ops::definitions::{FUSED, counts, written_out};
 use crate::prove::{read_past, stored_outside};
 
-/// Normalizes both models. Removes attributes with default values. If the numbers of fused operators differ, expands the
-/// fused operators of both.
+/// Normalizes both models. Removes attributes with default values. If the numbers of fused
+/// operators differ, expands the fused operators of both.
 pub(super) fn normalised(models: [Model; 2]) -> [Model; 2] {
     let [a, b] = [&models[0], &models[1]].map(|model| counts(model, FUSED));
     let are_fused_alike = a == b;
@@ -90,8 +91,8 @@ fn is_neutral(attribute: &AttributeProto) -> bool {
     }
 }
 
-/// Replaces a division by √2 before an Erf by a multiplication by 1/√2, because GELU is written in both ways. Both
-/// constants are the nearest numbers of their type.
+/// Replaces a division by √2 before an Erf by a multiplication by 1/√2, because GELU is written in
+/// both ways. Both constants are the nearest numbers of their type.
 fn multiply_before_erf(model: &mut Model) {
     let stored: HashMap<&str, TensorProto> = stored_outside(model).into_iter().collect();
     let nodes = model.graph().node.iter();

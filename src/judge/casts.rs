@@ -1,4 +1,5 @@
-//! Compares the casts of two models to narrower types of floats, which round values while a model runs.
+//! Compares the casts of two models to narrower types of floats, which round values while a model
+//! runs.
 
 use std::collections::{HashMap, HashSet};
 

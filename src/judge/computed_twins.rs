@@ -18,8 +18,8 @@ pub(super) struct StoredTwins {
     pub matched: Vec<Matched>,
 }
 
-/// Stores each constant that the second model computes and that a tensor of the first one holds up to rounding. `None`
-/// if no constant matches.
+/// Stores each constant that the second model computes and that a tensor of the first one holds up
+/// to rounding. `None` if no constant matches.
 pub(super) fn stored(first: &Model, second: &Model) -> Option<StoredTwins> {
     let [of_first, of_second] = [Analysis::new(first).ok()?, Analysis::new(second).ok()?];
     let [of_first, of_second] = [&of_first, &of_second].map(ComputedConstants::new);
@@ -65,7 +65,8 @@ fn rounded_constants(model: &Model, constants: &ComputedConstants) -> Vec<Foreig
     rounded.collect()
 }
 
-/// Replaces the nodes that compute these constants by initializers. `None` if a tensor cannot be stored.
+/// Replaces the nodes that compute these constants by initializers. `None` if a tensor cannot be
+/// stored.
 fn with_stored<'c>(model: &Model, constants: impl Iterator<Item = &'c Foreign>) -> Option<Model> {
     let mut model = model.clone();
     let graph = model.graph_mut();

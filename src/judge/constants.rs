@@ -130,8 +130,8 @@ impl<'c> ComputedConstants<'c> {
         (data_type.is_float() && self.analysis.constants.is_constant(value)).then_some(data_type)
     }
 
-    /// The error of a constant that a node computes. `None` if the value is not a float constant, or the operator has
-    /// no bound.
+    /// The error of a constant that a node computes. `None` if the value is not a float constant,
+    /// or the operator has no bound.
     fn result_error(&self, node: NodeId, value: ValueId) -> Option<ErrorBound> {
         let data_type = self.float_type(value)?;
         let graph = &self.analysis.graph;

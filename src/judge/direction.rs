@@ -1,4 +1,5 @@
-//! Proves that two models are the same function, with formulas over one of them for tensors of the other one.
+//! Proves that two models are the same function, with formulas over one of them for tensors of the
+//! other one.
 
 use super::computed_twins::{self, StoredTwins};
 use super::match_tensors::{self, Matched};
@@ -82,8 +83,8 @@ impl ComparisonDirection<'_> {
         }
     }
 
-    /// Proves that the models are the same function, after `other` stores the constants that `base` stores. `None` if no
-    /// constant matches, or if the proof fails.
+    /// Proves that the models are the same function, after `other` stores the constants that `base`
+    /// stores. `None` if no constant matches, or if the proof fails.
     fn with_stored_twins(&self, matched: Vec<Matched>) -> Option<EstablishedFormulas> {
         let StoredTwins {
             model,

@@ -7,7 +7,8 @@ use crate::onnx::Model;
 use crate::onnx::tensor;
 use crate::prove::stored_outside;
 
-/// The number of elements of a tensor that are looked up. If the model stores these, it most likely stores the others.
+/// The number of elements of a tensor that are looked up. If the model stores these, it most likely
+/// stores the others.
 const LOOKED_UP: usize = 1 << 12;
 
 /// The number of bits for each element in a filter, and the maximum number of bits.

@@ -10,8 +10,8 @@ use super::rounded::{
 use crate::onnx::tensor::DataType;
 use crate::recipe::{Op, Recipe, computed};
 
-/// Evaluates a recipe whose operations have the given type. `None` if a constant cannot be read or an operation has no
-/// bound.
+/// Evaluates a recipe whose operations have the given type. `None` if a constant cannot be read or
+/// an operation has no bound.
 pub(super) fn value(
     recipe: &Recipe,
     data_type: DataType,

@@ -1,9 +1,9 @@
 //! The rounding of a folded BatchNormalization that is in neither of two models.
 //!
-//! Two exporters may fold the same BatchNormalization into a layer. Each of them rounds in its own way, and neither file
-//! holds the operands. A weight holds `w·γ/√(v + ε)`, and its error is relative to the element. A bias holds
-//! `(b − μ)·γ/√(v + ε) + β`, in which the sum may cancel. The bound takes the largest magnitude of the bias for both
-//! terms of the sum.
+//! Two exporters may fold the same BatchNormalization into a layer. Each of them rounds in its own
+//! way, and neither file holds the operands. A weight holds `w·γ/√(v + ε)`, and its error is
+//! relative to the element. A bias holds `(b − μ)·γ/√(v + ε) + β`, in which the sum may cancel. The
+//! bound takes the largest magnitude of the bias for both terms of the sum.
 
 use ndarray::{ArrayD, arr0};
 
@@ -54,7 +54,8 @@ fn term() -> Option<Recipe> {
     bias.sub(&mean)?.mul(&scale)?.add(&shift)
 }
 
-/// The error of a formula without cancellation, relative to its value. It does not depend on the operands.
+/// The error of a formula without cancellation, relative to its value. It does not depend on the
+/// operands.
 fn relative(formula: &Recipe, data_type: DataType) -> Option<f64> {
     let made = formulas::value(formula, data_type, &|name| {
         let number = rounded(data_type, operand(name));
@@ -88,7 +89,8 @@ mod tests {
 
     #[test]
     fn bounds_count_each_operation_as_two_roundings() {
-        // The root halves the error of the sum: 1 + 2, then 2 for the quotient, and 2 for the product.
+        // The root halves the error of the sum: 1 + 2, then 2 for the quotient, and 2 for the
+        // product.
         let weight = of_weight(DataType::Float);
         assert!(
             (weight.at(3.0) / (3.0 * UNIT) - 7.0).abs() < 0.01,

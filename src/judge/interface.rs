@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use crate::onnx::Model;
 use crate::onnx::proto::{Dim, Dimension, GraphProto, NodeProto, TypeProto, ValueInfoProto};
 
-/// Gives both models the same interface. The inputs and outputs of the second model get the names and the order of the
-/// first, and its inputs get the symbols of the first.
+/// Gives both models the same interface. The inputs and outputs of the second model get the names
+/// and the order of the first, and its inputs get the symbols of the first.
 ///
-/// If the names differ, inputs and outputs are matched by their order. An initializer that is also an input in only one
-/// of the models becomes a constant. The verdict holds for its stored value.
+/// If the names differ, inputs and outputs are matched by their order. An initializer that is also
+/// an input in only one of the models becomes a constant. The verdict holds for its stored value.
 ///
 /// # Errors
 /// The first difference that renaming does not remove.
@@ -48,7 +48,8 @@ fn constant_inputs(graph: &GraphProto) -> HashSet<String> {
         .collect()
 }
 
-/// Finds the counterparts of the `wanted` values in `own`, by name or, if a name is missing, by order.
+/// Finds the counterparts of the `wanted` values in `own`, by name or, if a name is missing, by
+/// order.
 ///
 /// # Errors
 /// If the number of values differs.
@@ -139,8 +140,8 @@ fn identity(graph: &GraphProto, from: &str, to: &str) -> Result<NodeProto, Strin
     })
 }
 
-/// The type of an input of the first model, if its counterpart has the same element type and the same known extents.
-/// The symbols of open extents may differ.
+/// The type of an input of the first model, if its counterpart has the same element type and the
+/// same known extents. The symbols of open extents may differ.
 ///
 /// # Errors
 /// If the element types, ranks or known extents differ.

@@ -25,7 +25,8 @@ const OPERATIONS: f64 = 5.0;
 /// Half a unit in the last place of 1 in float32.
 const UNIT: f64 = f32::EPSILON as f64 / 2.0;
 
-/// Evaluates a Resize with linear or cubic interpolation. `None` for other modes, or if an extent is unknown.
+/// Evaluates a Resize with linear or cubic interpolation. `None` for other modes, or if an extent
+/// is unknown.
 pub(super) fn value(
     analysis: &Analysis,
     node: NodeId,
@@ -230,7 +231,8 @@ impl<'n> Interpolation<'n> {
         )
     }
 
-    /// The weights of all places of the input at a coordinate, with the errors of their computation.
+    /// The weights of all places of the input at a coordinate, with the errors of their
+    /// computation.
     fn weights(&self, coordinate: f64, extent: usize) -> Vec<(f64, f64)> {
         let (base, part) = (coordinate.floor(), coordinate - coordinate.floor());
         let a = self.coefficient;

@@ -46,7 +46,8 @@ impl FloatRounding {
     }
 }
 
-/// A bound on the errors of all elements of an array. The error of an element is at most the smaller of both bounds.
+/// A bound on the errors of all elements of an array. The error of an element is at most the
+/// smaller of both bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ErrorBound {
     /// The bound relative to the magnitude of the element.
@@ -226,8 +227,8 @@ impl Unary {
     }
 }
 
-/// Bounds the error of an element-wise function of two operands. `None` if their shapes do not broadcast to that of the
-/// result.
+/// Bounds the error of an element-wise function of two operands. `None` if their shapes do not
+/// broadcast to that of the result.
 pub(super) fn of_binary(
     function: Binary,
     a: &Rounded,
@@ -271,8 +272,8 @@ pub(super) fn of_unary(
     Some(ErrorBound::covering(result.iter().zip(&errors)))
 }
 
-/// Bounds the error of sums of `terms` products of elements of two arrays. `magnitudes` holds the sums of the products'
-/// magnitudes.
+/// Bounds the error of sums of `terms` products of elements of two arrays. `magnitudes` holds the
+/// sums of the products' magnitudes.
 pub(super) fn of_products(
     [a, b]: [ErrorBound; 2],
     terms: usize,
@@ -285,8 +286,8 @@ pub(super) fn of_products(
     of_sums(&carried, terms, result, magnitudes, data_type)
 }
 
-/// Bounds the error of sums of `terms` terms. `carried` holds the errors that the terms bring, and `magnitudes` the sums
-/// of the terms' magnitudes.
+/// Bounds the error of sums of `terms` terms. `carried` holds the errors that the terms bring, and
+/// `magnitudes` the sums of the terms' magnitudes.
 pub(super) fn of_sums(
     carried: &ArrayD<f64>,
     terms: usize,

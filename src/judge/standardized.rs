@@ -1,6 +1,8 @@
-//! Evaluates a BatchNormalization of a constant with the statistics of that constant, with a bound on the errors.
+//! Evaluates a BatchNormalization of a constant with the statistics of that constant, with a bound
+//! on the errors.
 //!
-//! Networks without normalization of activations, such as NFNet, standardize their weights in this way.
+//! Networks without normalization of activations, such as NFNet, standardize their weights in this
+//! way.
 
 use ndarray::{ArrayD, Axis};
 
@@ -16,7 +18,8 @@ pub(super) struct Standardization {
 }
 
 impl Standardization {
-    /// Evaluates it. `None` if the parameters do not fit the channels along axis 1, or a bound is infinite.
+    /// Evaluates it. `None` if the parameters do not fit the channels along axis 1, or a bound is
+    /// infinite.
     pub(super) fn value(&self, data_type: DataType) -> Option<Rounded> {
         let unit = FloatRounding::new(data_type)?.unit * ROUNDINGS;
         let shape = self.input.values.shape();
@@ -52,8 +55,8 @@ impl Standardization {
             .then_some(Rounded { values, error })
     }
 
-    /// The mean and the deviation of a channel. The bound on the error of the variance also holds for the mean of the
-    /// squares without the square of the mean.
+    /// The mean and the deviation of a channel. The bound on the error of the variance also holds
+    /// for the mean of the squares without the square of the mean.
     fn statistics(&self, channel: usize, unit: f64) -> Statistics {
         let inputs = self.input.values.index_axis(Axis(1), channel);
         let count = inputs.len() as f64;
@@ -127,7 +130,8 @@ mod tests {
         }
     }
 
-    /// A standardization in float32, with the variance as the mean of the squares without the square of the mean.
+    /// A standardization in float32, with the variance as the mean of the squares without the
+    /// square of the mean.
     fn in_float32(channel: &[f32], scale: f32, shift: f32) -> Vec<f32> {
         let count = channel.len() as f32;
         let mean = channel.iter().sum::<f32>() / count;

@@ -477,8 +477,8 @@ pub(super) fn prove(
     fused.settled(py, original.settled(py, ended))
 }
 
-/// Judges two models of any tools. Returns the verdict as JSON and as text. If a run shows a difference, saves its inputs
-/// to the file `witness`.
+/// Judges two models of any tools. Returns the verdict as JSON and as text. If a run shows a
+/// difference, saves its inputs to the file `witness`.
 #[pyfunction]
 pub(super) fn judge(
     py: Python<'_>,

@@ -94,7 +94,8 @@ fn names(model: &Model) -> HashSet<String> {
     nodes.map(|node| node.name().to_owned()).collect()
 }
 
-/// The names of the nodes on one side of the rows. A row without changes shows the first model for both.
+/// The names of the nodes on one side of the rows. A row without changes shows the first model for
+/// both.
 fn shown(page: &Page, side: &str) -> HashSet<String> {
     let rows = page.list("rows").iter();
     let nodes = rows.filter_map(|row| row[side]["name"].as_str());
@@ -254,8 +255,8 @@ fn pair_page_shows_one_model_at_a_time_on_a_phone(browser: &Path) {
 /// The operators that [`chain`] uses in turn.
 const OPERATORS: [&str; 3] = ["Sin", "Softplus", "Tanh"];
 
-/// A model of blocks of element-wise operators, with names as an exporter gives them. The node at `doubled` is followed by an
-/// Identity.
+/// A model of blocks of element-wise operators, with names as an exporter gives them. The node at
+/// `doubled` is followed by an Identity.
 fn chain(blocks: usize, per_block: usize, prefix: &str, doubled: Option<usize>) -> Model {
     let mut graph = GraphProto {
         name: Some("chain".to_owned()),

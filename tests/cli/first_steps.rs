@@ -1,4 +1,5 @@
-//! Tests the first commands of a new user: the hint of each, and the tables on a terminal and in a pipe.
+//! Tests the first commands of a new user: the hint of each, and the tables on a terminal and in a
+//! pipe.
 
 use super::*;
 

@@ -19,7 +19,8 @@ fn operators(model: &Model) -> Vec<&str> {
     nodes.map(|node| node.op_type()).collect()
 }
 
-/// Asserts that both parts have the same inputs, and that their outputs differ in an independent run.
+/// Asserts that both parts have the same inputs, and that their outputs differ in an independent
+/// run.
 fn assert_differ(parts: &[Model; 2]) {
     let [first, second] = parts;
     assert_eq!(first.graph().input, second.graph().input);

@@ -1,5 +1,5 @@
-//! Runs each command of the documentation in a shell, in a folder with small models under the names in the
-//! documentation.
+//! Runs each command of the documentation in a shell, in a folder with small models under the names
+//! in the documentation.
 
 use std::fs;
 use std::path::Path;

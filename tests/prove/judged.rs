@@ -24,7 +24,8 @@ fn normalized() -> Model {
     ))
 }
 
-/// The Conv with the normalization folded into its weights, in float32 as tools do. The mean is multiplied by `sign`.
+/// The Conv with the normalization folded into its weights, in float32 as tools do. The mean is
+/// multiplied by `sign`.
 fn folded(sign: f32) -> Model {
     folded_by(|gamma, variance| gamma / (variance + 1e-5).sqrt(), sign)
 }
@@ -441,7 +442,8 @@ fn judged_with_stored(nodes: &str, shape: &str, numbers: &[f32]) -> Judgement {
     judged(&first, &second)
 }
 
-/// Asserts that a constant may be stored as these numbers, and not as numbers that differ by one part in 10,000.
+/// Asserts that a constant may be stored as these numbers, and not as numbers that differ by one
+/// part in 10,000.
 #[track_caller]
 fn assert_only_rounding_is_accepted(nodes: &str, shape: &str, numbers: &[f32]) {
     let judgement = judged_with_stored(nodes, shape, numbers);
@@ -504,8 +506,8 @@ fn table_that_a_layer_with_relu_computes_is_a_rounded_tensor() {
     assert_only_rounding_is_accepted(nodes, "2 2", &table);
 }
 
-/// `prove-size`: the outputs are equal if the length is the number of channels, which is the default size. At a length of
-/// 1 the sum broadcasts, and at other lengths the second model fails.
+/// `prove-size`: the outputs are equal if the length is the number of channels, which is the
+/// default size. At a length of 1 the sum broadcasts, and at other lengths the second model fails.
 #[test]
 fn witness_has_sizes_at_which_two_extents_differ() {
     let Judgement::Different(witness) = judged(&cut_to(1), &cut_to(2)) else {

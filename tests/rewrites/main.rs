@@ -43,8 +43,8 @@ fn is_as_planned(model: &Model, fused: &Fused) {
     );
 }
 
-/// Asserts that two models compute equal results, up to a fraction of the largest intermediate number, and that the change
-/// equals the test's snapshot.
+/// Asserts that two models compute equal results, up to a fraction of the largest intermediate
+/// number, and that the change equals the test's snapshot.
 fn same(model: &Model, other: &Model, tolerance: f64) {
     snapshot::check(model, other);
     let runs = [(1, true), (2, false), (4, true), (4, false)].map(|(open, truth)| {

@@ -1,4 +1,5 @@
-//! Snapshots of rewrites: the first graph that a test changes, before and after, in ONNX's textual syntax.
+//! Snapshots of rewrites: the first graph that a test changes, before and after, in ONNX's textual
+//! syntax.
 //!
 //! A snapshot shows all edges, attributes and small constants of both graphs. After an intended
 //! change, `cargo insta review` shows each difference, and `INSTA_UPDATE=always cargo test

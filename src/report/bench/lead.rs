@@ -7,8 +7,8 @@ const FUSED: &str = "fused";
 const AS_EXPORTED: &str = "as exported";
 const FLOOR: &str = "floor";
 
-/// Writes a sentence such as `fused is 16 % faster than as exported, 59 % faster than LN twin; peak memory the same`.
-/// `None` if fewer than two variants ran.
+/// Writes a sentence such as `fused is 16 % faster than as exported, 59 % faster than LN twin; peak
+/// memory the same`. `None` if fewer than two variants ran.
 pub(super) fn lead(setting: &Setting) -> Option<String> {
     let (name, measurement) = subject(setting)?;
     let ratios = references(name, measurement);
@@ -29,8 +29,8 @@ fn subject(setting: &Setting) -> Option<(&str, &Measurement)> {
     fused.or(last.map(|(_, name, measurement)| (name, measurement)))
 }
 
-/// The ratios to other variants, with the exported file first. The floor is left out because it computes a different
-/// function.
+/// The ratios to other variants, with the exported file first. The floor is left out because it
+/// computes a different function.
 fn references<'m>(name: &str, measurement: &'m Measurement) -> Vec<&'m Ratio> {
     let ratios = measurement.ratios.iter();
     let mut ratios: Vec<&Ratio> = ratios

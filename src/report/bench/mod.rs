@@ -1,5 +1,5 @@
-//! Writes reports of a benchmark in several formats: [`terminal`], [`markdown()`], [`html()`], and JSON
-//! through serde.
+//! Writes reports of a benchmark in several formats: [`terminal`], [`markdown()`], [`html()`], and
+//! JSON through serde.
 
 mod data;
 mod html;

@@ -128,7 +128,8 @@ fn heap_sentence(ran: &[Named]) -> Option<String> {
 /// The name and the memory of a variant.
 type Named<'a> = (&'a str, &'a Memory);
 
-/// The variants with the smallest and the largest value of `of`. Variants without a value are left out.
+/// The variants with the smallest and the largest value of `of`. Variants without a value are left
+/// out.
 fn extremes<'a>(
     ran: &[Named<'a>],
     of: impl Fn(&Memory) -> Option<u64>,

@@ -1,7 +1,7 @@
 //! Charts as SVG that is embedded in a page.
 //!
-//! Colours are classes to which the page's style sheet assigns values, so that one chart suits light
-//! mode, dark mode and paper. A charting library would write fixed colours.
+//! Colours are classes to which the page's style sheet assigns values, so that one chart suits
+//! light mode, dark mode and paper. A charting library would write fixed colours.
 
 use std::fmt::Write;
 

@@ -3,9 +3,8 @@
 //! In `x·W + c`, a scale of x folds into W, and a scale of the result into W and c. If c is an
 //! input, the default of an input, computed, or the result of an If, the scale cannot fold into c.
 //! Each operator that adds an operand is tested in each place where a weight may change, with each
-//! kind of operand.
-//! computed, or what an If makes, it cannot follow. Each operator that adds something stands in each place where a weight
-//! may change, with each kind of operand.
+//! kind of operand. computed, or what an If makes, it cannot follow. Each operator that adds
+//! something stands in each place where a weight may change, with each kind of operand.
 
 use ndarray::ArrayD;
 use unfold::FuseOptions;

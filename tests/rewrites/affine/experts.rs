@@ -1,4 +1,5 @@
-//! Scales before a product with a computed factor: weights of experts, which a Gather selects, and keys.
+//! Scales before a product with a computed factor: weights of experts, which a Gather selects, and
+//! keys.
 
 use ndarray::IxDyn;
 use unfold::onnx::tensor::{make, read_f64};

@@ -32,7 +32,8 @@ fn numbers(model: &Model, weight: &str, bias: &str) -> (Array2<f64>, Vec<f64>) {
     )
 }
 
-/// Asserts that a weight `[channels, outputs]` has absorbed the affine: `diag(s)·W` and `beta·b + t·W`.
+/// Asserts that a weight `[channels, outputs]` has absorbed the affine: `diag(s)·W` and `beta·b +
+/// t·W`.
 fn assert_absorbed(before: &Model, bias: Option<&str>, beta: f64) {
     let after = fuse(before);
     assert!(after.plan.sites[0].is_folded(), "{:#?}", after.plan.sites);

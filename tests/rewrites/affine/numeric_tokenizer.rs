@@ -1,5 +1,5 @@
-//! A tokenizer of numbers, as in FT-Transformer, multiplies each number by a row of a table. The table absorbs the
-//! affine of the numbers.
+//! A tokenizer of numbers, as in FT-Transformer, multiplies each number by a row of a table. The
+//! table absorbs the affine of the numbers.
 
 use unfold::onnx::Model;
 use unfold::refusal::Reason;

@@ -1,4 +1,5 @@
-//! Expanded channels, concatenated with others before a linear operator: their product is computed before the Expand.
+//! Expanded channels, concatenated with others before a linear operator: their product is computed
+//! before the Expand.
 
 use unfold::Fused;
 use unfold::onnx::Model;

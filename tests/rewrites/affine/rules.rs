@@ -877,7 +877,8 @@ fn linear_operators_with_unknown_attributes_absorb_nothing() {
 
 #[test]
 fn einsum_absorbs_affines_along_letters_of_its_weight() {
-    // The equation, the shapes of the weight and of the scale and shift, and whether the weight is first.
+    // The equation, the shapes of the weight and of the scale and shift, and whether the weight is
+    // first.
     let cases = [
         ("abc,cd->abd", "6 3", "6", false),
         ("cd,abc->bad", "6 3", "6", true),
@@ -900,7 +901,8 @@ fn einsum_absorbs_affines_along_letters_of_its_weight() {
 
 #[test]
 fn einsum_absorbs_a_shift_along_any_letter() {
-    // The equation, the shapes of the weight, of the scale and of the shift, and whether the weight is first.
+    // The equation, the shapes of the weight, of the scale and of the shift, and whether the weight
+    // is first.
     let cases = [
         ("abc,cd->abd", "6 3", "6", "5 1", false),
         ("cd,abc->dab", "6 3", "6", "5 6", true),

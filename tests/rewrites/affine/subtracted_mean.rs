@@ -1,4 +1,5 @@
-//! A subtracted mean, as in a LayerNorm with a constant σ, is linear and folds together with the affine.
+//! A subtracted mean, as in a LayerNorm with a constant σ, is linear and folds together with the
+//! affine.
 
 use unfold::onnx::Model;
 use unfold::refusal::Reason;

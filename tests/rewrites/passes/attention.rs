@@ -12,7 +12,8 @@ use crate::common::numbers::Kind;
 use crate::common::text::{model, print};
 use crate::common::{judge, operators};
 
-/// Attention from queries, keys and values of two heads of 2 channels, `[batch, head, token, channel]`.
+/// Attention from queries, keys and values of two heads of 2 channels, `[batch, head, token,
+/// channel]`.
 const BY_HEAD: &str = "t = Transpose(k) perm=[0,1,3,2]
     s = MatMul(q, t)
     p = Softmax(s) axis=-1

@@ -1,5 +1,5 @@
-//! Tests the conversion to half precision: types of values, Casts, masks, and the error of a run that rounds each
-//! value.
+//! Tests the conversion to half precision: types of values, Casts, masks, and the error of a run
+//! that rounds each value.
 
 use unfold::plan::{HalfPlan, WideReason};
 

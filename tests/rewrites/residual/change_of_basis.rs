@@ -13,7 +13,8 @@ use crate::common::text::model;
 use crate::common::{Attr, fuse, initializer, node, operators, retype, undeclared};
 use crate::{folded, is_as_planned, same};
 
-/// Layers `x = g·(x + f(x)) + t`, with two linear operators in each `f`, behind a stem and before a head.
+/// Layers `x = g·(x + f(x)) + t`, with two linear operators in each `f`, behind a stem and before a
+/// head.
 fn post_norm(layers: usize, scale: &str, more: &str) -> Model {
     behind("x0 = MatMul(i, stem)", layers, scale, more)
 }
