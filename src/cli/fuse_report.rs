@@ -58,7 +58,7 @@ pub(crate) struct FuseReport {
     scaling: ScalingChoice,
     /// The error of merged norms, if it was measured.
     slack: Option<Result<EpsilonError, Failure>>,
-    /// How far variances are from the limits of constant norms, where that was measured.
+    /// The largest variances compared with the limits of constant norms, if they were measured.
     margin: Option<Result<VarianceMargin, Failure>>,
     /// The model after normalizers that are taken as constant were replaced, if there are any.
     /// Proofs compare the result with this model.
@@ -67,7 +67,7 @@ pub(crate) struct FuseReport {
     wide: Option<Fused>,
     /// The samples of the inputs.
     samples: Option<Samples>,
-    /// The error of half precision, where it was measured.
+    /// The error of half precision, if it was measured.
     half: Option<Result<HalfError, Failure>>,
     lowered: Option<Model>,
     dry: bool,
@@ -493,16 +493,16 @@ pub(crate) struct FuseJson<'j> {
     /// The merged normalizers, if merging was requested.
     #[serde(skip_serializing_if = "<[MergedNorm]>::is_empty")]
     merged: &'j [MergedNorm],
-    /// The normalizers that are taken as constant, or stay, where that was asked for.
+    /// The normalizers that are taken as constant or stay, if this was requested.
     #[serde(skip_serializing_if = "<[ConstantNorm]>::is_empty")]
     constant: &'j [ConstantNorm],
-    /// How far variances are from the limits of constant norms, where that was measured.
+    /// The largest variances compared with the limits of constant norms, if they were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     variance: Option<VarianceMargin>,
     /// The outcome of the conversion to half precision, with `--to`.
     #[serde(skip_serializing_if = "Option::is_none")]
     half: Option<&'j HalfPlan>,
-    /// The error of half precision, where it was measured.
+    /// The error of half precision, if it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     half_error: Option<&'j HalfError>,
     /// The linear work that was moved, or could be moved, to fewer places.

@@ -32,10 +32,11 @@ pub(crate) use reduce::{DifferingParts, reduce};
 pub(crate) struct ModelDifference {
     /// The verdict on both models.
     pub judgement: Judgement,
-    /// The numbers of nodes of the first and the second model. A Constant counts as a tensor, and not as a node.
+    /// The numbers of nodes of the first and the second model. A Constant counts as a tensor, and
+    /// not as a node.
     pub nodes: [NodeCounts; 2],
-    /// The nodes of the first model whose value the second one computes, each with a node that computes it there. The
-    /// values that differ first count as equal.
+    /// The nodes of the first model whose value the second one computes, each with a node that
+    /// computes it there. The values that differ first count as equal.
     pub aligned: Vec<NodePair>,
     /// The parts in which the models differ, in the order of execution.
     pub blocks: Vec<DiffBlock>,
@@ -102,9 +103,9 @@ pub(crate) enum BlockVerdict {
     Rounded,
     /// Both sides compute the same values if casts to narrower types do not round.
     Casts,
-    /// A run shows a difference behind this block.
+    /// A run shows a difference after this block.
     Different,
-    /// The values behind this block differ at the point of the proof, and no run shows a difference.
+    /// The values after this block differ at the point of the proof, but no run shows a difference.
     Undecided,
 }
 

@@ -28,9 +28,11 @@ pub struct RoundedTensor {
     pub name: String,
     /// The formula, over the values of the other model.
     pub formula: String,
-    /// The largest difference between the tensor and the formula, in units in the last place of the element.
+    /// The largest difference between the tensor and the formula, in units in the last place of the
+    /// element.
     pub units: f64,
-    /// The largest difference that the rounding of the formula's operations explains, in the same units.
+    /// The largest difference that the rounding of the formula's operations explains, in the same
+    /// units.
     pub allowed: f64,
     /// Whether the first model has the tensor.
     pub is_of_first: bool,

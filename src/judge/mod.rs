@@ -49,8 +49,8 @@ pub enum Judgement {
         /// A bound on the probability that the verdict is wrong.
         bound: f64,
     },
-    /// Both models compute the same function if formulas replace some tensors. These tensors hold the values of their
-    /// formulas up to rounding.
+    /// Both models compute the same function if formulas replace some tensors. These tensors hold
+    /// the values of their formulas up to rounding.
     Rounded {
         /// The number of points at which both models were evaluated.
         points: usize,

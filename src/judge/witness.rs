@@ -23,9 +23,9 @@ const FAR: f64 = 100.0;
 pub struct Witness {
     /// The output that differs most.
     pub output: String,
-    /// The largest difference, divided by the largest magnitude in the output of the first model. For integers and
-    /// truth values, the share of elements that differ. Infinite if the shapes differ, or an element is finite only in
-    /// the first model.
+    /// The largest difference, divided by the largest magnitude in the output of the first model.
+    /// For integers and truth values, the share of elements that differ. Infinite if the shapes
+    /// differ, or if an element is finite only in the first model.
     pub relative: f64,
     /// The relative difference that moving each weight of the first model by one rounding causes.
     pub rounding: f64,
