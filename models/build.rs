@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .to_str()
             .and_then(|name| name.strip_suffix(".onnx.gz"))
         {
-            // By the folder of the package that is compiled, wherever this was run.
+            // The path starts at the folder of the compiled package, wherever this script runs.
             let path = format!("/models/zoo/{name}.onnx.gz");
             entries += &format!(
                 "({name:?}, include_bytes!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {path:?}))),\n"
