@@ -14,12 +14,12 @@ use crate::ir::editor::Editor;
 use crate::onnx::Model;
 use crate::passes::simplify::simplify_known;
 
-/// The model that results from edits without sites.
+/// The model after edits that belong to no site.
 pub(super) struct EditedModel {
     pub model: Model,
     /// The new tensors of the edits.
     pub stored: Vec<Stored>,
-    /// The bytes that copies of weights add.
+    /// The growth by copies of weights, in bytes.
     pub growth: u64,
 }
 
@@ -34,10 +34,10 @@ pub(super) enum Neighbours {
 
 impl Settings<'_> {
     /// Applies edits and removals in an editor, within the limit for growth. Returns the new
-    /// tensors and their growth in bytes.
+    /// tensors, and the growth by copies of weights in bytes.
     ///
     /// # Errors
-    /// The edits that cannot be applied, or whose copies exceed the limit.
+    /// Returns the edits that cannot be applied, or whose copies exceed the limit.
     pub(super) fn apply(
         &self,
         changes: (&[Edit], &[Removal]),
@@ -58,10 +58,10 @@ impl Settings<'_> {
         }
     }
 
-    /// Returns the model that results from edits without sites.
+    /// Applies edits that belong to no site, and returns the resulting model.
     ///
     /// # Errors
-    /// The edits that cannot be applied, or whose copies exceed the limit.
+    /// Returns the edits that cannot be applied, or whose copies exceed the limit.
     pub(super) fn edited(
         &self,
         edits: &[Edit],
@@ -85,8 +85,8 @@ impl Settings<'_> {
 }
 
 impl Context<'_, '_> {
-    /// Applies edits without sites, and records them in the log. Returns the changed model; `None`
-    /// if there are no edits.
+    /// Applies edits that belong to no site, and records them in the log. Returns the changed
+    /// model; `None` if there are no edits.
     ///
     /// # Errors
     /// If an edit cannot be applied.
@@ -114,7 +114,7 @@ impl Context<'_, '_> {
     }
 }
 
-/// The names of the values at which replaced nodes begin and end.
+/// Returns the names of the values that connect replacing nodes with the rest of the graph.
 fn replaced_ends(edits: &[Edit]) -> Vec<String> {
     let mut ends = vec![];
     for edit in edits {
@@ -125,7 +125,8 @@ fn replaced_ends(edits: &[Edit]) -> Vec<String> {
     ends
 }
 
-/// The error of an edit that fails although it belongs to no site that could be refused.
+/// The error for an edit that cannot be applied and belongs to no site, so that no site can be
+/// refused instead.
 pub(super) fn defect(model: &Model, failed: &[Failed]) -> Error {
     let first = failed
         .first()

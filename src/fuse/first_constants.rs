@@ -1,4 +1,5 @@
-//! Reads the constants of the first model, which the formulas of new tensors refer to.
+//! Reads the constants of the first model, which is the model after inlining and flattening. The
+//! formulas of new tensors refer to these constants.
 
 use std::cell::OnceCell;
 

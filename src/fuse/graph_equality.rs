@@ -1,5 +1,5 @@
-//! Compares two graphs, ignoring the names of intermediate values. If changes of form undid each
-//! other, the input itself is the result.
+//! Compares two graphs, ignoring the names of intermediate values. If the rewrites of a run have
+//! undone each other, the pipeline returns the input itself.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,18 +11,19 @@ use crate::onnx::external_data::Externals;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor;
 
-/// Constants with more elements are compared by their names only.
+/// The largest integer constant that is compared by its elements. Larger constants are compared by
+/// name.
 const SMALL: i64 = 1 << 10;
 
-/// Whether both models have equal operators on equal values. Large constants count as equal if they
-/// have the same name.
+/// Whether both models have equal operators on equal values. Large constants and constants of
+/// floats count as equal if they have the same name.
 pub(super) fn is_unchanged(before: &Model, after: &Model) -> bool {
     let [one, other] = [before, after].map(|model| signature(model.graph(), model.externals()));
     one.is_some() && one == other
 }
 
-/// A hash of each operator and of each output, in order. `None` if the operators are not in
-/// topological order.
+/// The sorted hashes of all operators, and the hashes of the outputs in order. `None` if the
+/// operators are not in topological order.
 fn signature(graph: &GraphProto, externals: &Externals) -> Option<(Vec<u64>, Vec<u64>)> {
     let mut values: HashMap<&str, u64> = HashMap::new();
     values.insert("", hash_of("absent"));
@@ -69,7 +70,8 @@ fn attributes(node: &NodeProto) -> Vec<Vec<u8>> {
     encoded
 }
 
-/// The hash of a constant. It covers the elements if they are few integers, otherwise the name.
+/// The hash of a constant: of its type, shape and elements if it has at most [`SMALL`] integers,
+/// otherwise of its name.
 fn constant(tensor: &TensorProto, externals: &Externals) -> u64 {
     let count = tensor
         .dims

@@ -5,14 +5,14 @@ use crate::provenance::Provenance;
 
 /// The limit for growth by copies of weights.
 pub(crate) struct GrowthBudget {
-    /// The number of bytes that copies may add.
+    /// The number of bytes that copies may still add.
     pub bytes: f64,
-    /// The bytes of all weights.
+    /// The bytes of all weights, without the growth of earlier runs.
     pub weights: u64,
 }
 
 impl GrowthBudget {
-    /// The limit for a model whose weights may grow by `percent` percent.
+    /// The limit for a model whose weights may grow by `percent` percent in all runs together.
     pub(super) fn new(model: &Model, percent: f64) -> Self {
         let there = model.weight_bytes();
         // The growth of earlier runs is read from the metadata. It is limited to a plausible value,

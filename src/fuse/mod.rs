@@ -1,6 +1,6 @@
 //! The pipeline of a model: inline, then recognize, plan, apply and simplify until nothing folds
 //! any more. If calls of functions remain, the pipeline runs again with all functions inlined. The
-//! second result is taken if more folds in it, or if it has fewer operators and folds as much.
+//! second result is taken if it has more folds, or equally many folds and fewer operators.
 
 mod edits;
 mod first_constants;
@@ -44,13 +44,14 @@ pub use single_pass::Pipeline;
 
 /// The result of the pipeline, with the plan.
 pub struct Fused {
-    /// The result. It equals the input if the plan is empty.
+    /// The result. If the plan is empty, it equals the model in `lowered`, or without such a model
+    /// the input.
     pub model: Model,
     /// The changes and the refusals.
     pub plan: Plan,
-    /// The model to compare the result with; `None` if it is the input itself. Its dimensions have
-    /// the sizes of [`FuseOptions::fix`]. Its opaque normalizers are inlined, because engines do
-    /// not know them. Its functions are inlined if more folds then.
+    /// The model to compare the result with; `None` if this is the input itself. Its dimensions
+    /// have the sizes of [`FuseOptions::fix`]. Opaque normalizers are inlined in it, because
+    /// engines do not know them. Functions are inlined in it only if more folds then.
     pub lowered: Option<Model>,
 }
 
@@ -87,8 +88,8 @@ pub(crate) fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
     Ok(Planned { plan, lowered })
 }
 
-/// Folds everything that is exact to fold, and records the origin in the metadata of the result, as
-/// a [`Provenance`].
+/// Folds everything whose fold is exact. The metadata of the result record the run, as a
+/// [`Provenance`].
 ///
 /// # Errors
 /// The errors of [`plan`]. A refused fold is not an error. Its reason is in the plan.
@@ -106,8 +107,8 @@ pub fn fuse(model: &Model, options: &FuseOptions) -> Result<Fused> {
 }
 
 /// Like [`fuse`], but does not wait for the digest of the file from which the model was read,
-/// because this digest takes longer than folding. The metadata of the result has zeros in its
-/// place. The digest is filled in when the result is written, or by [`Model::settle`].
+/// because this digest takes longer than folding. Until the result is written or [`Model::settle`]
+/// is called, its metadata has zeros in place of the digest.
 ///
 /// # Errors
 /// The errors of [`fuse`].
@@ -139,8 +140,8 @@ fn fuse_with(model: &Model, options: &FuseOptions, only: Option<&'static str>) -
 }
 
 /// Replaces only the normalizers that `constant_norms` takes as constant, and inlines opaque
-/// normalizers. The function of the result differs from that of the model by these normalizers
-/// only, so a proof about a folded result begins with it.
+/// normalizers. The result and the model differ as functions only because of the replaced
+/// normalizers, so a proof compares a folded result with this one instead of the model.
 ///
 /// # Errors
 /// The errors of [`fuse`].
@@ -159,8 +160,8 @@ pub fn with_constant_norms(model: &Model, options: &FuseOptions) -> Result<Fused
 /// The result if anything changed, the plan, and the input after inlining if it differs.
 type Run = (Option<Model>, Plan, Option<Model>);
 
-/// Gives dimensions their fixed sizes and runs the pipeline. Checks that all data that was needed
-/// could be read, and that all skips are names or patterns.
+/// Gives dimensions their fixed sizes and runs the pipeline. Checks that all required data could be
+/// read, and that each entry of `skip` is a name or a valid pattern.
 fn run(model: &Model, options: &FuseOptions, only: Option<&'static str>) -> Result<Run> {
     model
         .graph()
@@ -184,8 +185,8 @@ fn run(model: &Model, options: &FuseOptions, only: Option<&'static str>) -> Resu
 }
 
 /// Runs the pipeline. If streams should be centred but none is, runs it again without the folds of
-/// shifts that cost an Add and pay only in a centred stream. Then runs it with all functions
-/// inlined, and takes that result if it is better.
+/// shifts that cost an Add and pay only in a centred stream. At last runs it with all functions
+/// inlined, and takes this last result if it is better.
 fn run_pipeline(model: &Model, options: &FuseOptions, only: Option<&'static str>) -> Result<Run> {
     let tell = |stage: &str, done, of| {
         if let Some(progress) = options.progress {
@@ -202,12 +203,12 @@ fn run_pipeline(model: &Model, options: &FuseOptions, only: Option<&'static str>
         pipeline.settings.gives_shifts_away = false;
         let streams = std::mem::take(&mut plan.streams);
         (result, plan) = pipeline.run(model, &inlined)?;
-        // A stream keeps the refusal from the run in which its normalizers have no shift.
+        // Each stream keeps the refusal of the first run, in which its normalizers have no shift.
         plan.streams_centred_as(streams);
     }
     let lowered = inlined.into_inner().map(|inlined| inlined.model);
     let first = lowered.as_ref().unwrap_or(model);
-    // If a body that need not be inlined causes an error, the error is ignored.
+    // Errors of the run with inlined functions are ignored, because a result without it is known.
     if let Some(all) = all_written_out(model, first, &pipeline)
         && let all = OnceCell::from(all)
         && let Ok((written, further)) = pipeline.run(model, &all)
@@ -224,8 +225,8 @@ fn run_pipeline(model: &Model, options: &FuseOptions, only: Option<&'static str>
     Ok((result, plan, lowered))
 }
 
-/// Inlines everything. `None` if this inlines no more than opaque normalizers, or if nothing would
-/// fold.
+/// Inlines everything that [`opaque`] counts: functions, Scalers and sequences. `None` if `lowered`
+/// has nothing of this kind left to inline, if it has unknown operators, or if inlining is skipped.
 fn all_written_out(model: &Model, lowered: &Model, pipeline: &PipelineRun) -> Option<Lowered> {
     if opaque(lowered).is_empty() || unknown_operators(lowered).is_some() {
         return None;

@@ -1,4 +1,4 @@
-//! The observer of passes, for instance a proof of each pass.
+//! Shows the result of each pass to an observer, for instance to a prover of passes.
 
 use crate::affine::plan::Stored;
 use crate::fuse::pass::{Context, Effect, Pass};

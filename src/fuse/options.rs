@@ -29,13 +29,14 @@ pub struct FuseOptions<'o> {
     /// The names of passes that do not run, and the names or kinds of sites that stay. Patterns
     /// with `*` and `?` are allowed for sites.
     pub skip: Vec<String>,
-    /// The limit for the growth by copies of weights with other readers, in percent of the weights.
-    /// The sites with the largest growth stay until the others respect the limit. The default is 5.
+    /// The limit for the growth by copies of weights, in percent of all weights. A fold copies a
+    /// weight that other nodes read too. The sites with the largest growth stay until the others
+    /// respect the limit. The default is 5.
     pub max_growth: f64,
     /// Whether residual streams are centred, so that LayerNormalizations become RMS normalizations.
     pub centre: bool,
     /// Whether a normalizer is removed if only other normalizers follow it. The result is equal
-    /// except for their ε.
+    /// except for the effect of ε.
     pub merge_norms: bool,
     /// Whether a normalizer is taken as constant if `var + ε` rounds to its ε in floating point.
     pub constant_norms: bool,
@@ -48,14 +49,14 @@ pub struct FuseOptions<'o> {
     pub to: Option<HalfType>,
     /// The type of inputs and outputs of a converted result.
     pub io: EndType,
-    /// Sizes of unknown dimensions of the inputs, by name. The result declares them as known, and
-    /// its shape arithmetic is folded. [`Input::sizes`](crate::run::Input::sizes) has a possible
-    /// size for each of them.
+    /// Sizes that replace unknown dimensions of the inputs, by name of the dimension. The result
+    /// declares these sizes, and its shape arithmetic is folded.
+    /// [`Input::sizes`](crate::run::Input::sizes) has a possible size for each unknown dimension.
     pub fix: Dims,
     /// The regions that run in parts, to limit the memory of activations.
     pub slicing: Slicing,
-    /// A number of changes, or the name of a pass. Folding stops after this number of changes, or
-    /// after the first run of this pass.
+    /// A number of changes of the model, or the name of a pass. Folding stops after this number of
+    /// changes, or after the first run of this pass.
     pub stop_after: Option<String>,
     /// Called with the name of the stage, the work that is done, and the total work.
     pub progress: Option<OnProgress<'o>>,
@@ -183,7 +184,8 @@ impl FuseOptions<'_> {
             .collect()
     }
 
-    /// Refuses an invalid pattern, unless it equals a name or a kind.
+    /// Returns an error for an entry of `skip` that is an invalid pattern, unless it equals a name
+    /// or a kind.
     pub(super) fn check_skips(&self, model: &Model, plan: &Plan) -> Result<()> {
         for pattern in self.idle_skips(model, plan) {
             if let Err(error) = Glob::new(pattern) {
@@ -193,8 +195,8 @@ impl FuseOptions<'_> {
         Ok(())
     }
 
-    /// The names of options that request a change of the whole model which the plan does not
-    /// contain.
+    /// The names of the options that request a change of the whole model, but whose change is not
+    /// in the plan.
     pub fn idle_changes(&self, plan: &Plan) -> Vec<&'static str> {
         let streams = &plan.streams;
         let cuts = plan.memory.iter().flat_map(|memory| &memory.cuts);

@@ -25,8 +25,8 @@ use crate::refusal::{Reason, Refusal};
 /// The newest version of ONNX's operator set that the rules support.
 const NEWEST_OPSET: i64 = 28;
 
-/// The oldest version that the rules support. Before it, arithmetic did not broadcast by default,
-/// which the results of folds require.
+/// The oldest version that the rules support. In older versions, arithmetic does not broadcast by
+/// default, but the results of folds need broadcasts.
 const OLDEST_OPSET: i64 = 7;
 
 /// A transformation of a model into an equal one.
@@ -37,7 +37,8 @@ pub(crate) trait Pass: Sync {
     /// One line for `unfold passes`.
     fn description(&self) -> &'static str;
 
-    /// Other names for `--skip`, mostly older ones. A pattern may match them, like kinds of sites.
+    /// Other names for `--skip`, mostly older ones. A pattern of `--skip` may match an alias, but
+    /// not the name of the pass.
     fn aliases(&self) -> &'static [&'static str] {
         &[]
     }
@@ -79,7 +80,8 @@ pub(crate) enum Effect {
     Nothing,
     /// The changed model.
     Model(Box<Model>),
-    /// The pass filled [`Bases`]. Later passes begin with another representation of the input.
+    /// The pass filled a field of [`Bases`]. Later passes begin with another representation of the
+    /// input.
     Base,
     /// The result is the input itself, because changes of earlier passes have undone each other.
     Input,
@@ -171,7 +173,7 @@ pub(crate) struct Context<'c, 'm> {
     /// The last pass that changed the model.
     made_by: Option<&'static str>,
     analysis: OnceCell<Analysis<'c>>,
-    /// The time of the analysis, until the statistics take it.
+    /// The duration of the analysis, until the statistics take it.
     analysis_time: Cell<Option<Duration>>,
     sites: RefCell<Option<Vec<Site>>>,
     unknown: OnceCell<Option<Refusal>>,
@@ -201,7 +203,7 @@ impl<'c, 'm> Context<'c, 'm> {
         self.bases.first()
     }
 
-    /// The model.
+    /// The model that the pass reads.
     pub(super) fn model(&self) -> &'c Model {
         self.result.unwrap_or_else(|| self.first())
     }
@@ -235,8 +237,8 @@ impl<'c, 'm> Context<'c, 'm> {
         Ok(self.analysis.get_or_init(|| analysis))
     }
 
-    /// Takes the time of the analysis. `None` if there was no analysis, or if its time was taken
-    /// before.
+    /// Takes the duration of the analysis. `None` if there was no analysis, or if its duration was
+    /// already taken.
     pub(super) fn take_analysis_time(&self) -> Option<Duration> {
         self.analysis_time.take()
     }

@@ -29,7 +29,7 @@ use crate::fuse::stage::PipelineStage;
 /// The largest number of times that the stage `fold` begins again.
 const MAX_FOLD_REPETITIONS: usize = 16;
 
-/// The largest number of times that a stage begins again if it only rewrites forms.
+/// The largest number of times that a stage that only rewrites forms begins again.
 const MAX_FORM_REPETITIONS: usize = 64;
 
 /// The stages, in order.
@@ -43,7 +43,8 @@ pub(crate) static PIPELINE: &[PipelineStage] = &[
             &IDENTITY_ELIMINATION,
         ]],
     ),
-    // `ConstantNorms` has its own stage, so that a proof can begin with its result.
+    // `ConstantNorms` has its own stage, so that the pipeline can stop after it. A proof compares
+    // the folded result with the model at this point.
     PipelineStage::once("constant", &[&[&ConstantNorms]]),
     PipelineStage::fixpoint(
         "fold",
@@ -65,8 +66,8 @@ pub(crate) static PIPELINE: &[PipelineStage] = &[
     PipelineStage::fixpoint("layout", MAX_FORM_REPETITIONS, &[FORMS, SIMPLIFYING])
         .after("legalize-products"),
     PipelineStage::once("finish", &[&[&KeepInput, &RestoreRegions, &StripShapes]]),
-    // This stage is the last one, so that no other pass sees two types, and each weight is rounded
-    // only once.
+    // This stage is the last one, so that no other pass sees both float types, and each weight is
+    // rounded only once.
     PipelineStage::once("half", &[&[&ToHalf]]),
 ];
 
@@ -85,8 +86,8 @@ const FOLDING: &[&dyn Pass] = &[
 const SIMPLIFYING: &[&dyn Pass] = &[
     &BRANCH_FOLDING,
     &NEUTRAL_OPERATORS,
-    // `CSE` runs before constants are computed, because their rounding may make different constants
-    // equal.
+    // `CSE` runs before constants are computed, because rounding may make different computed
+    // constants equal.
     &CSE,
     &CONSTANT_FOLDING,
     &CSE_AGAIN,

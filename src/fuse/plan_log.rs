@@ -19,29 +19,29 @@ use crate::refusal::{Reason, Refusal};
 /// Numbers that differ by at most this much are equal up to rounding.
 const EXACT: f64 = 1e-12;
 
-/// The sites of all passes so far.
+/// The plans of all runs of passes so far, merged into one.
 #[derive(Default)]
 pub(crate) struct PlanLog {
-    /// The plan of the first pass. Its sites have the outcomes of later passes, which may also add
-    /// sites.
+    /// The plan of the first run of `fold-affines`. Later runs update the outcomes of its sites,
+    /// and may add sites.
     pub plan: Plan,
-    /// The names of its sites, with the last number that was appended to each.
+    /// For each name of a site in the plan, the last number that was appended to it.
     names: HashMap<String, usize>,
     tensors: Vec<Stored>,
     /// The tensors of the current pass, as formulas over the model before the pass. They are
     /// collected only for an observer.
     latest: Option<Vec<Stored>>,
     passes: usize,
-    /// The index of the site that outputs each value. The names of values are those that the next
-    /// pass sees.
+    /// The index of the site that outputs each value. A value has the name under which the next
+    /// pass finds it.
     makers: HashMap<String, usize>,
     refused: HashMap<usize, Refusal>,
-    /// Whether constants were computed since sites were refused because copies exceeded the limit
-    /// for growth.
+    /// Whether a pass computed constants since refusals for growth were last reconsidered.
     has_other_weights: bool,
-    /// Whether layers were rewritten from rows to all axes. A later pass may undo this.
+    /// Whether `unflatten-rows` rewrote layers from rows to all axes. A later pass may write them
+    /// back.
     pub is_lifted: bool,
-    /// The moves that the last search refused.
+    /// The moves of linear operators that the last search for a placement refused.
     pub unplaced: Vec<Placed>,
     /// Whether a change of form reduced the number of operators.
     has_fewer: bool,
@@ -91,7 +91,8 @@ impl PlanLog {
         sites.map(|site| self.record(graph, site)).collect()
     }
 
-    /// The record of a site. It is known if a site of an earlier repetition output its values.
+    /// The record of a site. The site is known if a site of an earlier repetition output its
+    /// values.
     fn record(&self, graph: &Graph, site: &Site) -> SiteRecord {
         let nodes = site.nodes.iter();
         let values = nodes.flat_map(|&node| graph.outputs(node).iter().flatten());
@@ -108,8 +109,8 @@ impl PlanLog {
         }
     }
 
-    /// Whether a site may be the known site at an index. Merged branches absorb other sites, so
-    /// they only match a site of their own kind.
+    /// Whether a site may be the known site at an index. A site of merged branches absorbs other
+    /// sites, so it only matches a site of its own kind.
     fn may_be(&self, site: &Site, place: usize) -> bool {
         site.kind.family != Family::Linear || self.plan.sites[place].kind == site.kind
     }
@@ -137,14 +138,15 @@ impl PlanLog {
             .map(|near| Refusal::new(Reason::Rounded, near))
     }
 
-    /// Whether the elements of a stored tensor are integers only because they were rounded. `None`
-    /// for other constants.
+    /// Whether the elements of a tensor that a pass stored are integers only because they were
+    /// rounded. `None` for other constants.
     fn only_comes_near(&self, name: &str, read: Read) -> Option<bool> {
         let tensor = self.tensors.iter().find(|tensor| tensor.name == name)?;
         let Stored {
             recipe, data_type, ..
         } = tensor;
-        // Recipes are computed in float64, so rounding to this type cannot be detected.
+        // Recipes are computed in float64, so it cannot be detected whether a float64 tensor was
+        // rounded.
         let is_as_wide = *data_type == DataType::Double && recipe.constants().len() > 1;
         let numbers = evaluate(recipe, read).ok()?;
         let mut distances = numbers.iter().map(|number| (number - number.round()).abs());
@@ -152,7 +154,7 @@ impl PlanLog {
     }
 
     /// Records the plan of a pass: the outcomes of its sites, its refusals and its new tensors.
-    /// `now` gives the new names of values.
+    /// `now` returns the new name of a value.
     pub(crate) fn note(
         &mut self,
         mut plan: Plan,
@@ -169,8 +171,8 @@ impl PlanLog {
         let sites = std::mem::take(&mut plan.sites);
         self.add_plan(plan);
         let unseen = std::mem::take(&mut self.makers);
-        // A list of hundreds of thousands of sites should not grow one by one, so the first
-        // repetition reserves space.
+        // There may be hundreds of thousands of sites, so the first repetition reserves space for
+        // all of them.
         self.plan
             .sites
             .reserve(if self.passes == 0 { sites.len() } else { 0 });
@@ -221,7 +223,7 @@ impl PlanLog {
         }
     }
 
-    /// Takes over the first plan of sites, and adds the growth of later plans.
+    /// Takes over the plan of the first repetition. Of later plans, only adds the growth.
     fn add_plan(&mut self, plan: Plan) {
         match self.passes {
             0 => {
@@ -232,8 +234,8 @@ impl PlanLog {
                     ..
                 } = std::mem::replace(&mut self.plan, plan);
                 self.plan.constant = constant;
-                // A change of form counts as a change only together with other changes, or if it
-                // saves operators.
+                // Rewrites of forms count as a change only together with other changes, or if they
+                // remove operators.
                 self.plan.is_tidied |= tidy.constants + tidy.duplicates > 0 || self.has_fewer;
                 self.plan.growth += growth;
                 self.plan.tidy = tidy;
@@ -266,7 +268,8 @@ impl PlanLog {
         self.keep(stored, &HashMap::default());
     }
 
-    /// Records changes other than folds of sites.
+    /// Records a simplification: the number of removed operators, the growth and the computed
+    /// tensors.
     pub(crate) fn simplified(&mut self, simplified: &Simplified) {
         self.plan.tidy.constants += simplified.constants;
         self.plan.tidy.duplicates += simplified.duplicates;
@@ -288,8 +291,8 @@ impl PlanLog {
         self.refused.len() < before
     }
 
-    /// Records the tensors of operators that were rewritten in another form, and whether operators
-    /// were saved.
+    /// Records rewrites of operators into other forms: their new tensors, their growth, and whether
+    /// the number of operators has become smaller.
     pub(crate) fn rewritten(&mut self, stored: Vec<Stored>, grown: u64, has_fewer: bool) {
         self.plan.is_tidied = true;
         self.has_fewer |= has_fewer;
@@ -297,8 +300,8 @@ impl PlanLog {
         self.keep(stored, &HashMap::default());
     }
 
-    /// Whether later changes may have undone all earlier ones. This requires that layers were
-    /// rewritten from rows to all axes, and that no site or stream has changed.
+    /// Whether the changes so far may have undone each other. This requires that `unflatten-rows`
+    /// rewrote layers, and that no site or stream has changed.
     pub(crate) fn may_be_unchanged(&self) -> bool {
         self.is_lifted && self.plan.is_tidied_alone()
     }
@@ -361,7 +364,7 @@ impl PlanLog {
         }
     }
 
-    /// Returns the name, or the name with the first free number after those already appended to it.
+    /// Returns `name`, or if a site has this name, `name` with the next free number.
     fn name_of(&mut self, name: String) -> String {
         let Some(mut count) = self.names.get(&name).copied() else {
             return name;
@@ -375,8 +378,8 @@ impl PlanLog {
         free
     }
 
-    /// Updates a known site, or appends a new one. A site that is found after the first pass is
-    /// appended only if it folds.
+    /// Updates a known site, or appends a new one. Returns its index. After the first repetition, a
+    /// new site is appended only if it folds.
     fn place(&mut self, mut site: SitePlan, known: Option<usize>) -> Option<usize> {
         if let Some(place) = known {
             let before = &mut self.plan.sites[place];
@@ -396,8 +399,8 @@ impl PlanLog {
     }
 }
 
-/// The entry of a constant that was computed and stored under a new name. Its formula is the value
-/// that it replaces.
+/// The entry of a constant that was computed and stored. Its formula reads the value that the
+/// constant replaces.
 fn computed_constant(computed: &NamedFloats) -> Stored {
     Stored {
         name: computed.name.clone(),
@@ -435,8 +438,8 @@ impl<'t> Earlier<'t> {
         Some(tensor.recipe.rounded(tensor.data_type))
     }
 
-    /// The sites of a tensor in the merged plan, and those of the tensors from which it is
-    /// computed.
+    /// The indices of the sites of a tensor in the merged plan, and of the sites of the tensors
+    /// from which it is computed.
     fn sites(&self, tensor: &Stored, places: &HashMap<usize, usize>) -> Vec<usize> {
         let constants = tensor.recipe.constants().into_iter();
         let read = constants.filter_map(|name| self.0.get(&**name));
@@ -455,7 +458,7 @@ fn replace(tensors: &mut Vec<Stored>, stored: Vec<Stored>) {
     tensors.extend(stored);
 }
 
-/// Updates the outcome of an affine if a later repetition folded another part of it, or refused it
+/// Updates the outcome of an affine if a later repetition folds another part of it, or refuses it
 /// for another reason.
 fn goes_on(before: &mut Option<Outcome>, mut now: Option<Outcome>) {
     if let (Some(Outcome::Kept { forward, backward }), Some(Outcome::Kept { .. })) =
@@ -492,8 +495,8 @@ fn goes_on(before: &mut Option<Outcome>, mut now: Option<Outcome>) {
 }
 
 /// Finds a float64 constant among several nodes that compute the identity together. The product of
-/// their scales is 1, or the sum of their shifts 0, only within the precision of float64, so they
-/// may not be the exact identity.
+/// their scales is 1, or the sum of their shifts 0, only within the precision of float64, so the
+/// nodes may not compute the identity exactly.
 fn unsure<'g>(graph: &Graph<'g>, site: &Site) -> Option<&'g str> {
     let parts = [&site.pre, &site.post]
         .into_iter()

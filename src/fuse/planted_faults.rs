@@ -115,7 +115,7 @@ impl Pass for Fault {
     }
 }
 
-/// Proves each pass of a pipeline that runs the fault between two sound passes.
+/// Proves each pass of a pipeline that runs the faulty pass between two sound passes.
 fn proofs(fault: &'static Fault) -> Vec<PassProof> {
     let passes: [&'static dyn Pass; 3] = [&IDENTITY_ELIMINATION_AGAIN, fault, &CSE_AGAIN];
     let groups: &'static [&'static [&'static dyn Pass]] =

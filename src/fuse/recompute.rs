@@ -18,7 +18,7 @@ impl Fused {
     /// Each formula is evaluated in float64 over the constants of the original model, and rounded
     /// once.
     ///
-    /// The elements equal those of the folded model, although it is not read.
+    /// The elements equal those of the folded model, although the folded model is not read.
     ///
     /// ```
     /// use unfold::onnx::{Model, tensor};
@@ -36,7 +36,7 @@ impl Fused {
     /// If the graph of the model is invalid, or lacks a constant of a formula because it is a
     /// different model.
     pub fn recompute(&self, original: &Model) -> Result<Vec<TensorProto>> {
-        // Both models are needed: inlining adds constants, and removes those that only the inlined
+        // Both models are needed: inlining adds constants, and removes constants that only inlined
         // nodes read.
         let models = [original, self.lowered.as_ref().unwrap_or(original)];
         // A formula names constants of bodies by the path to the body.

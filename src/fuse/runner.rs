@@ -25,8 +25,8 @@ pub(crate) struct PipelineRun<'r> {
 }
 
 impl PipelineRun<'_> {
-    /// Runs the pipeline. Returns the result, if anything besides inlining changed the model, and
-    /// the plan. The first pass fills `inlined`, unless it is already filled.
+    /// Runs the pipeline. Returns the plan, and the result if anything besides inlining changed the
+    /// model. The first pass fills `inlined`, unless it is already filled.
     ///
     /// # Errors
     /// If the graph is invalid, or a pass has a defect.
@@ -213,8 +213,7 @@ impl<'p> Progress<'p> {
         }
     }
 
-    /// Begins a stage with a fixpoint again after a change, unless the pass lets the next one run
-    /// first.
+    /// Begins a repeated stage again after a change, unless `pass` lets the next pass run first.
     fn begin_again(&mut self, stage: &PipelineStage, pass: &'static dyn Pass) {
         let Repeats::Fixpoint { bound } = stage.repeats else {
             return;
@@ -234,7 +233,7 @@ impl<'p> Progress<'p> {
         }
     }
 
-    /// Lets only required passes run from here, if the run should stop after this pass.
+    /// Lets only required passes run from now on, if the run should stop after `pass`.
     fn stop_if_asked(&mut self, pass: &'static dyn Pass) {
         let is_last = match self.pipeline.stop_after {
             Some(StopAfter::Pass(name)) => pass.name() == name,

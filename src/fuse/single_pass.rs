@@ -53,7 +53,7 @@ impl Pipeline {
         })
     }
 
-    /// Runs the selected passes on a model. [`fuse`](crate::fuse()) runs all passes.
+    /// Runs the selected pass, or by default all passes, on a model.
     ///
     /// # Errors
     /// The errors of [`plan`](crate::plan()).

@@ -50,7 +50,8 @@ impl SkipSet {
         self.exact.contains(name) || self.patterns.is_match(name)
     }
 
-    /// Whether a pass is skipped by its name or by an alias. A pattern may match an alias.
+    /// Whether a pass is skipped by its name or by an alias. A pattern may match an alias, but not
+    /// the name.
     pub(super) fn skips(&self, name: &str, aliases: &[&str]) -> bool {
         self.exact.contains(name) || aliases.iter().any(|alias| self.is_match(alias))
     }

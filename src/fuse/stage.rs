@@ -39,8 +39,8 @@ impl PipelineStage {
         }
     }
 
-    /// A stage that begins again after each change until no pass finds anything to do, at most
-    /// `bound` times.
+    /// A stage that begins again after each change, at most `bound` times, until no pass finds
+    /// anything to do.
     pub(super) const fn fixpoint(
         name: &'static str,
         bound: usize,

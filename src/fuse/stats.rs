@@ -1,4 +1,5 @@
-//! Statistics of a run: runs, changes, removed operators and seconds of each pass.
+//! Statistics of a run: for each pass, its runs, its changes, the operators that it removed, and
+//! its seconds.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::onnx::Model;
 /// The name of the row for analyses, which serve several passes.
 const ANALYSIS: &str = "analysis";
 
-/// The statistics of a run, by pass.
+/// The statistics of a run, with a row for each pass.
 pub(super) struct Stats {
     rows: Vec<PassStats>,
 }

@@ -7,7 +7,7 @@ use crate::fuse::pass::{Context, Effect, Pass, checked};
 use crate::fuse::plan_log::PlanLog;
 use crate::passes::simplify;
 
-/// Takes the input as the result, if changes of form have undone each other.
+/// Takes the input as the result, if the rewrites of earlier passes have undone each other.
 pub(crate) struct KeepInput;
 
 impl Pass for KeepInput {
@@ -70,8 +70,8 @@ impl Pass for RestoreRegions {
     }
 }
 
-/// Drops shapes with unknown extents from `value_info`, because they make an engine plan memory
-/// that is not in the cache.
+/// Drops shapes with unknown extents from `value_info`, because with them onnxruntime reuses memory
+/// that is no longer in the cache.
 pub(crate) struct StripShapes;
 
 impl Pass for StripShapes {

@@ -1,5 +1,5 @@
-//! The pass that folds affines. It recognizes sites, then plans their folds, materializes the plan
-//! as edits, and applies these.
+//! The pass that folds affines. It recognizes sites, plans their folds, materializes the plan as
+//! edits, and applies the edits.
 
 use std::collections::HashMap;
 
@@ -47,8 +47,8 @@ impl Pass for FoldAffines {
             let sites = found.take().map_or_else(|| context.find_sites(), Ok)?;
             let plan = folding.plan(&sites);
             if !plan.is_empty() {
-                // The sites take as much memory as the next steps. They are found again when
-                // needed.
+                // The sites take as much memory as the next steps, so they are dropped. They are
+                // found again when a new plan needs them.
                 drop(sites);
                 match folding.apply(plan, log)? {
                     Some(model) => return Ok(Effect::made(model)),
@@ -68,7 +68,7 @@ impl Pass for FoldAffines {
     }
 }
 
-/// Plans those sites again that the limit for growth refused.
+/// Drops the refusals of the limit for growth, so that these sites are planned again.
 pub(crate) struct ReconsiderGrowth;
 
 impl Pass for ReconsiderGrowth {
@@ -93,7 +93,7 @@ impl Pass for ReconsiderGrowth {
     }
 }
 
-/// The plans of one run. Each plan refuses more sites than the previous one.
+/// The plans of one run of the pass. Each plan refuses more sites than the previous one.
 struct Folding<'f> {
     settings: &'f Settings<'f>,
     analysis: &'f Analysis<'f>,
@@ -103,7 +103,8 @@ struct Folding<'f> {
     refused: HashMap<usize, Refusal>,
     /// Sites that fold only if no shared weight is copied for them.
     uncopied: HashMap<usize, Refusal>,
-    /// The scales that may copy weights. `None` until no normalizer needs the copies.
+    /// The scales that may copy weights. `None` as long as other sites may still fold without
+    /// copies.
     scales: Option<Vec<(usize, Refusal)>>,
 }
 
@@ -140,12 +141,12 @@ impl<'f> Folding<'f> {
         )
     }
 
-    /// Lets scales copy weights after nothing more folds without copies. `false` if there are no
-    /// such scales, or if they may copy already.
+    /// Lets scales copy weights, once nothing more folds without copies. Returns `false` if no
+    /// scale needs copies, or if scales may copy already.
     ///
     /// At first, scales may not copy, because normalizers may need copies of the same weight.
-    /// Without such normalizers, all readers of a weight may need it with the same scale, which
-    /// needs no copy.
+    /// Without such normalizers, it may turn out that all readers of a weight need it with the same
+    /// scale, which needs no copy.
     fn lets_scales_copy(&mut self) -> bool {
         if self.scales.is_some() {
             return false;
@@ -159,7 +160,8 @@ impl<'f> Folding<'f> {
         has_scales
     }
 
-    /// Applies a plan, and returns the new model. `None` if more sites are refused instead.
+    /// Applies a plan, and returns the new model. `None` if sites were refused instead, so that a
+    /// new plan is needed.
     fn apply(&mut self, mut plan: Plan, log: &mut PlanLog) -> Result<Option<Model>> {
         let mut editor = Editor::new(&self.analysis.graph);
         let applied = draw(&plan, self.analysis).and_then(|edits| {
@@ -181,7 +183,7 @@ impl<'f> Folding<'f> {
         Ok(Some(self.simplified(plan, stored, editor, log)))
     }
 
-    /// Forbids copies again for the scales to which [`Folding::lets_scales_copy`] allowed them.
+    /// Takes back [`Folding::lets_scales_copy`]: these scales may no longer copy weights. Returns
     /// `false` if there are no such scales.
     fn keeps_scales(&mut self) -> bool {
         let Some(scales) = self.scales.as_mut().filter(|scales| !scales.is_empty()) else {
@@ -245,8 +247,8 @@ impl<'f> Folding<'f> {
         }
     }
 
-    /// The scales of a failed edit that are not refused yet, or without such scales all sites of
-    /// the edit.
+    /// The sites of a failed edit that are scales and not refused yet. If it has no such scales,
+    /// returns all its sites.
     fn first_to_refuse(&self, failed: &Failed) -> Vec<usize> {
         let sites = failed.sites.iter().copied();
         let scales: Vec<usize> = sites
@@ -260,8 +262,9 @@ impl<'f> Folding<'f> {
     }
 }
 
-/// The sites that stay in every plan: they were refused before, are skipped, have a neutral affine
-/// only because of rounding, or the model has unknown operators.
+/// The refusals of the sites that stay in every plan, by index of the site. A site stays if it was
+/// refused before, if it is skipped, if its affine is neutral only because of rounding, or if the
+/// model has unknown operators.
 fn refused_before(
     context: &Context,
     analysis: &Analysis,

@@ -10,7 +10,7 @@ use crate::fuse::plan_log::PlanLog;
 use crate::passes::placement::PlacementMove;
 use crate::passes::{demand, placement};
 
-/// Moves selections of places up, before the operators whose other places are not needed.
+/// Moves selections of places up, before operators whose other places are not needed.
 pub(crate) struct DemandPass;
 
 impl Pass for DemandPass {

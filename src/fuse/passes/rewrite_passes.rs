@@ -1,4 +1,5 @@
-//! Passes whose edits have no sites: they rewrite operators into other forms in the whole model.
+//! Passes whose edits belong to no site: they rewrite operators into other forms in the whole
+//! model.
 
 use crate::affine::materialize::Edit;
 use crate::analysis::Analysis;
@@ -133,7 +134,7 @@ pub(crate) static LEGALIZE_GELU: RewritePass = RewritePass::new(
     |analysis, _| gelu::edits(analysis),
 );
 
-/// Removes a GatherND of all places in order.
+/// Replaces a GatherND by the value that it reads, if it reads all places in order.
 pub(crate) static GATHER_ND_TO_RESHAPE: RewritePass = RewritePass {
     aliases: DUPLICATE,
     ..RewritePass::new(
@@ -202,8 +203,8 @@ pub(crate) static LEGALIZE_ENGINE: RewritePass = RewritePass {
     )
 };
 
-/// Writes products with biases in the form of the target. This pass comes last, because the other
-/// passes do not recognize its result.
+/// Writes products with biases in the form of the target. This pass runs after the stages that
+/// fold, because their passes do not recognize its result.
 pub(crate) struct LegalizeProducts;
 
 impl Pass for LegalizeProducts {
@@ -238,7 +239,7 @@ impl Pass for LegalizeProducts {
     }
 }
 
-/// Whether a model multiplies matrices.
+/// Whether a model has a MatMul.
 fn has_products(model: &Model) -> bool {
     let mut nodes = model.graph().node.iter();
     nodes.any(|node| node.op_type() == "MatMul")

@@ -12,7 +12,7 @@ use crate::passes::simplify::{self, ConstantOrigins, ConstantResults, Simplified
 /// The alias of passes that remove redundant operators.
 pub(super) const DUPLICATE: &[&str] = &["duplicate"];
 
-/// Older names of the passes. Each was the name of a pass that was split.
+/// Aliases of the passes into which an older pass, `clean-up`, was split.
 const CONSTANT_OF_CLEAN_UP: &[&str] = &["constant", "clean-up"];
 const DUPLICATE_OF_CLEAN_UP: &[&str] = &["duplicate", "clean-up"];
 
@@ -171,8 +171,8 @@ fn with_constants(context: &Context, log: &mut PlanLog) -> Result<Option<Simplif
     Ok(simplified)
 }
 
-/// The nodes of sites whose kind is identified by constants. The context keeps the sites for the
-/// next pass.
+/// The nodes of sites whose kind is identified by computed constants. The context keeps the sites
+/// for the next pass.
 fn kept_identifying_nodes(context: &Context) -> Result<Vec<NodeId>> {
     let sites = context.take_sites()?;
     let identifying = identifying_nodes(&sites);
@@ -180,12 +180,12 @@ fn kept_identifying_nodes(context: &Context) -> Result<Vec<NodeId>> {
     Ok(identifying)
 }
 
-/// The nodes of sites whose kind is identified by constants.
+/// The nodes of sites whose kind is identified by computed constants.
 fn identifying_nodes(sites: &[Site]) -> Vec<NodeId> {
     nodes(sites, |site| site.kind.is_told_by_constants).collect()
 }
 
-/// The nodes of some sites.
+/// The nodes of the sites that `is_meant` selects.
 fn nodes(sites: &[Site], is_meant: fn(&Site) -> bool) -> impl Iterator<Item = NodeId> {
     let meant = sites.iter().filter(move |site| is_meant(site));
     meant.flat_map(|site| site.nodes.iter().copied())

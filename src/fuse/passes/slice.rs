@@ -9,8 +9,8 @@ use crate::passes::legalize::Target;
 use crate::passes::slice::{SLICING, sliced, sliced_by_default};
 use crate::provenance::Provenance;
 
-/// Runs independent regions in parts, with `--memory` or `--slice`. Attention is cut by default if
-/// a mask hides many of its scores.
+/// Runs independent regions in parts, with `--memory` or `--slice`. Without these options, cuts
+/// attention if a mask hides many of its scores.
 pub(crate) struct SlicePass;
 
 impl Pass for SlicePass {
@@ -64,8 +64,8 @@ impl Pass for SlicePass {
     }
 }
 
-/// The reason why a model is not sliced for a target. Engines on GPUs and other accelerators fuse
-/// attention only if it is not cut.
+/// The reason why a model is not sliced for a target. A portable model may run on a GPU or another
+/// accelerator, whose engines fuse attention only if it is not cut.
 fn obstacle(target: Target, model: &Model) -> Option<&'static str> {
     match target {
         Target::Portable => Some("`--target portable` keeps each attention whole"),
@@ -73,7 +73,7 @@ fn obstacle(target: Target, model: &Model) -> Option<&'static str> {
     }
 }
 
-/// Whether a model was sliced before. Without this check, it would be sliced again.
+/// Whether an earlier run sliced the model. It is not sliced a second time.
 fn was_sliced(model: &Model) -> bool {
     let times = Provenance::from_model(model);
     times.iter().any(notes_slices)

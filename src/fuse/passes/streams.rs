@@ -28,8 +28,8 @@ impl Pass for CentreStreams {
 
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
         let settings = context.settings;
-        // A scaled stream will become float16, in which the squares of an RMS normalization
-        // overflow if it is written as several operators.
+        // A scaled stream is meant for float16, where the squares of an RMS normalization overflow
+        // if it is written as several operators.
         let becomes_half = settings.scale_stream.is_some() || settings.half.is_some();
         let is_implied = settings.target.centres() && !becomes_half;
         if !settings.centre && !is_implied {
@@ -80,7 +80,7 @@ enum TargetBasis {
 }
 
 impl TargetBasis {
-    /// The name for `--skip`.
+    /// The name of the change for `--skip`.
     fn kind(self) -> &'static str {
         match self {
             TargetBasis::Centred => residual::CENTRING,
@@ -134,7 +134,7 @@ impl Rebasing<'_> {
         let sites = recognize::find(&view);
         let mut refused: HashMap<String, Refusal> = HashMap::new();
         // There are at most as many streams as sites, and each round that fails refuses at least
-        // one more.
+        // one more stream.
         for _ in 0..=sites.len() {
             let BasisChange { streams, edits } = self.plan(analysis, &view, &sites, &refused);
             if edits.is_empty() {

@@ -28,8 +28,8 @@ impl Pass for ToHalf {
         };
         let unflattened;
         let analysis = if context.is_flat() {
-            // No pass has changed the model, so its flattened bodies were not restored. The input
-            // still has them.
+            // No pass has changed the model, so its flattened bodies were not restored. The
+            // unchanged model still has its bodies.
             unflattened = Analysis::new(context.result_or_inlined())?;
             &unflattened
         } else {

@@ -5,7 +5,8 @@ use crate::fuse::pass::{Context, Effect, Pass};
 use crate::fuse::plan_log::PlanLog;
 use crate::passes::upgrade_opset::raised;
 
-/// Upgrades a model to the operator set of an operator whose expanded form the model has.
+/// Upgrades a model to the operator set that introduced an operator, if the model writes this
+/// operator as several nodes.
 pub(crate) struct UpgradeOpset;
 
 impl Pass for UpgradeOpset {

@@ -7,7 +7,7 @@ use crate::ir::builder::Maker;
 use crate::ir::regions::region_path;
 
 /// Merges a Transpose or a ReduceMean with the operator of the same kind that produces its input.
-/// `None` if another node reads that input.
+/// `None` for other nodes, or if another node reads this input.
 pub(crate) fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let between = graph.input(node, 0)?;

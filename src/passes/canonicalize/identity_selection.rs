@@ -1,9 +1,9 @@
 //! Replaces a Gather that selects all places of a value in order by a Reshape of the value.
 //!
-//! torch calls `as_strided` if a mean over a transposed image needs the memory layout of other
-//! means, and exports the call as a Gather from the flattened value. The indices are a sum. For n
-//! items of k places each, the sum is `Range(0, n)·k` plus the constants 0 to k − 1, which are all
-//! places in order.
+//! torch calls `as_strided` to give a mean over a transposed image the memory layout of other
+//! means. The call is exported as a Gather from the flattened value, with computed indices. For n
+//! items of k places each, the indices are `Range(0, n)·k` plus the constants 0 to k − 1, so they
+//! list all places in order.
 
 use ndarray::{ArrayD, Axis, IxDyn};
 
@@ -159,8 +159,8 @@ impl Places {
         Some(Self { fixed, range })
     }
 
-    /// The sum. `None` if both have a progression, or if constants vary along the axis of the
-    /// progression.
+    /// The element-wise sum of two arrays of indices. `None` if both have a progression, or if the
+    /// constants vary along the axis of the progression.
     fn plus(self, other: Self) -> Option<Self> {
         let rank = self.fixed.ndim().max(other.fixed.ndim());
         let (one, other) = (self.aligned(rank), other.aligned(rank));

@@ -38,7 +38,7 @@ const SUM_BROADCASTS: i64 = 8;
 /// Writes a node in its canonical form. `None` if the node has that form already, or has none.
 type CanonicalForm = for<'m> fn(&'m Analysis, NodeId) -> Option<Maker<'m>>;
 
-/// All forms. The first form that changes a node is written.
+/// All rewrites. For each node, only the first rewrite that applies is written.
 const FORMS: [CanonicalForm; 11] = [
     gather_as_squeeze,
     gather_nd_as_gather,
@@ -300,7 +300,8 @@ fn without_broadcast<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'
     Some(maker)
 }
 
-/// The name of a smaller value that broadcasts to `wide`. `None` for a constant.
+/// The name of a smaller value that broadcasts to `wide`. `None` for a constant, or if there is no
+/// such value.
 fn narrow(analysis: &Analysis, maker: &mut Maker, wide: ValueId) -> Option<String> {
     let Analysis {
         graph,
@@ -317,8 +318,8 @@ fn narrow(analysis: &Analysis, maker: &mut Maker, wide: ValueId) -> Option<Strin
     Some(maker.floats(facts.data_type(wide)?, &uniform::row(analysis, wide)?))
 }
 
-/// Moves an element-wise operator before an Expand. The operator is applied to the constant that is
-/// expanded, and all its other operands are scalars.
+/// Applies an element-wise operator to the constant that an Expand broadcasts, and moves the Expand
+/// after the operator. All other operands must be scalar constants.
 fn before_expand<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis {
         graph, constants, ..

@@ -1,9 +1,9 @@
 //! Writes a Pad before a convolution or a pooling as the `pads` attribute of that operator.
 //!
-//! PyTorch ports of TensorFlow networks use a Pad to pad one end more than the other. The padding
-//! is zeros before a convolution, and before a mean that counts its padding. It is −∞ before a
-//! maximum. As an attribute, the padding does not separate the operator from the normalizer before
-//! it, and engines read the image once.
+//! PyTorch ports of TensorFlow networks use a Pad to pad one end more than the other. Zeros can
+//! become the padding of a convolution, and of an AveragePool that counts its padding. −∞ can
+//! become the padding of a MaxPool. As an attribute, the padding does not separate the operator
+//! from the normalizer before it, and engines read the image once.
 
 use crate::affine::propagate::rules::pad::Padding;
 use crate::analysis::Analysis;
@@ -26,7 +26,8 @@ pub(crate) fn as_attribute<'m>(analysis: &'m Analysis, node: NodeId) -> Option<M
     };
     at.only_attributes(attributes).ok()?;
     let automatic = at.attr_text("auto_pad", "NOTSET").ok()?;
-    // The padding decides how far the last window may reach beyond the end.
+    // Automatic padding depends on the extents of the input. With `ceil_mode`, the padding decides
+    // how far the last window may reach beyond the end. Both would change without the Pad.
     if !matches!(automatic, "NOTSET" | "VALID") || is_set(&at, "ceil_mode") {
         return None;
     }
@@ -40,7 +41,8 @@ pub(crate) fn as_attribute<'m>(analysis: &'m Analysis, node: NodeId) -> Option<M
         .filter(|_| automatic != "VALID")
         .unwrap_or_else(|| vec![0; more.len()]);
     let pads = sum(&own, &more)?;
-    // The new AveragePool counts all padding, so the old one must have counted its own.
+    // The new AveragePool counts all padding, so the old one must have counted its own padding, if
+    // it had any.
     let counts_all =
         op != "AveragePool" || is_set(&at, "count_include_pad") || own.iter().all(|&own| own == 0);
     let has_image = has_image_in_windows(&at, op, &pads)?;
@@ -90,8 +92,9 @@ fn sum(own: &[i64], more: &[i64]) -> Option<Vec<i64>> {
         .collect()
 }
 
-/// Whether each window of a pooling contains a place of the image. onnxruntime refuses padding that
-/// is as large as the window. A dilated window of a MaxPool may contain only padding.
+/// Whether each window of a pooling is sure to contain a place of the image. The padding must be
+/// smaller than the window, as onnxruntime requires. A MaxPool must not be dilated, because a
+/// dilated window may contain only padding.
 fn has_image_in_windows(at: &At, op: &str, pads: &[i64]) -> Option<bool> {
     let kernel = at.attr_ints("kernel_shape").ok()?.unwrap_or_default();
     let dilations = at.attr_ints("dilations").ok()?.unwrap_or_default();

@@ -4,8 +4,9 @@
 //! Keras runs a LayerNormalization as a BatchNormalization in training mode whose channels are the
 //! tokens. It is exported as a Reshape to `[1, N, C, 1]`, the mean and the variance over all axes
 //! except the second, a BatchNormalization with γ = 1 and β = 0, and a Reshape to the shape of x.
-//! That is `(x − mean(x))/√(var(x) + ε)` over the last axis of x. Engines have an operator for
-//! this, while tract cannot run a BatchNormalization whose statistics are not constants.
+//! Together they compute `(x − mean(x))/√(var(x) + ε)` over the last axis of x. Engines have an
+//! operator for this formula, while tract cannot run a BatchNormalization whose statistics are not
+//! constants.
 
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
@@ -20,8 +21,8 @@ const REACH: usize = 4;
 /// Movements that keep the order of the elements.
 const MOVEMENTS: [&str; 3] = ["Reshape", "Squeeze", "Unsqueeze"];
 
-/// Replaces the result of a Reshape by a written-out LayerNormalization. `None` if no such
-/// normalization precedes the Reshape.
+/// Replaces the result of a Reshape by a written-out LayerNormalization. `None` if the Reshape does
+/// not end such a normalization.
 pub(crate) fn as_layer_norm<'m>(analysis: &'m Analysis, reshape: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = analysis;
     let output = graph.only_output(reshape)?;
@@ -114,8 +115,8 @@ impl<'m> Tokens<'m> {
                 .is_ok_and(|numbers| numbers.iter().all(|&it| it == number))
     }
 
-    /// Finds the value from which movements produce a statistic. They keep the order of its
-    /// scalars, one for each token.
+    /// Follows movements up from a statistic, and returns the value that they move. The movements
+    /// keep the order of the scalars of the statistic, which has one scalar for each token.
     fn statistic(&self, mut value: ValueId) -> ValueId {
         let graph = &self.analysis.graph;
         for _ in 0..REACH {

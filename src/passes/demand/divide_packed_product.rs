@@ -9,7 +9,8 @@ use crate::analysis::Analysis;
 use crate::ir::ValueId;
 use crate::passes::packed_products::{PackedProduct, TakenPart, divided, parts};
 
-/// Divides the product at which a region ends.
+/// Divides a packed product whose result is a cut of the region, or is split into cuts. `None` if
+/// there is no such product, or if all or none of its parts are needed at fewer places.
 pub(super) fn split_product(analysis: &Analysis, region: &NarrowRegion) -> Option<Replacement> {
     region.cuts.iter().find_map(|&(value, along)| {
         let whole = split_value(analysis, value).unwrap_or(value);

@@ -2,18 +2,18 @@
 //!
 //! Before: a block of a transformer for all tokens, and a Gather of the class token. After: the
 //! class token of the residual stream is gathered. The block computes queries, projection and MLP
-//! only for it, and keys and values for all tokens.
+//! only for this token, and keys and values for all tokens.
 //!
 //! A selection commutes with an operator whose output at place `i` reads place `i` of each operand
-//! that varies along the axis. [`crate::ops::axes`] says which operators do. The selection moves to
+//! that varies along the axis. [`crate::ops::axes`] lists these operators. The selection moves to
 //! each such operand. An operand that is broadcast or read whole stays unchanged. The selection
 //! stops at an operator that mixes places of the axis, and at a value that another node reads
 //! whole.
 //!
-//! A selection moves only if it leaves out at least half of the places of a product or of a
-//! normalization, for all values of unknown extents. So it takes one place of an unknown extent, or
-//! at most half of a known extent. A product of queries, keys and values is split first if only the
-//! queries are needed at fewer places.
+//! A selection moves only if it takes at most half of the places of an axis of known extent, or one
+//! place of an axis of unknown extent. It must also make a product or a normalization smaller. A
+//! product of queries, keys and values is split first if only the queries are needed at fewer
+//! places.
 
 mod divide_packed_product;
 mod per_sample;
@@ -25,10 +25,11 @@ mod write;
 use crate::affine::materialize::Edit;
 use crate::analysis::Analysis;
 
-/// The name of this pass for `--skip`. `placement` skips it too.
+/// The name of this pass for `--skip`. The name `placement` also skips this pass.
 pub(crate) const KIND: &str = "demand";
 
-/// The edits that each move one selection up once. No two of these edits share a node.
+/// Finds edits that each move the selections of one value up, or divide a packed product for them.
+/// No two of these edits share a node.
 pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     let mut taken = vec![false; analysis.graph.order().len()];
     let mut edits = vec![];

@@ -3,8 +3,8 @@
 //! CLIP reads the token at the end of each text. Exporters write this as a GatherND whose indices
 //! have a column of sample numbers and a column of token indices. Or they flatten samples and
 //! tokens to rows, and write a Gather at `index + sample · tokens`. Row `sample` of the result is
-//! the place `index[sample]` of that sample. The same places are gathered from each operand that
-//! varies along the samples.
+//! the place `index[sample]` of that sample. When the selection moves up, the same places are
+//! gathered from each operand that varies along the samples.
 
 use super::places::{PlaceSet, Selection};
 use crate::analysis::Analysis;
@@ -94,8 +94,8 @@ fn counts_samples(at: &At, vector: ValueId) -> bool {
         && count.is_ok_and(|count| samples.is_ok_and(|samples| same(&count[0], &samples[SAMPLES])))
 }
 
-/// The index within each sample that a Gather reads, if its data are the flattened rows of all
-/// samples.
+/// The index of the place that a Gather reads in each sample, if its data are the flattened rows of
+/// all samples.
 fn index_of_rows(analysis: &Analysis, flat: NodeId, gather: NodeId) -> Option<ValueId> {
     let (graph, at) = (&analysis.graph, analysis.at(flat));
     let [value, rows] = [at.shape(0).ok()?, at.output_shape(0).ok()?];
@@ -153,8 +153,9 @@ fn is_first_row(at: &At, vector: ValueId, tokens: usize) -> bool {
         && counted.is_ok_and(|counted| counts_samples(at, counted))
 }
 
-/// Writes the selected place of each sample of a value. `index` is a column. Returns the name of
-/// the result, in which the axis has one place.
+/// Writes the selection of one place of each sample from a value. `index` is a column with the
+/// index of the place in each sample. Returns the name of the result, in which the axis of places
+/// has extent 1.
 pub(super) fn gathered(
     maker: &mut Maker,
     value: &str,
@@ -175,8 +176,8 @@ pub(super) fn gathered(
     maker.unsqueeze(&places, &[axis as i64])
 }
 
-/// Writes the selected place of each sample from a value that all samples share. The axis of the
-/// samples has extent 1 in the value. Returns the name of the result.
+/// Like [`gathered`], but from a value that all samples share: its axis of samples has extent 1.
+/// Returns the name of the result.
 pub(super) fn spread(
     maker: &mut Maker,
     value: &str,

@@ -2,7 +2,7 @@
 
 use crate::ir::{NodeId, ValueId};
 
-/// The selected places, in the form of the operator.
+/// The selected places, as the selecting operator specifies them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PlaceSet {
     /// Places along an axis of known extent.

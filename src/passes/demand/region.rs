@@ -2,7 +2,7 @@
 //!
 //! The demand propagates up from the selected value. If all outputs of a node are needed only at
 //! these places, so is each operand that varies along the axis. A value that another node reads
-//! whole is a cut: the selection is written there.
+//! whole is a cut: the selection is written after it.
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
@@ -16,7 +16,8 @@ use crate::onnx::operator::Category;
 use crate::ops::axes::{AxisRead, PlaceAxis, reads};
 use crate::shape::facts::same_shape;
 
-/// Places of a constant with more elements are selected only if it has no other readers.
+/// The largest constant from which places are selected although other nodes read it too, in
+/// elements.
 const SMALL: usize = 1 << 14;
 
 /// Nodes that need to compute only the places of a selection.
@@ -27,15 +28,16 @@ pub(super) struct NarrowRegion {
     pub slots: BTreeMap<(NodeId, usize), PlaceAxis>,
     /// Values that are needed only at the places, each with the axis of the places.
     pub narrow: BTreeMap<ValueId, PlaceAxis>,
-    /// Values that stay whole while nodes of the region read only their places along an axis.
+    /// Values that stay whole, although nodes of the region read only the places along an axis of
+    /// them.
     pub cuts: BTreeSet<(ValueId, PlaceAxis)>,
     /// In a selection of one place of each sample, the cuts that all samples share. Each comes with
     /// the rank to which it is aligned before its places are taken.
     pub shared: BTreeMap<ValueId, usize>,
     /// Nodes that read only the shape of a value of the region, each with a value of equal shape
-    /// that stays.
+    /// that stays whole.
     pub shapes: Vec<(NodeId, ValueId)>,
-    /// The number of places.
+    /// The number of selected places.
     pub count: usize,
 }
 
@@ -75,7 +77,7 @@ fn empty(group: &Group) -> NarrowRegion {
     }
 }
 
-/// Whether a product or a normalization gets fewer places.
+/// Whether a product or a normalization computes fewer places.
 fn is_worth(analysis: &Analysis, region: &NarrowRegion) -> bool {
     let mut nodes = region.nodes.iter();
     !region.cuts.is_empty() && nodes.any(|&node| is_work(analysis, node))
@@ -91,8 +93,8 @@ fn is_work(analysis: &Analysis, node: NodeId) -> bool {
             .any(|op| graph.is(node, op))
 }
 
-/// For each narrow value whose shape some nodes read, finds a whole value of equal shape for them.
-/// Returns the narrow values without a whole value.
+/// For each narrow value whose shape some nodes read, finds a whole value of equal shape that these
+/// nodes can read instead. Returns the narrow values that have no such whole value.
 fn stand_ins(
     analysis: &Analysis,
     region: &mut NarrowRegion,
@@ -235,8 +237,9 @@ impl UpwardSearch<'_> {
         Some(read)
     }
 
-    /// With one place of each sample, a node must read each of these inputs at the same sample. An
-    /// element-wise operator may also read an input that all samples share, which is recorded.
+    /// If the selection takes one place of each sample, checks that a node reads each of these
+    /// inputs at the sample of its output. Returns `None` if it does not. An element-wise operator
+    /// may also read inputs that all samples share, which are recorded.
     fn keeps_samples(&mut self, node: NodeId, inputs: &[(usize, PlaceAxis)]) -> Option<()> {
         if !matches!(self.group.places, PlaceSet::OfSample(_)) {
             return Some(());
@@ -289,8 +292,8 @@ impl UpwardSearch<'_> {
         Some(found)
     }
 
-    /// Whether places of a value can be taken. A large constant with other readers would be stored
-    /// twice.
+    /// Whether places of a value can be taken. The places of a large constant with other readers
+    /// are not taken, because the constant would be stored twice.
     fn can_be_cut(&self, value: ValueId, axis: PlaceAxis) -> bool {
         let constants = &self.analysis.constants;
         if !constants.is_constant(value) {
@@ -308,7 +311,7 @@ impl UpwardSearch<'_> {
     }
 
     /// Whether each reader of a value reads only the places along this axis, or only the shape. The
-    /// value of the group also has its selections as readers.
+    /// value of the group is also read by the selections of the group.
     fn is_only_narrow(&mut self, value: ValueId) -> bool {
         let graph = &self.analysis.graph;
         let mut shape_readers = vec![];

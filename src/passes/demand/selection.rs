@@ -11,7 +11,7 @@ use crate::ir::regions::region_path;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::ops::axes::{AxisRead, reads};
 
-/// The largest number of places that are listed.
+/// The largest extent of an axis along which the selected places are listed.
 const LISTED: usize = 1 << 12;
 
 /// The selections that read a value. All of them select along the same axis.
@@ -32,8 +32,8 @@ impl Group {
     }
 }
 
-/// Finds the values that only selections read, if the selections leave out at least half of the
-/// places.
+/// Finds the values that only selections and Shapes read. The selections must take at most half of
+/// the places, or one place of an unknown number.
 pub(super) fn groups(analysis: &Analysis) -> Vec<Group> {
     let graph = &analysis.graph;
     let mut seen = BTreeSet::new();
@@ -103,8 +103,8 @@ fn group(analysis: &Analysis, value: ValueId) -> Option<Group> {
     })
 }
 
-/// The places that at least one selection takes. `None` if the selections differ and cannot be
-/// listed.
+/// The places that at least one selection takes. `None` if the selections differ and their places
+/// are not listed.
 fn union(selections: &[Selection]) -> Option<PlaceSet> {
     let first = &selections[0].places;
     if selections.iter().all(|other| other.places == *first) {

@@ -1,5 +1,5 @@
-//! Writes a region for the places of a selection: selections at its cuts, and its nodes on narrow
-//! operands.
+//! Writes a region again for the places of a selection: first the selections of the cuts, then the
+//! nodes of the region with narrow operands.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,8 @@ use crate::passes::packed_products::rename;
 use crate::recipe::Recipe;
 use crate::shape::facts::extent;
 
-/// Replaces a region and the selections after it.
+/// Replaces a region and the selections that follow it by selections of the cuts and the narrow
+/// region.
 pub(super) fn moved(
     analysis: &Analysis,
     group: &Group,
@@ -70,8 +71,8 @@ fn replaced(group: &Group, region: &NarrowRegion) -> Vec<NodeId> {
     replaced
 }
 
-/// Writes the selection of a value that stays whole. Returns the name of the result. `None` if the
-/// extents after the rows are unknown.
+/// Writes the selection of places of a cut. Returns the name of the result. `None` if the places
+/// are along rows, and an extent after the rows is unknown.
 fn at_cut(
     analysis: &Analysis,
     maker: &mut Maker,
@@ -100,8 +101,8 @@ fn at_cut(
     }
 }
 
-/// Writes the computed index as a list of one place, or as a column with a row for each sample. The
-/// name is empty if the places are not computed.
+/// Writes the computed index as a list of one place, or as a column with a row for each sample.
+/// Returns its name, which is empty if the places are not computed.
 fn index(analysis: &Analysis, places: &PlaceSet, maker: &mut Maker) -> Option<String> {
     let (value, rank) = match *places {
         PlaceSet::Computed(index) => (index, 1),
@@ -244,7 +245,8 @@ fn row_shapes(
     Some([apart, rows])
 }
 
-/// Writes the result of one selection, from the places that all selections of the group take.
+/// Writes the result of one selection. `narrow` is a value with the places that all selections of
+/// the group take together.
 fn selected(
     maker: &mut Maker,
     narrow: &str,

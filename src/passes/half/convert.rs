@@ -45,7 +45,8 @@ pub(crate) fn to_half(analysis: &Analysis, to: HalfType, ends: EndType) -> Resul
         let before = refused.len();
         match apply((&constants.edits, &[]), analysis, &mut editor, &|_, _| {}) {
             Ok(mut stored) => {
-                // The sites of these edits are plain nodes, not normalizers.
+                // The sites of these edits are indices of nodes. They are dropped, because the plan
+                // would take them for its own sites.
                 stored.iter_mut().for_each(|stored| stored.sites.clear());
                 return Ok(finished(
                     analysis,

@@ -1,9 +1,9 @@
-//! Recognizes constants of masks and clamps them. They are beyond the range of half: `−3.4e38`
-//! would become `−∞` in float16.
+//! Recognizes constants that are masks, and clamps them to the range of half. A mask often has the
+//! element `−3.4e38`, which would become `−∞` in float16.
 //!
 //! If a large negative number reaches only a softmax, through sums, products and selections, it
-//! means "far below all other scores". Any number whose exponential is 0 has the same effect. `−∞`
-//! stays.
+//! means "far below all other scores". Any number whose exponential is 0 has the same effect. An
+//! element that is `−∞` stays.
 
 use crate::analysis::Analysis;
 use crate::hash::HashSet;

@@ -27,7 +27,7 @@ const UNIFORM: &[&str] = &[
     "SkipSimplifiedLayerNormalization",
 ];
 
-/// The maximum number of elements of a constant in integer arithmetic. A larger constant is a
+/// The largest constant in arithmetic on integers, in elements. A larger constant is taken for a
 /// weight.
 const SMALL: usize = 4096;
 
@@ -259,7 +259,8 @@ fn schema(analysis: &Analysis, node: NodeId) -> Option<&'static OperatorSchema> 
     }
 }
 
-/// The formal input or output of a slot. The last one may repeat.
+/// The formal input or output of a slot. If the last formal parameter may repeat, it stands for all
+/// further slots.
 fn formal(formals: &[Formal], slot: usize) -> Option<Formal> {
     let last = formals.last().copied();
     let repeats = last.filter(|it| matches!(it.count, Arity::Many | Arity::ManyOfAnyType));

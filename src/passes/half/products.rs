@@ -24,7 +24,8 @@ fn product<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let turned = if at.attr("transB", 0) == Ok(0) {
         name.to_owned()
     } else {
-        // If the weight had another reader, the transposed copy would make the file larger.
+        // If another node reads the weight too, the Gemm stays, because a transposed copy would
+        // make the file larger.
         graph.only_reader(weight)?;
         let recipe = at.constant(1).ok()?.transpose(&[1, 0])?;
         maker.weight(DataType::Float, &recipe, name, vec![0])

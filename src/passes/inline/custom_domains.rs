@@ -12,7 +12,8 @@ use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
 use crate::passes::inline::{Lowered, Lowering, label, plain};
 
-/// Domains whose operators have a specification.
+/// Domains whose operators have a specification, so that their names alone do not make them
+/// normalizers.
 const FOREIGN: &[&str] = &[
     "",
     "ai.onnx.ml",
@@ -21,7 +22,7 @@ const FOREIGN: &[&str] = &[
     "com.microsoft",
 ];
 
-/// The Scaler of `ai.onnx.ml`. scikit-learn's StandardScaler is exported as one.
+/// The Scaler of `ai.onnx.ml`. scikit-learn's StandardScaler is exported as a Scaler.
 const SCALER: Opaque = Opaque {
     names: &["scaler"],
     word: "Scaler",

@@ -88,7 +88,7 @@ struct Matches<'m> {
 }
 
 impl<'m> Matches<'m> {
-    /// Adds a normalization, unless one of its nodes belongs to another one.
+    /// Adds a normalization, unless one of its nodes belongs to another normalization.
     fn add(&mut self, wiring: &Wiring<'m>, last: usize, found: Distributed<'m>) {
         let read: Vec<usize> = found
             .reads()
@@ -151,7 +151,7 @@ fn is_mean(node: &NodeProto) -> bool {
     matches!(node.op(), ("", "GlobalAveragePool" | "ReduceMean"))
 }
 
-/// The producer of each value, and its number of readers.
+/// For each value, the index of its producer and the number of its readers.
 struct Wiring<'m> {
     nodes: &'m [NodeProto],
     makers: HashMap<&'m str, usize>,
@@ -202,7 +202,7 @@ impl<'m> Wiring<'m> {
             .filter(|_| self.readers.get(value) == Some(&1))
     }
 
-    /// The other factor of a product with `scale`.
+    /// Matches a product with `scale`. Returns the other factor and the index of the node.
     fn times(&self, value: &str, scale: &str) -> Option<(&'m str, usize)> {
         let (operands, place) = self.own(value, "Mul")?;
         match operands[..] {
@@ -211,7 +211,7 @@ impl<'m> Wiring<'m> {
         }
     }
 
-    /// Matches `−μ·s`. Returns `μ` and the nodes.
+    /// Matches `−μ·s`. Returns `μ` and the indices of the nodes.
     fn negated_mean(&self, value: &str, scale: &str) -> Option<(&'m str, Vec<usize>)> {
         if let Some((operands, negation)) = self.own(value, "Neg") {
             let (mean, product) = self.times(operands[0], scale)?;
@@ -222,7 +222,7 @@ impl<'m> Wiring<'m> {
         Some((operands[0], vec![negation, product]))
     }
 
-    /// Matches `β − μ·s`. Returns `μ`, `β` and the nodes.
+    /// Matches `β − μ·s`. Returns `μ`, `β` and the indices of the nodes.
     fn rest(&self, value: &str, scale: &str) -> Option<(&'m str, Option<&'m str>, Vec<usize>)> {
         if let Some((mean, nodes)) = self.negated_mean(value, scale) {
             return Some((mean, None, nodes));

@@ -14,9 +14,9 @@ use crate::onnx::operator::Category;
 use crate::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
 use crate::passes::inline::{Lowering, label, plain};
 
-/// The limits of inlining. A graph may get `NODES` nodes, or `TIMES_THE_NODES` per node of the
-/// graph if that is more. Their names may have `NAME_BYTES` bytes per node. Calls beyond a limit
-/// stay.
+/// The limits of inlining. Inlining may write `NODES` nodes in total, or `TIMES_THE_NODES` times
+/// the nodes of the graph if this is more. The names of these nodes and of their outputs may have
+/// `NAME_BYTES` bytes for each of these nodes. Calls beyond a limit stay.
 const NODES: usize = 1 << 15;
 const TIMES_THE_NODES: usize = 8;
 const NAME_BYTES: usize = 1 << 9;
@@ -24,7 +24,7 @@ const NAME_BYTES: usize = 1 << 9;
 /// Inlines calls, and the calls inside of their bodies. `None` if there are no calls.
 ///
 /// # Errors
-/// A function calls itself, which ONNX does not allow.
+/// If a function calls itself, which ONNX does not allow.
 pub(crate) fn inline(
     model: &Model,
     lowering: Lowering,
@@ -89,7 +89,7 @@ impl<'m> Inliner<'m> {
         (!(self.skip)(label(node), node.op_type())).then_some(function)
     }
 
-    /// The number of nodes that replace a call of a function to inline.
+    /// The number of nodes that replace a node. `None` unless the node calls a function to inline.
     fn size(&self, node: &NodeProto) -> Option<usize> {
         self.called(node)?;
         self.sizes.get(&callee(node)).copied()
@@ -159,7 +159,7 @@ pub(crate) fn redefined(model: &Model) -> Option<&str> {
 /// `weigh` counts a node that is not a call.
 ///
 /// # Errors
-/// A function calls itself.
+/// If a function calls itself.
 pub(crate) fn sizes<'m>(
     model: &'m Model,
     weigh: &dyn Fn(&NodeProto) -> usize,
@@ -267,7 +267,7 @@ fn has_operators(function: &FunctionProto) -> bool {
         .any(|node| matches!(canonical_domain(node.domain()), "" | "com.microsoft"))
 }
 
-/// Whether the body uses the operator sets of the model.
+/// Whether a function imports the same versions of operator sets as the model.
 fn has_opsets_of_model(model: &Model, function: &FunctionProto) -> bool {
     function
         .opset_import

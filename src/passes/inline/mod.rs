@@ -4,8 +4,8 @@
 //! `docs/opaque.md`, or as a call of a local function. Both are replaced by the operators that
 //! define them. A node with an unknown attribute stays. A normalization that is scaled before its
 //! mean is subtracted is rewritten. A sequence that is read only in parts becomes a Split. On
-//! request, all other functions and the Scaler of `ai.onnx.ml` are inlined too. The caller keeps
-//! them if this folds nothing.
+//! request, all other functions and the Scaler of `ai.onnx.ml` are inlined too. The caller discards
+//! the result of such a request if it does not fold more.
 
 mod custom_domains;
 mod distributed_norm;
@@ -40,7 +40,7 @@ pub(crate) struct Lowered {
 /// stay.
 ///
 /// # Errors
-/// A function of the model calls itself.
+/// If a function of the model calls itself.
 pub(crate) fn lower(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<Lowered>> {
     written_out(model, Lowering::Normalizers, skip)
 }
@@ -56,7 +56,7 @@ pub(crate) enum Lowering {
     All,
 }
 
-/// Rewrites operators without new float constants. `None` if nothing is rewritten.
+/// A rewrite that adds no float constants. `None` if it finds nothing to rewrite.
 type InlineRewrite = fn(&Model, &dyn Fn(&str, &str) -> bool) -> Option<Model>;
 
 /// Like [`lower`], with a choice of which calls are inlined. Bodies are included if they can be
@@ -88,7 +88,8 @@ fn written_out_flat(
     skip: &dyn Fn(&str, &str) -> bool,
 ) -> Result<Option<Lowered>> {
     let mut lowered = written_out_once(model, lowering, skip)?;
-    // Types and axes after an expanded node are known only after its expansion.
+    // The types and axes of values after an expanded node are known only after its expansion, so
+    // the rewrites are repeated.
     for _ in 1..ROUNDS {
         let Some(Lowered { model, formulas }) = &mut lowered else {
             break;

@@ -25,7 +25,7 @@ struct Sequence {
     taken: Vec<(NodeId, usize)>,
 }
 
-/// Replaces each such sequence by a Split. `None` if there is none.
+/// Replaces each sequence that only SequenceAts read. `None` if the model has no such sequence.
 pub(super) fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
     if !model.graph().node.iter().any(is_split) {
         return None;
@@ -66,7 +66,7 @@ pub(super) fn is_split(node: &NodeProto) -> bool {
 }
 
 impl Sequence {
-    /// The sequence that a node outputs, if every reader takes a part that exists.
+    /// The sequence that a node outputs, if each reader is a SequenceAt and takes an existing part.
     fn find(analysis: &Analysis, node: NodeId) -> Option<Self> {
         let Analysis { graph, facts, .. } = analysis;
         let parts = SequenceParts::find(
@@ -158,8 +158,8 @@ impl Writing<'_> {
         written.insert(node, vec![split]);
     }
 
-    /// Builds a node with the operator `op` that takes over the name of `like`. The list of
-    /// integers is an input or an attribute, depending on the operator set.
+    /// Builds a node of the operator `op`, with the name of `like`. The list of integers is an
+    /// input or an attribute, depending on the operator set.
     fn listed(
         &mut self,
         like: &NodeProto,

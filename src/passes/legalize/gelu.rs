@@ -1,9 +1,9 @@
 //! GELU in the order that engines fuse.
 //!
 //! Before: `x·(½·(1 + erf(x/√2)))`, as torch's exporter decomposes it, or with tanh in place of
-//! erf. After: `(x·½)·(1 + …)`. Halving rounds only the smallest numbers of a type, so both forms
-//! give equal numbers. onnxruntime runs the second form as one operator, tract does so with erf,
-//! and neither recognizes the first form.
+//! erf. After: `(x·½)·(1 + …)`. Halving is exact except for the smallest numbers of a type, so both
+//! forms give equal results. onnxruntime runs the second form as one operator, tract does so with
+//! erf, and neither recognizes the first form.
 
 use crate::affine::materialize::{Edit, written_anew};
 use crate::analysis::Analysis;
@@ -15,7 +15,7 @@ pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| halved_first(analysis, node))
 }
 
-/// Writes `x·(½·s)` as `(x·½)·s`, where s is the sum of 1 and a curve of x.
+/// Writes `x·(½·s)` as `(x·½)·s`, where s is 1 plus the erf or the tanh of a function of x.
 fn halved_first<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let &[Some(left), Some(right)] = graph.inputs(node) else {

@@ -51,7 +51,8 @@ fn edit(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
         value = source;
     }
     moves.reverse();
-    // Without a Transpose after a Reshape, tract fuses the bias into the product.
+    // If no Transpose follows a Reshape, tract fuses the bias into the product, so the layer need
+    // not move.
     let arranged = moves
         .iter()
         .position(|step| matches!(step, Move::Arranged(_)))?;
@@ -85,7 +86,7 @@ fn edit(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
 }
 
 /// The movement of tokens with `channels` channels that produces a value, the input of the
-/// movement, and its form. `None` if the value has several readers.
+/// movement, and the movement. `None` if the value has several readers.
 fn moved(analysis: &Analysis, value: ValueId, channels: usize) -> Option<(NodeId, ValueId, Move)> {
     let graph = &analysis.graph;
     graph.only_reader(value)?;
@@ -111,8 +112,8 @@ fn token_extents(at: &At, last: usize, channels: usize) -> Option<Vec<i64>> {
     at.only_attributes(&["allowzero"]).ok()?;
     let extents = at.ints(1).ok()??;
     let before_last = extents.split_last()?.1;
-    // A 0 copies an extent of the input. After the layer, that could be another number of channels,
-    // or no axis.
+    // A 0 copies an extent of the input. At the index of the channels, it would copy the number of
+    // channels, which the layer changes. Behind them, there is no axis to copy.
     let allows_zero = at.flag("allowzero", false).ok()?;
     let mut axes = before_last.iter().enumerate();
     let keeps_meaning = axes.all(|(axis, &extent)| extent != 0 || axis < last && !allows_zero);

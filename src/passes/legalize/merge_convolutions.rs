@@ -4,9 +4,9 @@
 //! with all weights, and with the groups of all convolutions. This is exact, because an output
 //! channel reads only the input channels of its group.
 //!
-//! This saves copies, and small convolutions run more efficiently together. `docs/engines.md` has
-//! the figures: tract runs kernels of one place as a product only without groups, and OpenVINO runs
-//! wide convolutions slower in groups.
+//! The merge saves copies, and engines run one convolution more efficiently than several small
+//! ones. There are exceptions, with figures in `docs/engines.md`: tract runs kernels of one place
+//! as a product only without groups, and OpenVINO runs wide convolutions slower in groups.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
@@ -20,11 +20,11 @@ use crate::onnx::proto::AttributeProto;
 use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 
-/// The largest number of input channels per output channel for which convolutions are merged for
-/// all engines.
+/// The largest number of input channels that each output channel may read, if convolutions are
+/// merged for all engines.
 const MOST_CHANNELS: usize = 128;
 
-/// The edits that merge convolutions. With `takes_all`, they include merges that only some engines
+/// The edits that merge convolutions. With `takes_all`, they include merges that not all engines
 /// run faster.
 pub(super) fn edits(analysis: &Analysis, takes_all: bool) -> Vec<Edit> {
     let concats = analysis.graph.order().iter();
@@ -93,7 +93,8 @@ impl<'a> SplitConvolutions<'a> {
                 .all(|part| graph.only_reader(part).is_some())
     }
 
-    /// Whether all convolutions have the attributes and the shape of the first one.
+    /// Whether all convolutions have the attributes, the element type and the weight shape of the
+    /// first convolution.
     fn are_alike(&self) -> bool {
         let graph = &self.analysis.graph;
         let first = sorted_attributes(graph, self.convolutions[0]);
@@ -124,8 +125,8 @@ impl<'a> SplitConvolutions<'a> {
         nodes.all(|node| region_path(graph.node(node)) == body)
     }
 
-    /// Whether no engine runs the grouped convolution slower: the kernel has several places, and few
-    /// channels.
+    /// Whether no engine runs the grouped convolution slower: the kernel has several places, and
+    /// each output channel reads few input channels.
     fn suits_all_engines(&self) -> bool {
         let kernel = &self.weights[0].shape()[2..];
         self.weights[0].shape()[1] <= MOST_CHANNELS && kernel.iter().any(|&extent| extent > 1)
@@ -187,8 +188,8 @@ fn constants(analysis: &Analysis, nodes: &[NodeId], slot: usize) -> Option<Vec<R
         .collect()
 }
 
-/// The biases of all convolutions. Empty if no convolution has a bias. `None` if only some have
-/// one, or if a bias varies.
+/// The biases of all convolutions. Empty if no convolution has a bias. `None` if only some
+/// convolutions have a bias, or if a bias varies.
 fn biases(analysis: &Analysis, convolutions: &[NodeId]) -> Option<Vec<Recipe>> {
     let mut read = convolutions
         .iter()

@@ -1,8 +1,8 @@
 //! Writes an RMS normalization as the operator that ONNX has for it since operator set 23.
 //!
 //! Before: `x/√(mean(x²) + ε)·γ`, over the last axis, in float32. After: RMSNormalization, which
-//! computes the same. A model with an older operator set is not changed. A normalization of another
-//! type stays, because the operator computes in float32 for every type.
+//! computes the same result. A model with an older operator set is not changed. A normalization in
+//! a type other than float32 stays, because RMSNormalization computes in float32 for every type.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::decomposed_norm::{Core, core};

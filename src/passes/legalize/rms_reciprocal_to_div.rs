@@ -1,4 +1,4 @@
-//! RMSNorm in the form that onnxruntime fuses.
+//! Writes RMSNorm in the form that onnxruntime fuses.
 //!
 //! Before: `x·(1/√(mean(x²) + ε))·γ`, as torch's exporter decomposes it. After: `x/√(mean(x²) +
 //! ε)·γ`, which rounds once less. onnxruntime runs the second form as one operator and does not
@@ -64,8 +64,8 @@ fn is_scaled(analysis: &Analysis, value: ValueId) -> bool {
     operands.any(|&operand| constants.is_constant(operand) && facts.rank(operand) == Some(1))
 }
 
-/// Reads `root` as `√(mean(x²) + ε)` over the last axis. Returns x. No value in between may have
-/// another reader.
+/// Reads `root` as `√(mean(x²) + ε)` over the last axis. Returns x. `None` if a value between x and
+/// `root` has another reader.
 fn value_below_root(analysis: &Analysis, root: ValueId) -> Option<ValueId> {
     let Analysis {
         graph,

@@ -54,7 +54,8 @@ impl Target {
     }
 
     /// Writes a Gemm between two Reshapes as MatMul and Add, the form that all rules know. Another
-    /// tool or an earlier run may have written the Gemm. [`Target::final_edits`] writes it again.
+    /// tool or an earlier run may have written the Gemm. At the end, [`Target::final_edits`] writes
+    /// it again.
     pub(crate) fn canonicalizing_edits(self, analysis: &Analysis) -> Vec<Edit> {
         match self {
             Target::Portable => vec![],
@@ -62,7 +63,8 @@ impl Target {
         }
     }
 
-    /// The edits that follow all folds. Other rules may still change their results.
+    /// The edits that write the forms of the engines after all folds. Other passes still recognize
+    /// the results, and may change them.
     pub(crate) fn engine_form_edits(self, analysis: &Analysis) -> Vec<Edit> {
         match self {
             Target::Portable => vec![],
@@ -73,8 +75,9 @@ impl Target {
             ]
             .concat(),
             Target::Tract => {
-                // A layer moves before windows only if it is their only reader, so products are
-                // divided later.
+                // A layer moves before windows only if no other layer reads them. Dividing a
+                // product makes several layers, so products are divided only when no layer moves
+                // any more.
                 let mut products = layer_before_windows::edits(analysis);
                 if products.is_empty() {
                     products = unpack_products::edits(analysis);
@@ -89,7 +92,8 @@ impl Target {
         }
     }
 
-    /// The edits that come last, because other rules do not recognize the layers afterwards.
+    /// The edits that come last, because other passes do not recognize the layers that these edits
+    /// write.
     pub(crate) fn final_edits(self, analysis: &Analysis) -> Vec<Edit> {
         match self {
             Target::Portable => vec![],
@@ -99,8 +103,8 @@ impl Target {
         }
     }
 
-    /// Removes the shapes in `value_info` that make the engine slower. Returns the graph and the
-    /// number of shapes. `None` if there are no such shapes.
+    /// Removes the shapes in `value_info` that make the engine slower. Returns the new graph and
+    /// the number of removed shapes. `None` if there are no such shapes.
     pub(crate) fn without_open_shapes(self, graph: &GraphProto) -> Option<(GraphProto, usize)> {
         let mut graph = (self == Target::Onnxruntime).then(|| graph.clone())?;
         let count = strip_value_info::strip_open_shapes(&mut graph);

@@ -2,8 +2,8 @@
 //!
 //! Before: a Reshape of `x` to two axes, a Gemm, element-wise operators, and a Reshape back. After:
 //! a MatMul and an Add of `x` on the axes that it has, and the element-wise operators. A Reshape
-//! stays only if the result has other axes. This is exact, because the rows of a product do not
-//! depend on how they are arranged.
+//! stays only if the result has axes other than those of `x`. This is exact, because the rows of a
+//! product do not depend on how they are arranged.
 //!
 //! A region begins at a Reshape to two axes and ends at Reshapes to constant extents. No other node
 //! reads a value in between.
@@ -124,8 +124,8 @@ impl<'a> RowRegion<'a> {
             Some("Gemm") => self.is_layer(node).then_some(RowRole::Layer),
             Some("Reshape") => {
                 let target = graph.input(node, 1)?;
-                // A 0 copies the extent of the axis with the same index, which would be another
-                // axis.
+                // A 0 copies the extent of the axis with the same index. The rewritten Reshape
+                // reads a value with other axes.
                 let copies_extents = constants.ints(target)?.contains(&0);
                 (!copies_extents && !self.rows.contains_key(&target)).then_some(RowRole::Exit)
             }
@@ -169,7 +169,8 @@ impl<'a> RowRegion<'a> {
         is_plain && self.rows.contains_key(&value) && are_constant && fits_columns
     }
 
-    /// Whether a value is a constant that broadcasts only along channels.
+    /// Whether a value is a constant scalar or vector, which broadcasts along all axes except the
+    /// channels.
     fn is_vector(&self, value: ValueId) -> bool {
         let Analysis {
             facts, constants, ..
@@ -177,8 +178,9 @@ impl<'a> RowRegion<'a> {
         constants.is_constant(value) && facts.rank(value).is_some_and(|rank| rank < 2)
     }
 
-    /// The axes that all values of the region get before their channels. They come from the source
-    /// or from a result, whichever has the fewest. At most one of them has an unknown extent.
+    /// The axes that all values of the region get before their channels. They are the axes of the
+    /// source or of one result: of the one with the fewest axes. At most one of these axes has an
+    /// unknown extent.
     fn leading(&self) -> Option<Vec<Option<usize>>> {
         let Analysis { graph, facts, .. } = self.analysis;
         let entered = (
@@ -208,7 +210,8 @@ impl<'a> RowRegion<'a> {
         })
     }
 
-    /// Writes the region with the axes of [`Self::leading`] before the channels of all its values.
+    /// Writes the region with the axes of [`Self::leading`] before the channels of all its values,
+    /// in place of one axis of rows.
     fn unflattened(&self) -> Option<Edit> {
         let graph = &self.analysis.graph;
         let leading = self.leading()?;
@@ -254,7 +257,8 @@ impl<'a> RowRegion<'a> {
         ))
     }
 
-    /// The exits that do nothing once all values have these axes, by the value that each reads.
+    /// The exits that do nothing once all values have these leading axes. The key of an exit is the
+    /// value that it reads.
     fn results(&self, leading: &[Option<usize>]) -> HashMap<ValueId, NodeId> {
         let graph = &self.analysis.graph;
         let exits = self
@@ -275,7 +279,7 @@ impl<'a> RowRegion<'a> {
 struct Lifting<'r, 'a> {
     region: &'r RowRegion<'a>,
     maker: Maker<'a>,
-    /// The names of the region's values on all axes.
+    /// The names of the values that replace the values of the region, with all axes.
     names: HashMap<ValueId, String>,
 }
 
@@ -307,7 +311,8 @@ impl Lifting<'_, '_> {
             ),
             RowRole::Exit => {
                 let is_idle = results.get(&graph.input(node, 0)?) == Some(&node);
-                // If the exit reads the entry's own value, no node could output its result instead.
+                // If the exit reads the value of the entry itself, the exit stays, because no other
+                // node writes the result.
                 if is_idle && graph.producer(graph.input(node, 0)?)?.0 != self.region.entry {
                     return Some(0);
                 }
@@ -327,7 +332,7 @@ impl Lifting<'_, '_> {
         Some(count)
     }
 
-    /// The names of a node's inputs, on all axes.
+    /// The names of the values that replace the inputs of a node, in their form with all axes.
     fn names_read(&self, node: NodeId) -> Vec<String> {
         let graph = &self.region.analysis.graph;
         let inputs = graph.inputs(node).iter();
@@ -342,8 +347,8 @@ impl Lifting<'_, '_> {
     }
 }
 
-/// Gives a node the metadata of the node that it replaces. The new node gets the domain if it has
-/// the same operator, and the name if it has the same operator or is the product of a layer.
+/// Gives a new node the metadata of the node that it replaces. If both have the same operator, the
+/// new node also gets its domain and its name. The product of a layer gets only the name.
 fn take_over(made: &mut NodeProto, like: &NodeProto) {
     made.metadata_props.clone_from(&like.metadata_props);
     let is_same = made.op_type == like.op_type;
@@ -355,8 +360,8 @@ fn take_over(made: &mut NodeProto, like: &NodeProto) {
     }
 }
 
-/// The axes of a shape before the last axes that together have `channels` elements. `None` if there
-/// are fewer than two, or if more than one of them has an unknown extent.
+/// The axes of a shape before the last axes, which together have `channels` elements. `None` if
+/// there are fewer than two axes before them, or if more than one of these has an unknown extent.
 fn before(shape: &Shape, channels: usize) -> Option<Vec<Option<usize>>> {
     let mut product = 1;
     let start = (0..shape.len())

@@ -1,5 +1,5 @@
-//! Divides packed products. Engines copy the parts of one wide product, and a product for each part
-//! is as fast.
+//! Divides packed products into one product for each part. Engines would copy the parts of one wide
+//! product, while separate products are as fast.
 //!
 //! Before: one product `x·W + b` of queries, keys and values, and a Split. After: three products,
 //! each with its columns of W and b. This is exact, because no column of a product depends on
@@ -12,7 +12,8 @@ use crate::ir::ValueId;
 use crate::passes::packed_products::{PackedProduct, TakenPart, columns_of, divided, parts};
 use crate::shape::facts::extent;
 
-/// The smallest number of columns of a part. Engines compute narrower products less efficiently.
+/// The fewest columns of a part for which a product is divided. Engines compute narrower products
+/// less efficiently.
 const LEAST_COLUMNS: usize = 64;
 
 /// The edits that divide products.
@@ -49,8 +50,8 @@ fn edit(analysis: &Analysis, whole: ValueId) -> Option<Edit> {
     Some(Edit::replacing(&analysis.graph, product.node, replacement))
 }
 
-/// Whether a value may have several tokens in each entry of the batch. A product of one token reads
-/// its weight once, and costs as much as a copy of the weight.
+/// Whether a value may have several tokens in each entry of the batch. For one token, reading the
+/// weight takes most of the time of a product, so separate products do not pay.
 fn has_tokens(analysis: &Analysis, value: ValueId) -> bool {
     let Some(shape) = analysis.facts.shape(value) else {
         return false;

@@ -2,10 +2,10 @@
 //!
 //! `Concat(x₁·c₁, …, xₙ·cₙ) = Concat(x₁, …, xₙ)·Concat(c₁, …, cₙ)`
 //!
-//! Sums, differences and quotients move in the same way. An affine that propagates through a Concat
-//! is as long as all parts together, so n of them would take n² numbers. All parts must have the
-//! same operator, with a constant that does not widen the part. The Concat must be the only reader
-//! of each result.
+//! Sums, differences and quotients move in the same way. If n affines propagated through the Concat
+//! one by one, each would be as long as all parts together, which takes n² numbers. All parts must
+//! have the same operator, with a constant that does not widen the part. The Concat must be the
+//! only reader of each result.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
@@ -19,11 +19,12 @@ use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::recipe::Numbers;
 
-/// A Concat with fewer parts stays. Its affines propagate one by one.
+/// A Concat with at most this many parts stays, because its affines may propagate one by one.
 const WIDE: usize = 16;
 
-/// The largest allowed ratio of the new elements to the stored ones. A tensor with its name and
-/// shape takes about as many bytes as this many elements.
+/// The largest allowed ratio between the numbers of elements of the joined constant and of the
+/// constants of the parts. A separate tensor takes about as many bytes for its name and shape as
+/// this many elements.
 const GROWTH: usize = 16;
 
 /// The edits that move arithmetic after a Concat.
@@ -131,8 +132,9 @@ fn part(
     })
 }
 
-/// Whether more than `WIDE` parts have constants of their own, and the joined constant is at most
-/// `GROWTH` times as large as these. Equal parts are merged by another pass.
+/// Whether more than `WIDE` parts have constants of their own, and the joined constant has at most
+/// `GROWTH` times as many elements as all these constants. Parts with equal constants are merged by
+/// another pass.
 fn is_worth_it(parts: &[ConcatPart], joined: &Numbers) -> bool {
     let distinct: HashMap<ValueId, usize> = parts
         .iter()

@@ -2,7 +2,7 @@
 //! operators work on the value before the first movement.
 //!
 //! GPT-2 in Hugging Face reshapes the input of each layer to rows, and the result back to
-//! sentences. This is also done before a GELU whose result is reshaped to rows again.
+//! sentences. It does so even before a GELU whose result is reshaped to rows again.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
@@ -19,7 +19,7 @@ use crate::shape::facts::{Shape, extent, same, same_shape};
 /// The largest number of operators between the two movements.
 const BUDGET: usize = 24;
 
-/// The edits that remove such movements.
+/// The edits that cancel pairs of inverse movements.
 pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     let graph = &analysis.graph;
     let mut taken: HashSet<NodeId> = HashSet::default();

@@ -189,8 +189,8 @@ fn multiplied(analysis: &Analysis, mul: NodeId) -> Option<(NodeId, f64)> {
     Some((product, analysis.constants.scalar(factor)?))
 }
 
-/// The reason to keep scores that are not the direct result of a product. It is `NoAttention` if no
-/// product of two varying values is found before them.
+/// The reason to keep an attention whose scores are not the direct result of a product. It is
+/// `NoAttention` if no product of two varying values is found before the scores.
 fn kept(analysis: &Analysis, mut node: NodeId) -> AttentionRefusal {
     const REACH: usize = 8;
     let graph = &analysis.graph;

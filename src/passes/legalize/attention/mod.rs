@@ -2,10 +2,11 @@
 //!
 //! Before: `softmax(s·Q·Kᵀ)·V` per head, with the movements that separate the heads and join them
 //! again. After: one operator on rows `[batch, token, head·channel]`. If nothing is added to the
-//! scores, its kernel computes them block by block and stores none of them.
+//! scores, the kernel of the operator computes them block by block and never stores all of them.
 //!
-//! [`core`] finds the products and the Softmax. [`operand_rows`] follows the movements around them
-//! by the factors of their axes, so that the notation of the exporter does not matter.
+//! [`core`] finds the products and the Softmax. [`operand_rows`] follows the movements around the
+//! products. It compares the factors of axes, so that it does not matter with which movements the
+//! exporter writes them.
 
 mod core;
 mod operand_rows;

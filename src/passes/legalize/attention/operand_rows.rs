@@ -11,10 +11,10 @@ use crate::shape::facts::extent;
 /// The largest number of movements that are followed.
 const REACH: usize = 12;
 
-/// The way to read a value in rows.
+/// The way to read a value in rows, which have the order of batch, token, head and channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OperandRows {
-    /// Another value has the same elements in this order.
+    /// Another value has the same elements in the order of rows.
     Whole(ValueId),
     /// A part of another value, whose rows have several parts of equal width next to each other.
     Part {
@@ -22,11 +22,11 @@ pub(super) enum OperandRows {
         part: usize,
         parts: usize,
     },
-    /// No value has this order. The value itself must be transposed.
+    /// No value has its elements in the order of rows. The value itself must be transposed.
     Transposed,
 }
 
-/// A node through which rows are followed.
+/// A node through which the search for rows goes back.
 #[derive(Clone, Copy)]
 enum RowStep {
     Move(NodeId),
@@ -102,8 +102,8 @@ fn is_matrix(analysis: &Analysis, value: ValueId, rows: OperandRows, width: usiz
     analysis.facts.rank(value) == Some(3) && analysis.facts.extent(value, 2) == Some(width * parts)
 }
 
-/// The rows of the value that `steps` compute from `start`, if they are all of `start` or a part of
-/// it. The last step is the nearest to `start`.
+/// The rows of the value that `steps` compute from `start`: all elements of `start`, or one part of
+/// it. `None` if neither has the order of rows. The last step is the nearest to `start`.
 fn at(
     analysis: &Analysis,
     start: ValueId,
@@ -150,7 +150,7 @@ fn before(analysis: &Analysis, value: ValueId) -> Option<(ValueId, RowStep)> {
     Some((source, RowStep::Pick(pick(analysis, node, slot)?)))
 }
 
-/// The place that an output of a node takes along an axis, if it takes one place.
+/// The place that an output of a node takes along an axis. `None` if it takes several places.
 fn pick(analysis: &Analysis, node: NodeId, slot: usize) -> Option<Picked> {
     let at = analysis.at(node);
     let rank = at.rank(0).ok()?;
@@ -203,8 +203,9 @@ fn counted(place: i64, places: usize) -> Option<usize> {
     axis(place, places).ok()
 }
 
-/// Follows the movements after `output` to a value in which its elements are in rows. Returns that
-/// value and the movements. A value with the axes batch, token and channel is preferred.
+/// Follows the movements after `output` to a value whose elements are in rows. Returns that value
+/// and the movements. Of several such values, the first with the axes batch, token and channel is
+/// returned, or without such a value the last.
 pub(super) fn joined(
     analysis: &Analysis,
     output: ValueId,

@@ -33,8 +33,8 @@ pub(super) enum AttentionRefusal {
     /// The ranks, the number of heads or the number of channels are unknown.
     #[error("the shapes are not known")]
     UnknownShape,
-    /// Queries, keys and values differ in their batches or heads. Only plain products broadcast
-    /// them.
+    /// Queries, keys and values differ in their batches or heads. Plain products broadcast them,
+    /// but the kernel does not.
     #[error("queries, keys and values have different batches or heads")]
     Broadcast,
     /// There may be no keys. Then the plain product is 0, but the kernel divides by 0.

@@ -37,9 +37,10 @@ struct AttentionWriter<'a> {
     core: &'a AttentionCore,
     heads: usize,
     operands: [AttentionOperand; 3],
-    /// The value after the result that has its elements in rows, and the movements to that value.
+    /// A value after the attention that has the elements of its result in rows, and the movements
+    /// to that value.
     joined: Option<(ValueId, Vec<NodeId>)>,
-    /// The shape of the rows of the result.
+    /// The shape `[batch, token, head·channel]` of the rows of the result.
     shape: Shape,
 }
 
@@ -181,7 +182,8 @@ impl<'a> AttentionWriter<'a> {
     }
 }
 
-/// The operand whose axes have this order in rows. `None` if its shape is unknown.
+/// Finds how to read an operand in rows, in which its axes have this order. `None` if its shape is
+/// unknown.
 fn operand(analysis: &Analysis, value: ValueId, order: RowOrder) -> Option<AttentionOperand> {
     let shape = analysis.facts.shape(value)?;
     let (outer, inner) = order.axes.split_at(order.outer);
@@ -201,8 +203,8 @@ fn operand(analysis: &Analysis, value: ValueId, order: RowOrder) -> Option<Atten
 }
 
 /// The target of a Reshape from one shape to another. A single unknown extent is written as -1. If
-/// several are unknown, the extents that are equal in both shapes are copied with 0. `None` if more
-/// than one remains.
+/// several extents are unknown, those that equal the extents of `from` at the same axes are written
+/// as 0, which copies them. `None` if more than one other extent is unknown.
 fn target(from: &Shape, to: &Shape) -> Option<Vec<i64>> {
     let unknown = to.iter().filter(|dim| extent(dim).is_none()).count();
     let mut target = vec![];
