@@ -31,8 +31,8 @@ use crate::shape::guard::Budget;
 const EVALUATED: u64 = 1 << 27;
 const TIMES_THE_WEIGHTS: u64 = 16;
 
-/// The maximum number of bytes of a computed constant that may be stored in a model with fewer
-/// bytes of weights.
+/// The largest computed constant that is always stored, in bytes. A larger one is stored only if
+/// the weights of the model have at least as many bytes.
 const COMPUTED: usize = 1 << 18;
 
 /// The maximum number of nodes that are inspected to find how the elements of a constant are
@@ -125,7 +125,8 @@ impl<'m> Constants<'m> {
         self.read(value).ok()?.first().copied()
     }
 
-    /// The elements of a floating-point constant, with a note about their origin.
+    /// The elements of a floating-point constant, with its name as their recipe. They are marked as
+    /// blurred if [`Constants::is_blurred`] returns true.
     ///
     /// # Errors
     /// The errors of [`Constants::read`].
@@ -228,9 +229,9 @@ impl<'m> Constants<'m> {
         }
     }
 
-    /// Checks without reading stored elements that [`Constants::read`] returns the elements, and
-    /// that they may be stored. A computed constant may be too large, because a model can compute
-    /// many elements from little data.
+    /// Checks, without reading stored elements, that [`Constants::read`] can return the elements,
+    /// and that a model may store them. A computed constant may be too large, because a model can
+    /// compute many elements from little data.
     ///
     /// # Errors
     /// The errors of [`Constants::read`], and [`Reason::TooLarge`].
@@ -464,7 +465,8 @@ fn has_nan(tensor: &Tensor) -> bool {
         && floats(tensor).map_or(true, |floats| floats.iter().any(|number| number.is_nan()))
 }
 
-/// Rounds floats to bfloat16, since the engine computes with more bits than each bfloat16 operator.
+/// Rounds floats to bfloat16, because the engine computes bfloat16 operators with the bits of
+/// float32.
 fn rounded_to_bfloat16(tensor: &Tensor) -> TractResult<Arc<Tensor>> {
     let floats = tensor.to_plain_array_view::<f32>()?;
     let rounded = floats.map(|&float| tensor::rounded(DataType::BFloat16, f64::from(float)) as f32);

@@ -66,7 +66,7 @@ pub(crate) struct MemoryPlan {
     pub steps: Vec<PlanStep>,
     /// The buffers. The first ones are the values of the graph, by their indices.
     pub buffers: Vec<Buffer>,
-    /// The values that the caller passes in.
+    /// The indices of the buffers that the caller passes in.
     pub given: Vec<usize>,
     /// Values of unknown size.
     pub unknown: Vec<ValueId>,
@@ -120,8 +120,8 @@ impl MemoryPlan {
         }
     }
 
-    /// The number of live bytes during each step. Live are the inputs and outputs of the step, and
-    /// the values that later steps read.
+    /// The number of live bytes during each step. The live values are the inputs and outputs of the
+    /// step, and the values that later steps read.
     pub(crate) fn live(&self) -> Vec<u64> {
         let last = self.last_readers();
         let mut held = self.bytes(&self.given);

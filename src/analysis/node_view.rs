@@ -184,7 +184,7 @@ impl At<'_> {
     }
 
     /// The extent of an axis of an input, which must be known. In a model that contradicts itself,
-    /// the rank may differ from the expected one.
+    /// the axis may not exist.
     ///
     /// # Errors
     /// The errors of [`At::shape`], or if the extent is unknown, or if the axis does not exist.

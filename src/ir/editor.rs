@@ -33,8 +33,8 @@ pub(crate) struct Editor<'m> {
     /// Initializers to which a training graph refers, and inputs with defaults. They must stay
     /// unchanged.
     pinned: HashSet<&'m str>,
-    /// Whether new constants are nodes. Before IR version 4, an initializer is an input too, so new
-    /// ones would change the inputs.
+    /// Whether new constants are Constant nodes. Before IR version 4, an initializer is an input
+    /// too, so new initializers would change the inputs of the model.
     constants_as_nodes: bool,
     /// Added constants.
     constants: Vec<TensorProto>,

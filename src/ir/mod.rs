@@ -23,7 +23,7 @@ use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor;
 pub(crate) use index::order;
 
-/// A node, by its index in the graph's list.
+/// A node, by its index in the graph's list of nodes.
 pub(crate) type NodeId = usize;
 
 /// A value, by its index in [`Graph`]'s table of names.

@@ -151,7 +151,8 @@ fn collect<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
     collect_others(graph, names);
 }
 
-/// Collects the names that may not be values of the graph itself.
+/// Collects the names in a graph and its bodies that need not be names of values of the graph
+/// itself.
 fn collect_others<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
     for node in &graph.node {
         names.insert(node.name());

@@ -110,8 +110,8 @@ impl FileDraft {
         let aside = tempfile::Builder::new().prefix(PREFIX).tempdir_in(folder);
         let aside = aside.map_err(without_temporary_path)?;
         let list = File::create_new(aside.path().join(LIST))?;
-        // If the file system has no locks, no other process can lock this list either, and so none
-        // removes it.
+        // If the file system has no locks, no other process can lock this list either, and so no
+        // other process removes the folder.
         let _ = list.try_lock();
         let aside = aside.keep();
         lock.open.push(aside.clone());
@@ -149,8 +149,8 @@ impl FileDraft {
         self.create(DATA)
     }
 
-    /// Creates a file with the permissions of the replaced model. Without one, it has the
-    /// permissions of any new file.
+    /// Creates a file with the permissions of the replaced model. If no model is replaced, the file
+    /// has the permissions of any new file.
     fn create(&self, name: &str) -> io::Result<File> {
         let _open = open();
         let file = File::create_new(self.aside.join(name))?;
@@ -316,8 +316,8 @@ fn reserved_names(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Converts the error of a name that is already taken, so that it names the data file. This happens
-/// if a program that does not reserve names has created the file.
+/// Replaces the error of a name that is already taken by an error that names the data file. It
+/// occurs if a program that does not reserve names has created the file.
 fn name_taken(error: io::Error, data: &str) -> io::Error {
     match error.kind() {
         io::ErrorKind::AlreadyExists => {

@@ -159,7 +159,7 @@ impl Data {
         Ok(())
     }
 
-    /// Whether both have the same bytes. At most one part of each is in memory at a time.
+    /// Whether both byte strings are equal. At most one part of each is in memory at a time.
     ///
     /// # Errors
     /// If the bytes cannot be read.

@@ -143,7 +143,7 @@ impl Model {
     }
 
     /// Adds a metadata entry with zeros for the digest of the bytes that another model was read
-    /// from, if these are known. The digest is filled in when the model is written.
+    /// from, if these bytes are known. The digest is filled in when the model is written.
     pub(crate) fn await_sha256(&mut self, key: &str, of: &Model) -> Option<String> {
         self.pending = Some(Pending {
             key: key.to_owned(),

@@ -1,4 +1,4 @@
-//! Distinguishes ONNX models from other files, and recognizes the formats of those.
+//! Distinguishes ONNX models from other files, and names well-known formats of the others.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};

@@ -23,7 +23,7 @@ use crate::onnx::placeholders::Gaps;
 /// The alignment of offsets in a data file, so that tensors can be mapped into memory.
 pub(super) const ALIGNMENT: u64 = 4096;
 
-/// The entries of external data that describe the old file, and that are replaced.
+/// The entries of external data that describe the old data file. New entries replace them.
 const KNOWN_ENTRIES: [&str; 5] = ["location", "offset", "length", "checksum", "basepath"];
 
 /// The place of a model's weights.
@@ -293,9 +293,8 @@ impl Laying<'_> {
         Ok(())
     }
 
-    /// Lays out a tensor that does not move into the data file as an initializer. If the model
-    /// holds its elements, they fill a gap of the message. External elements stay or move, as
-    /// `storage` says.
+    /// Lays out a tensor that is not an initializer of the new data file. If the model holds its
+    /// elements, they fill a gap of the message. External elements stay or move, as `storage` says.
     fn other(&mut self, tensor: &mut TensorProto) -> Result<()> {
         let externals = &self.model.externals;
         if tensor::is_held(tensor) {

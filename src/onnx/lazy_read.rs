@@ -46,7 +46,7 @@ pub(crate) enum Trouble {
     Unreadable(String),
 }
 
-/// Reads a file of `length` bytes, and checks that decoding loses nothing in it.
+/// Reads a file of `length` bytes, and checks that decoding it would lose nothing.
 pub(crate) fn skim(file: &Arc<DataFile>, length: u64) -> std::result::Result<Skimmed, Trouble> {
     let mut skim = Skim {
         file,

@@ -194,8 +194,8 @@ impl Model {
     ///
     /// Weights are read in parts and written on all cores, so that they are never all in memory.
     ///
-    /// Files are complete before they are renamed. The model is replaced when it is renamed.
-    /// Before, the old model exists completely, and after a failure it remains. The data file of
+    /// All files are complete before they are renamed. Renaming the new model replaces the old one.
+    /// Until then the old model exists completely, and after a failure it remains. The data file of
     /// the replaced model is removed afterwards, if it has the name and the layout that this
     /// function writes, and if no `.onnx` file in the folder mentions it. The temporary files of a
     /// killed process are removed by the next process that saves into the folder. As with any copy,
@@ -405,7 +405,7 @@ impl Model {
     }
 
     /// Moves data into the files, calls `last`, and renames the files. `bytes` is the total length
-    /// for the result.
+    /// that the result reports.
     fn commit(
         &self,
         draft: &mut FileDraft,

@@ -79,8 +79,9 @@ impl Transfer<'_> {
     }
 }
 
-/// Whether the file system of a file may copy faster than reading and writing. On ext4 and tmpfs
-/// this is false: they copy page by page, which is slower than reading and writing whole buffers.
+/// Whether the file system of a file may copy data faster than reading and writing the data would.
+/// It is false for ext4 and tmpfs, which copy page by page. Reading and writing whole buffers is
+/// faster.
 #[cfg(target_os = "linux")]
 fn can_share(file: &File) -> bool {
     const EXT4: u64 = 0xEF53;

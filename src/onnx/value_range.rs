@@ -8,7 +8,8 @@ use multiversion::multiversion;
 /// Processors compare several integers at a time, but not several floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ValueRange {
-    /// The bits of the smallest magnitude, minus one. The subtraction wraps 0 to the largest value.
+    /// The bits of the smallest magnitude, minus one. The subtraction wraps 0 to the largest value,
+    /// so that zeros are ignored.
     least: u64,
     largest: u64,
 }
@@ -52,8 +53,8 @@ impl ValueRange {
         self.largest().is_finite()
     }
 
-    /// The range of the rounded products of a number of each set. `None` if a product could be
-    /// subnormal or infinite.
+    /// The range of the rounded products of each number in this range and each number in `other`.
+    /// `None` if a product could be subnormal or infinite.
     pub(crate) fn times(self, other: Self) -> Option<Self> {
         Self::between(
             self.least() * other.least(),
@@ -61,8 +62,8 @@ impl ValueRange {
         )
     }
 
-    /// The range of the rounded quotients of a number of each set, if no divisor is 0. `None` if a
-    /// quotient could be subnormal or infinite.
+    /// The range of the rounded quotients of each number in this range and each number in `other`,
+    /// if no divisor is 0. `None` if a quotient could be subnormal or infinite.
     pub(crate) fn over(self, other: Self) -> Option<Self> {
         Self::between(
             self.least() / other.largest(),

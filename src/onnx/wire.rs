@@ -12,8 +12,9 @@ use crate::onnx::message_fields::{
 };
 
 /// The maximum depth of nested messages. A body inside another one is three levels deeper, so 60
-/// bodies can be nested. The decoder has no limit. The limit exists because functions that walk
-/// bodies are recursive, in unfold and in tract, so that the stack of a thread must suffice.
+/// bodies can be nested. The decoder itself needs no limit. This limit exists because functions
+/// that walk bodies are recursive, in unfold and in tract, and could overflow the stack of a
+/// thread.
 const MAX_DEPTH: usize = 200;
 
 /// A flaw of the encoded bytes of a message, and the part that has it.

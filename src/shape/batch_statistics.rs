@@ -9,7 +9,7 @@ use tract_onnx::prelude::{DatumType, Tensor};
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tract_quirks::batch_norm_trains;
 
-/// The attributes that are read or have no effect on a single run.
+/// The supported attributes. Each is read, or has no effect on a single run.
 const ATTRIBUTES: &[&str] = &["epsilon", "momentum", "training_mode"];
 
 /// The default of ε.
@@ -20,12 +20,12 @@ const EPSILON: f32 = 1e-5;
 const ROUNDED: f64 = 1e-5;
 
 /// Computes `γ·(x − mean)/√(variance + ε) + β` in float64 and rounds the result once. Mean and
-/// variance are those of each channel of `x`. `None` if the node is a different one, or if its
-/// inputs are invalid.
+/// variance are those of each channel of `x`. `None` if the node is not such a BatchNormalization,
+/// or if its inputs are invalid.
 ///
 /// Before operator set 14 engines disagree whether such a node uses the statistics of its input or
-/// the given ones. For standardized weights, which PyTorch's exporter writes in this form, the two
-/// are equal. If they differ, the result is `None`.
+/// the given ones. For standardized weights, which PyTorch's exporter writes in this form, both
+/// statistics are equal. If they differ, the result is `None`.
 pub(crate) fn normalized(
     node: &NodeProto,
     opset: i64,

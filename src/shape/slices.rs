@@ -90,8 +90,8 @@ fn clamped(bound: i128, whole: i128, low: i128, high: i128) -> i128 {
 }
 
 /// Corrects the fact about a slice of `from`. A slice whose bounds exceed the extent is shorter
-/// than the bounds imply, so its extent is unknown if the extent of the axis is. An axis is assumed
-/// to be nonempty, so that its first and last places exist.
+/// than the bounds imply, so its extent is unknown if the extent of the axis is unknown. An axis is
+/// assumed to be nonempty, so that its first and last places exist.
 pub(crate) fn within_reach(
     fact: InferenceFact,
     from: &InferenceFact,
@@ -190,9 +190,9 @@ impl SlicedValue<'_> {
 }
 
 /// Whether the bounds may select more places than the axis has, because one symbolic extent limits
-/// an axis of another symbolic extent. If the two differ by a known number of places, this
-/// difference decides. If the extent of the axis is known, it is assumed to suffice: a table has a
-/// place for each token in every run that adds the two.
+/// an axis of another symbolic extent. If both extents differ by a known number of places, the sign
+/// of this difference decides. If the extent of the axis is known, it is assumed to suffice,
+/// because a table of positions has a place for each token of every valid run.
 fn reaches_past(whole: &DimFact, taken: &DimFact) -> bool {
     let Some(taken) = taken.concretize().filter(|taken| taken.to_i64().is_err()) else {
         return false;

@@ -13,8 +13,8 @@ use tract_onnx::tract_hir::internal::{IntoArcTensor, TDim};
 
 use crate::onnx::proto::NodeProto;
 
-/// Corrects the fact about the result of a Div or a Mod. It keeps elements only if they agree with
-/// ONNX.
+/// Corrects the fact about the result of a Div or a Mod. The corrected fact has elements only if
+/// they agree with ONNX.
 pub(crate) fn settled(
     node: &NodeProto,
     inputs: &[Option<InferenceFact>],

@@ -106,8 +106,8 @@ pub(crate) fn resized(
     without(made, from, |_, whole| whole.is_some())
 }
 
-/// Drops the extents of the axes for which `is_dropped` holds. It gets the axis, and the extent
-/// before the operator if that is known.
+/// Drops the extents of the axes for which `is_dropped` holds. The arguments of `is_dropped` are
+/// the axis, and the extent before the operator if it is known.
 fn without(
     fact: InferenceFact,
     from: &InferenceFact,

@@ -26,7 +26,8 @@ struct AxisFactorFact {
     parts: Option<Vec<AxisFactor>>,
 }
 
-/// All factors of some values. If a factor is split, it is replaced by its parts in every value.
+/// The factors of the axes of several values. If a factor is split, its parts replace it in every
+/// value.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AxisFactors(Vec<AxisFactorFact>);
 

@@ -169,7 +169,7 @@ impl Floats {
     }
 }
 
-/// A range of elements that is equal in each row.
+/// A range of elements within a row, which is selected in every row.
 struct Runs {
     /// The number of elements of a row.
     length: usize,
@@ -182,8 +182,8 @@ impl Runs {
         row * self.length + self.wanted.start..row * self.length + self.wanted.end
     }
 
-    /// The ranges of the rows that overlap a nonempty part of all elements, relative to the start
-    /// of the part.
+    /// For each row that overlaps `part`, the elements of its range that are in `part`, relative to
+    /// the start of `part`, which must not be empty.
     fn within(&self, part: &Range<usize>) -> Vec<Range<usize>> {
         let length = self.length.max(1);
         let rows = part.start / length..=(part.end - 1) / length;

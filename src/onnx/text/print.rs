@@ -298,7 +298,7 @@ impl Printer<'_> {
     }
 }
 
-/// The type of an attribute. Old files omit it, so that the set field decides.
+/// The type of an attribute. Old files omit the type; then the field that is set determines it.
 fn type_of(attribute: &AttributeProto) -> AttributeType {
     let declared = AttributeType::try_from(attribute.r#type.unwrap_or_default());
     match declared {

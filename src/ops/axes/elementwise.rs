@@ -44,8 +44,8 @@ fn on_elements(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     broadcast(at, &places)
 }
 
-/// A Cast, a Dropout or an Identity. The first input has the shape of the output, and the other
-/// inputs are parameters.
+/// The reads of a Cast, a Dropout or an Identity. The first input has the shape of the output, and
+/// the other inputs are parameters.
 fn passed_through(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     match op {
         "Dropout" => {
@@ -57,8 +57,8 @@ fn passed_through(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reaso
     Ok(first(at, AxisRead::Same(axis), AxisRead::Absent))
 }
 
-/// A QuantizeLinear or a DequantizeLinear. The scale and the zero point are scalars, or vary along
-/// one axis.
+/// The reads of a QuantizeLinear or a DequantizeLinear. The scale and the zero point are scalars,
+/// or vary along one axis.
 fn quantized(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&[
         "axis",

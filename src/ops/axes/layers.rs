@@ -78,8 +78,8 @@ fn is_pointwise(at: &At, axis: usize) -> Result<bool, Reason> {
     Ok(at.extent(1, axis)? == 1 && has_stride_one && is_unpadded && has_given_pads)
 }
 
-/// A Resize leaves an axis that it does not scale unchanged, except for two transformations of
-/// coordinates.
+/// The reads of a Resize. An axis that it does not scale is unchanged, except for two
+/// transformations of coordinates.
 fn resize(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(attributes("Resize").unwrap_or_default())?;
     let keeps_ratio = at.attr_text("keep_aspect_ratio_policy", "stretch")? != "stretch";

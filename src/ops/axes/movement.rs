@@ -30,7 +30,8 @@ fn transpose(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(kept(at, at.permutation(at.rank(0)?)?[axis]))
 }
 
-/// A Reshape or similar operator. An axis reads the input axis with the same factors.
+/// The reads of a Reshape or a similar operator. An axis reads the input axis with the same
+/// factors.
 fn regrouped(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["allowzero", "axes", "axis"])?;
     let (before, behind) = (at.shape(0)?, at.output_shape(0)?);
@@ -54,7 +55,7 @@ fn concat(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(vec![AxisRead::Same(axis); at.arity()])
 }
 
-/// A Split. Each part begins where the previous part ends.
+/// The reads of a Split. Each part begins where the previous part ends.
 pub(super) fn split(at: &At, output: usize, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["axis", "num_outputs", "split"])?;
     let along = counted(at.attr("axis", 0)?, at.rank(0)?)?;
@@ -126,8 +127,8 @@ fn gather(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     })
 }
 
-/// A GatherElements. Along the other axes, the data may have more places than the indices. Then
-/// only the first places are read, and the axis is unknown.
+/// The reads of a GatherElements. Along the axes that are not indexed, the data may have more
+/// places than the indices. Then only the first places are read, and the answer is unknown.
 fn gather_elements(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["axis"])?;
     let along = counted(at.attr("axis", 0)?, at.rank(0)?)?;
@@ -156,7 +157,8 @@ fn gather_nd(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     })
 }
 
-/// An Expand. An input axis is unknown if its extent may be either 1 or that of the result.
+/// The reads of an Expand. An input axis is unknown if its extent may be either 1 or that of the
+/// result.
 fn expand(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&[])?;
     let (before, behind) = (at.shape(0)?, at.output_shape(0)?);

@@ -45,7 +45,8 @@ fn mixed(at: &At, axis: usize, is_mixed: bool) -> Vec<AxisRead> {
     first(at, read, AxisRead::All)
 }
 
-/// A Softmax. Before operator set 13, it mixes its axis and all later axes.
+/// The reads of a Softmax, which mixes its axis. Before operator set 13, it also mixes all later
+/// axes.
 fn softmax(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["axis"])?;
     let (absent, alone) = softmax_axis(at.opset());
@@ -59,8 +60,8 @@ fn along(at: &At, axis: usize, attributes: &[&str], absent: i64) -> Result<Vec<A
     Ok(mixed(at, axis, axis == named))
 }
 
-/// A LayerNormalization. It normalizes over its axis and all later axes. Scale and shift broadcast
-/// to the input.
+/// The reads of a LayerNormalization, which normalizes over its axis and all later axes. Scale and
+/// shift broadcast to the input.
 fn layer_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["axis", "epsilon", "stash_type"])?;
     let rank = at.rank(0)?;
@@ -87,8 +88,8 @@ fn skip_norm(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(reads)
 }
 
-/// The sum of the input, the skip and the bias, which is an additional output of a skip
-/// normalization.
+/// The reads of an additional output of a skip normalization: the sum of the input, the skip and
+/// the bias.
 pub(super) fn skip_sum(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["epsilon"])?;
     let has_shift = at.proto().op_type() == "SkipLayerNormalization";
@@ -110,7 +111,8 @@ fn batch_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Err(Reason::TrainingMode)
 }
 
-/// An operator that keeps samples and channels independent, but mixes all places of a channel.
+/// The reads of an operator that keeps samples and channels independent, but mixes all places of a
+/// channel.
 fn channels_alone(at: &At, axis: usize, attributes: &[&str]) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(attributes)?;
     let read = if axis < 2 {
@@ -129,8 +131,8 @@ fn channels_alone(at: &At, axis: usize, attributes: &[&str]) -> Result<Vec<AxisR
     ))
 }
 
-/// A GroupNormalization, in which samples are independent. Before operator set 21, scale and shift
-/// have one element for each group, and not for each channel.
+/// The reads of a GroupNormalization, in which samples are independent. Before operator set 21,
+/// scale and shift have one element for each group, and not for each channel.
 fn group_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["epsilon", "num_groups", "stash_type"])?;
     Ok(mixed(at, axis, axis > 0))
@@ -143,8 +145,8 @@ fn mean_variance(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(mixed(at, axis, named.contains(&axis)))
 }
 
-/// A reduction. The remaining axes keep their order. An axis of extent 1 that replaces a reduced
-/// axis reads all places of that axis.
+/// The reads of a reduction. The remaining axes keep their order. An axis of extent 1 that replaces
+/// a reduced axis reads all places of that axis.
 fn reduced(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     let rank = at.rank(0)?;
     let (over, keep) = at.reduction(rank)?;

@@ -24,7 +24,7 @@ pub(super) fn read(
     })
 }
 
-/// A product of two stacks of matrices, each of which may be transposed.
+/// The reads of a product of two stacks of matrices, each of which may be transposed.
 fn matmul(at: &At, transposed: [bool; 2], axis: usize) -> Result<Vec<AxisRead>, Reason> {
     let [left, right] = [at.rank(0)?, at.rank(1)?];
     if at.arity() != 2 || left == 0 || right == 0 {
@@ -116,8 +116,9 @@ fn einsum(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(reads)
 }
 
-/// An Attention. A query reads all keys and values, and its own row of the mask. With `is_causal`,
-/// the number of keys depends on the place of the query, so the queries are not independent.
+/// The reads of an Attention. A query reads all keys and values, and its own row of the mask. With
+/// `is_causal`, the number of keys depends on the place of the query, so the queries are not
+/// independent.
 fn attention(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&[
         "is_causal",

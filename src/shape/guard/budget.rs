@@ -29,7 +29,7 @@ const RESERVED_FRACTION: u64 = 8;
 #[derive(Clone, Copy)]
 struct SymbolSize {
     nodes: u64,
-    /// The number of equivalent forms, because tract distributes quotients over sums.
+    /// The number of equivalent forms that tract tries. It distributes quotients over sums.
     forms: u64,
     /// The number of products after all products are expanded.
     products: u64,
@@ -203,7 +203,7 @@ impl Budget {
         }
     }
 
-    /// Replaces the parts of a fact that exceed the bounds by unknown ones.
+    /// Makes the parts of a fact unknown that exceed the bounds.
     pub(crate) fn admit(&self, fact: InferenceFact) -> InferenceFact {
         let fact = match &fact.value.concretize() {
             Some(tensor) if !symbolic_elements(tensor).all(|dim| self.admits(dim)) => {

@@ -20,8 +20,8 @@ pub(crate) use crate::shape::guard::question::{beyond_symbols, can_be_asked};
 /// The maximum rank, as in numpy.
 const RANK: usize = 64;
 
-/// The maximum number of elements of a value in a run. If the model has more bytes of weights, that
-/// number is the limit.
+/// The maximum number of elements of a value in a run. If the weights of the model have more bytes,
+/// their number of bytes is the limit.
 const LARGEST_RUN: u64 = 1 << 28;
 
 /// Whether a value fits into memory on a machine that can hold `weight_bytes` bytes of weights.

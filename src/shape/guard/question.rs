@@ -87,7 +87,8 @@ pub(crate) fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) 
         && question.symbolic_cost() <= NODE_COST
 }
 
-/// Whether tract would convert numbers that do not fit. It casts symbolic values to 32 bits.
+/// Whether an input that tract reads as symbolic values has a number beyond 32 bits. tract would
+/// convert it incorrectly, because it casts symbolic values to 32 bits.
 pub(crate) fn beyond_symbols(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
     Question { node, inputs }.exceeds_symbols()
 }
@@ -135,7 +136,8 @@ impl<'q> Question<'q> {
         }
     }
 
-    /// Whether a list of extents or paddings has more elements than two for each possible axis.
+    /// Whether a list of extents or paddings is longer than any valid list, which has at most two
+    /// elements for each of `RANK` axes.
     fn lists_too_many_axes(&self) -> bool {
         let Some(first) = self
             .first_extents()
@@ -147,7 +149,8 @@ impl<'q> Question<'q> {
         lists.any(|list| element_count(list).is_some_and(|count| count > 2 * RANK as u64))
     }
 
-    /// Whether tract would convert numbers that do not fit. It casts symbolic values to 32 bits.
+    /// Whether an input that tract reads as symbolic values has a number beyond 32 bits. tract
+    /// would convert it incorrectly, because it casts symbolic values to 32 bits.
     fn exceeds_symbols(&self) -> bool {
         let Some(first) = self.first_symbolic() else {
             return false;
@@ -170,8 +173,8 @@ impl<'q> Question<'q> {
         }
     }
 
-    /// Whether an input is the fill value of a Pad. This value may be the lowest number, if a
-    /// maximum follows.
+    /// Whether an input is the fill value of a Pad. It is not checked for 32 bits, because before a
+    /// MaxPool it is often the lowest float.
     fn is_pad_value(&self, slot: usize) -> bool {
         self.node.op_type() == "Pad" && slot == 2
     }

@@ -32,8 +32,8 @@ use crate::shape::loop_states::{LoopStates, common};
 use crate::shape::rules::{self, NodeQuery, read_by_shape};
 use crate::shape::sequences;
 
-/// The maximum number of elements of constants that are evaluated while shapes are inferred. Shapes
-/// and the parameters of normalizers are far smaller, and weights are larger.
+/// The size of the largest constant that is evaluated while shapes are inferred, in elements.
+/// Shapes and the parameters of normalizers are far smaller, and weights are larger.
 pub(crate) const SMALL: usize = 1 << 14;
 
 /// The budget in bytes for constants that are evaluated while shapes are inferred. When it is
@@ -323,7 +323,7 @@ impl Inference {
         outputs.collect()
     }
 
-    /// Replaces the parts of a fact that exceed the bounds by unknown ones.
+    /// Makes the parts of a fact unknown that exceed the bounds.
     fn admit(&self, fact: InferenceFact, name: impl FnOnce() -> String) -> InferenceFact {
         if !guard::fits(&fact, self.weights) {
             self.note_out_of_bounds(name);
@@ -340,7 +340,7 @@ fn is_incomplete(fact: &InferenceFact) -> bool {
     fact.shape.concretize().is_none() || fact.datum_type.concretize().is_none()
 }
 
-/// Completes the unknown parts of `fact` by those of `declared`.
+/// Completes the unknown parts of `fact` by the declared parts.
 fn completed(fact: InferenceFact, declared: &InferenceFact) -> InferenceFact {
     match fact.clone().unify(declared) {
         Ok(unified) => unified.without_value(),

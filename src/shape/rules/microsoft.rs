@@ -38,7 +38,8 @@ pub(super) fn first_output(query: &NodeQuery) -> Option<Shape> {
     }
 }
 
-/// An Attention. The columns of its weight are concatenated from those of queries, keys and values.
+/// The extents of the result of an Attention, whose weight concatenates the columns for queries,
+/// keys and values.
 fn packed_attention(query: &NodeQuery) -> Option<Shape> {
     match query.node.attr_ints("qkv_hidden_sizes").ok()? {
         Some(sizes) => query.tokens_of_width(sizes.get(2).map(TDim::from)),
@@ -53,7 +54,7 @@ fn third_of_columns(query: &NodeQuery) -> Option<Option<TDim>> {
     Some(columns.map(|columns| TDim::from(columns / 3)))
 }
 
-/// An LSTM with transposed weights.
+/// The extents of the result of a DynamicQuantizeLSTM, whose weights are transposed.
 fn lstm(query: &NodeQuery) -> Option<Shape> {
     let steps = query.shape(0).filter(|steps| steps.len() == 3)?;
     let is_bidirectional = query.node.attr_s("direction").ok()? == Some("bidirectional");
@@ -83,7 +84,8 @@ fn gather_quantized(query: &NodeQuery) -> Option<Shape> {
     Some(table)
 }
 
-/// A GroupQueryAttention. If the keys are absent, the first input packs queries, keys and values.
+/// The extents of the result of a GroupQueryAttention. If the keys are absent, the first input
+/// packs queries, keys and values.
 fn group_query_attention(query: &NodeQuery) -> Option<Shape> {
     if query.has(1) {
         return query.shape(0);
@@ -95,8 +97,8 @@ fn group_query_attention(query: &NodeQuery) -> Option<Shape> {
     query.tokens_of_width(Some(TDim::from(each.checked_mul(queries)?)))
 }
 
-/// A MultiHeadAttention. The result has the width of the values. Their heads may have a separate
-/// axis, and they may be packed with queries and keys.
+/// The extents of the result of a MultiHeadAttention, which has the width of the values. The heads
+/// of the values may have a separate axis, and the values may be packed with queries and keys.
 fn multi_head_attention(query: &NodeQuery) -> Option<Shape> {
     let values = query.shape(if query.has(2) { 2 } else { 0 })?;
     let axes_of_width: &[usize] = match values.len() {

@@ -65,7 +65,8 @@ pub(super) fn first_output(query: &NodeQuery) -> Option<Shape> {
     }
 }
 
-/// A CenterCropPad. The axes that it lists get the given extents.
+/// The extents of the result of a CenterCropPad. The axes that the node lists get the given
+/// extents.
 fn center_crop_pad(query: &NodeQuery) -> Option<Shape> {
     let (mut shape, size) = (query.shape(0)?, query.elements(1)?);
     let changed = match query.node.attr_ints("axes").ok()? {
@@ -133,8 +134,9 @@ pub(super) fn typed_like(node: &NodeProto) -> Option<usize> {
     }
 }
 
-/// A Fourier transform. The transformed axis keeps its length, or about half of it if the other
-/// half is redundant. The last axis has the real and the imaginary part, or only the real part.
+/// The extents of the result of a Fourier transform. The transformed axis keeps its length, or
+/// about half of it if the other half is redundant. The last axis has the real and the imaginary
+/// part, or only the real part.
 fn transformed(query: &NodeQuery) -> Option<Shape> {
     let mut shape = query.shape(0)?;
     let (inverse, onesided) = (query.is_set("inverse")?, query.is_set("onesided")?);
@@ -159,7 +161,8 @@ fn transformed(query: &NodeQuery) -> Option<Shape> {
     Some(shape)
 }
 
-/// A pooling operator that returns an image of these extents for each region.
+/// The extents of the result of a pooling operator that returns an image of the extents `places`
+/// for each region.
 fn pooled(query: &NodeQuery, places: &[i64]) -> Option<Shape> {
     let (from, regions) = (query.shape(0)?, query.shape(1)?);
     let mut shape = vec![regions.first()?.clone(), from.get(1)?.clone()];

@@ -220,7 +220,8 @@ impl NodeQuery<'_> {
         }
     }
 
-    /// The extents of the input. The number of channels may be known only from the parameters.
+    /// The extents of the result of a BatchNormalization, which are those of the input. The number
+    /// of channels may be known only from the parameters.
     fn batch_normalization(&self) -> Option<Shape> {
         let mut shape = self.shape(0)?;
         let channels = self.shape(1).and_then(|gamma| gamma.first()?.clone());

@@ -55,7 +55,7 @@ impl ReshapeTarget {
         !self.keeps_zero && self.number(place) == Some(0)
     }
 
-    /// Whether an extent is the remaining one, which follows from the others.
+    /// Whether an extent is given as `-1`, so that it follows from the other extents.
     fn is_rest(&self, place: usize) -> bool {
         self.number(place) == Some(-1)
     }
@@ -159,7 +159,7 @@ fn joined(parts: &[Shape], along: usize) -> Option<TDim> {
 }
 
 impl NodeQuery<'_> {
-    /// The result of a Reshape, as far as its extents are known, copied or implied.
+    /// The extents of the result of a Reshape that are known, copied or implied.
     pub(super) fn reshape(&self) -> Option<Shape> {
         let target = ReshapeTarget {
             elements: self.elements(1)?,
@@ -176,8 +176,8 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// The result of a Flatten. The axes before `axis` are merged into one, and so are the other
-    /// axes.
+    /// The extents of the result of a Flatten. The axes before `axis` are merged into one, and so
+    /// are the other axes.
     pub(super) fn flatten(&self) -> Option<Shape> {
         let from = self.shape(0)?;
         let axis = self.int("axis", 1)?;
@@ -190,7 +190,8 @@ impl NodeQuery<'_> {
         Some(vec![joint(before), joint(behind)])
     }
 
-    /// The result of a Transpose. If the rank of the input is unknown, it follows from `perm`.
+    /// The extents of the result of a Transpose. If the rank of the input is unknown, it follows
+    /// from `perm`.
     pub(super) fn transpose(&self) -> Option<Shape> {
         let perm = self.node.attr_ints("perm").ok()?;
         let from = self.shape(0).or_else(|| Some(vec![None; perm?.len()]))?;
@@ -198,8 +199,8 @@ impl NodeQuery<'_> {
         Some(perm.into_iter().map(|axis| from[axis].clone()).collect())
     }
 
-    /// The result of a Slice. Axes that it does not cut keep their extents. If the cut axes are
-    /// unknown, all extents are unknown.
+    /// The extents of the result of a Slice. Axes that it does not cut keep their extents. If the
+    /// cut axes are unknown, all extents are unknown.
     pub(super) fn slice(&self) -> Option<Shape> {
         let mut shape = self.shape(0)?;
         let cut = self
@@ -212,14 +213,14 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// The result of a Gather. The axes of the indices replace the indexed axis.
+    /// The extents of the result of a Gather. The axes of the indices replace the indexed axis.
     pub(super) fn gather(&self) -> Option<Shape> {
         let (from, indices) = (self.shape(0)?, self.shape(1)?);
         let along = self.axis(0, from.len())?;
         Some([&from[..along], &indices, &from[along + 1..]].concat())
     }
 
-    /// A part of a Split. Its length is given, or follows from the number of parts.
+    /// The extents of a part of a Split. Its length is given, or follows from the number of parts.
     pub(super) fn split(&self, slot: usize) -> Option<Shape> {
         let mut shape = self.shape(0)?;
         let along = self.axis(0, shape.len())?;
@@ -250,7 +251,7 @@ impl NodeQuery<'_> {
         }
     }
 
-    /// The result of a Squeeze of the given axes, or of all axes of extent 1.
+    /// The extents of the result of a Squeeze of the given axes, or of all axes of extent 1.
     pub(super) fn squeeze(&self) -> Option<Shape> {
         let shape = self.shape(0)?;
         let removed = if takes_all_of_one(self.node, self.opset) {
@@ -268,7 +269,7 @@ impl NodeQuery<'_> {
         Some(left.map(|(_, dim)| dim).collect())
     }
 
-    /// The result of an Unsqueeze, with additional axes of extent 1.
+    /// The extents of the result of an Unsqueeze, with additional axes of extent 1.
     pub(super) fn unsqueeze(&self) -> Option<Shape> {
         let (from, added) = (self.shape(0)?, self.list("axes")?);
         let rank = from.len() + added.len();
@@ -282,7 +283,7 @@ impl NodeQuery<'_> {
             .collect()
     }
 
-    /// The result of a Concat. Along the other axes, the inputs have equal extents.
+    /// The extents of the result of a Concat. Along the other axes, the inputs have equal extents.
     pub(super) fn concat(&self, slots: impl ExactSizeIterator<Item = usize>) -> Option<Shape> {
         let count = slots.len();
         let parts: Vec<Shape> = slots.filter_map(|slot| self.shape(slot)).collect();
@@ -302,7 +303,7 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// The result of a Pad. An axis without padding keeps its extent.
+    /// The extents of the result of a Pad. An axis without padding keeps its extent.
     pub(super) fn pad(&self) -> Option<Shape> {
         let from = self.shape(0)?;
         let rank = from.len();

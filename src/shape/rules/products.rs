@@ -16,8 +16,8 @@ impl NodeQuery<'_> {
         }
     }
 
-    /// The result of a Gemm: the rows of one operand and the columns of the other, after
-    /// transposition. Either may be unknown.
+    /// The extents of the result of a Gemm: the rows of one operand and the columns of the other
+    /// operand, after transposition. Either extent may be unknown.
     pub(super) fn gemm(&self) -> Option<Shape> {
         let rows = usize::from(self.is_set("transA").unwrap_or(false));
         let columns = usize::from(!self.is_set("transB").unwrap_or(false));
@@ -29,8 +29,8 @@ impl NodeQuery<'_> {
         self.shape(slot)?.get(axis)?.clone()
     }
 
-    /// The result of a MatMul: the rows of the left matrices and the columns of the right ones. A
-    /// vector has no such axis.
+    /// The extents of the result of a MatMul: the rows of the left matrices and the columns of the
+    /// right matrices. A vector has no such axis.
     pub(super) fn matmul(&self) -> Option<Shape> {
         let (left, right) = (self.shape(0)?, self.shape(self.second_operand())?);
         let (stack, matrix) = left.split_at(left.len().saturating_sub(2));
@@ -40,8 +40,8 @@ impl NodeQuery<'_> {
         Some([broadcast(stack, other)?, rows.to_vec(), columns.to_vec()].concat())
     }
 
-    /// The result of an Attention: a token for each query, with the width of the values of all
-    /// heads.
+    /// The extents of the result of an Attention: a token for each query, with the width of the
+    /// values of all heads.
     pub(super) fn attention(&self) -> Option<Shape> {
         let (mut shape, values) = (self.shape(0)?, self.shape(2)?);
         let width = values.last()?.clone();
@@ -59,7 +59,8 @@ impl NodeQuery<'_> {
         Some(TDim::from(each.checked_mul(self.heads("q_num_heads")?)?))
     }
 
-    /// A result with the batch and the tokens of the first input, and with another width.
+    /// The extents of a result with the batch and the tokens of the first input, and with another
+    /// width.
     pub(super) fn tokens_of_width(&self, width: Option<TDim>) -> Option<Shape> {
         let tokens = self.shape(0)?;
         Some(vec![tokens.first()?.clone(), tokens.get(1)?.clone(), width])

@@ -17,7 +17,7 @@ struct ConvolutionWindow {
 }
 
 impl NodeQuery<'_> {
-    /// The result of a convolution. Its rank is that of the weight.
+    /// The extents of the result of a convolution. Its rank is that of the weight.
     pub(super) fn convolution(&self) -> Option<Shape> {
         let weight = self
             .shape(self.second_operand())
@@ -104,8 +104,8 @@ impl NodeQuery<'_> {
         attributes.any(|attribute| attribute.name() == name)
     }
 
-    /// The result of a pooling operator: the batch and the channels of the input, and this extent
-    /// for each spatial axis.
+    /// The extents of the result of a pooling operator: the batch and the channels of the input,
+    /// and `extent` for each spatial axis.
     pub(super) fn pool(&self, extent: Option<usize>) -> Option<Shape> {
         let mut shape = self.shape(0)?;
         for dim in shape.iter_mut().skip(2) {
@@ -114,8 +114,8 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// The result of a Resize. Its extents are the sizes if these are known, or the extents of the
-    /// input times the factors.
+    /// The extents of the result of a Resize. They are the given sizes if these are known, or the
+    /// extents of the input times the factors.
     pub(super) fn resize(&self) -> Option<Shape> {
         let from = self.shape(0)?;
         let rank = from.len();
