@@ -128,8 +128,8 @@ impl Item {
     }
 }
 
-/// Whether a BatchNormalization is the shortest way to compute an affine: it has a scale and a
-/// shift along axis 1.
+/// Whether a BatchNormalization is the shortest way to compute an affine, because the affine has
+/// both a scale and a shift, and varies exactly along axis 1.
 pub(crate) fn is_of_batch_norm(affine: &Affine) -> bool {
     !affine.has_no_scale() && !affine.has_no_shift() && affine.axes() == [1]
 }

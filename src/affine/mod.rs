@@ -1,5 +1,5 @@
 //! The affine map `y = scale * x + shift`, with constants that broadcast. Every fold moves such a
-//! map into constants.
+//! map into the constants of other operators.
 
 pub(crate) mod apply;
 pub(crate) mod item;
@@ -143,8 +143,8 @@ impl Affine {
         Some(Affine::new(scale?, shift?))
     }
 
-    /// Whether both affines can be broadcast together. In a model that contradicts itself they may
-    /// not.
+    /// Whether both affines can be broadcast together. In a model with contradictory shapes this
+    /// may be impossible.
     pub(crate) fn broadcasts_with(&self, other: &Affine) -> bool {
         let own = [&self.scale, &self.shift];
         own.iter().all(|numbers| {
@@ -164,7 +164,7 @@ impl Affine {
     /// Applies an array operation, such as a transpose, a slice or a reshape, to both arrays.
     ///
     /// # Errors
-    /// The error of `f`, if it fails on one of them.
+    /// The error of `f`, if it fails on one of the arrays.
     pub(crate) fn try_map<E>(
         &self,
         mut f: impl FnMut(&Numbers) -> Result<Numbers, E>,

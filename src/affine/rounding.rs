@@ -1,21 +1,21 @@
-//! The loss that is allowed when a folded number is stored.
+//! How much precision a folded number may lose when it is stored.
 //!
 //! A fold rounds each number once, to its element type. Numbers below the normal range of the type
-//! have fewer digits, so one rounding can change such a number by any fraction. The effect depends
-//! on the readers of the number.
+//! have fewer digits, so one rounding can change such a number by any fraction. Whether this does
+//! harm depends on the operators that read the number.
 //!
-//! - **A summand, or a value that is passed on**, is rounded to multiples of the smallest number of
-//!   the type. The sum or product that it replaces was rounded to the same multiples, so nothing is
-//!   lost that the model would have kept.
+//! - **A summand, or a value that is passed on**, is rounded to multiples of the smallest positive
+//!   number of the type. The model rounds the sum or product that it replaces to the same
+//!   multiples, so the fold loses nothing that the model keeps.
 //! - **A weight** `w` that is scaled to `v = s·w` and stored as `v + e` acts like the weight `w +
-//!   e/s` in the model. It is one of many weights whose products are summed. Its error may be as
-//!   large as one rounding of the largest of these weights: `|e/s| ≤ u·max|w|`. So the few weights
-//!   of a half-precision network that happen to be subnormal do no harm, but a scale that makes
-//!   many weights subnormal does.
+//!   e/s` in the model. A weight is one of many whose products are summed. So the error `e/s` may
+//!   be as large as one rounding of the largest of these weights: `|e/s| ≤ u·max|w|`, where `u` is
+//!   the relative error of one rounding to the type. So the few weights of a half-precision network
+//!   that happen to be subnormal do no harm, but a scale that makes many weights subnormal does.
 //! - **A factor** that multiplies a single value may lose no more than one rounding of itself: `|e|
 //!   ≤ u·|v|`.
 //!
-//! Exact zeros, and subnormal numbers that the type can represent, lose nothing.
+//! Exact zeros, and subnormal numbers that the type represents exactly, lose nothing.
 
 use ndarray::{ArrayD, Axis, Zip};
 
@@ -45,7 +45,7 @@ pub(crate) fn float(data_type: Option<DataType>) -> Result<DataType, Reason> {
     data_type.ok_or(Reason::Constant("its element type is not known".into()))
 }
 
-/// The extremes of a part of a tensor.
+/// The smallest and the largest magnitude in a part of a tensor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extremes {
     magnitudes: ValueRange,
@@ -60,8 +60,8 @@ impl Extremes {
         loses: false,
     };
 
-    /// The extremes of numbers within these bounds. `None` if such a number may be too large or too
-    /// small for the type.
+    /// The extremes of numbers within these bounds. `None` if a number within the bounds may be too
+    /// large or too small for the type.
     fn between(bounds: ValueRange, data_type: DataType) -> Option<Self> {
         let fit = bounds.least() >= data_type.least_normal()
             && bounds.are_finite()
@@ -79,7 +79,8 @@ pub(crate) fn foreseen(promise: &Promise) -> Option<Extremes> {
     Extremes::between(bounds, promise.data_type())
 }
 
-/// Computes the extremes of a part of a promised tensor, and appends its bytes to `keep`.
+/// Finds the extremes of a part of a promised tensor. Appends the bytes of the part to `keep`, if
+/// there is one.
 ///
 /// # Errors
 /// The part cannot be computed.
@@ -144,7 +145,8 @@ impl Rounding {
     fn keeps(&self, data_type: DataType, numbers: &ArrayD<f64>, read: Read) -> Result<(), Reason> {
         match self.lost(data_type, numbers, read)? {
             None => Ok(()),
-            // The fraction of the loss is unknown, because the numbers are computed in double too.
+            // The message gives no percentage: the numbers are computed in double too, so the lost
+            // fraction is unknown.
             Some((number, _)) if data_type == DataType::Double => {
                 Err(Reason::Underflow(format!("{number:.1e} in double")))
             }
@@ -157,8 +159,8 @@ impl Rounding {
         }
     }
 
-    /// Checks from the [`extremes`] of its parts that a promised tensor can be stored. The result
-    /// agrees with [`Rounding::store`].
+    /// Checks that a promised tensor can be stored, from the [`extremes`] of its parts. Accepts the
+    /// same tensors as [`Rounding::store`].
     ///
     /// # Errors
     /// The errors of [`Rounding::store`], or that the numbers cannot be computed.
@@ -187,7 +189,8 @@ impl Rounding {
         self.keeps(data_type, &numbers, &|name| promise.constant(name))
     }
 
-    /// Whether [`Rounding::store`] accepts these numbers, which are not a weight.
+    /// Whether [`Rounding::store`] accepts these numbers. Only for summands and factors, because
+    /// the check of a weight would read constants.
     pub(crate) fn fits(&self, data_type: Option<DataType>, numbers: &ArrayD<f64>) -> bool {
         float(data_type).is_ok_and(|data_type| self.store(data_type, numbers, &unreadable).is_ok())
     }
@@ -220,7 +223,8 @@ impl Rounding {
             });
             largest = most.insert_axis(Axis(axis));
         }
-        // A number that was constant along an axis may now vary along it.
+        // The folded weight may vary along an axis along which the weight before the fold was
+        // constant.
         let [before, largest] = [&before, &largest].map(|array| array.broadcast(numbers.shape()));
         let (before, largest) = before.zip(largest).ok_or(Reason::UnknownShape)?;
         let mut worst = None;
@@ -240,7 +244,7 @@ impl Rounding {
     }
 }
 
-/// Reads no constant.
+/// Fails for every constant, because storing summands and factors reads none.
 fn unreadable(name: &str) -> Result<ArrayD<f64>, Refusal> {
     Err(Refusal::new(Reason::NotConstant, name))
 }

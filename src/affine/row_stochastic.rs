@@ -1,16 +1,17 @@
 //! Row-stochastic values: elements that add up to 1 along an axis, such as the result of a Softmax.
 //!
-//! If `Σ pᵢ = 1`, then `Σ pᵢ·(xᵢ + t) = Σ pᵢ·xᵢ + t`. So a summand that all values share passes
-//! attention unchanged.
+//! If `Σ pᵢ = 1`, then `Σ pᵢ·(xᵢ + t) = Σ pᵢ·xᵢ + t`. So a constant `t` that is added to all `xᵢ`
+//! passes attention unchanged.
 
 use crate::analysis::node_view::At;
 use crate::onnx::operator::Category;
 use crate::shape::facts::same;
 
-/// The largest number of operators between the Softmax and the product.
+/// The largest number of operators that are followed back from a product in search of a Softmax.
 const DEPTH: usize = 8;
 
-/// Whether the elements of an input add up to 1 along an axis, whatever the input of the model is.
+/// Whether the elements that a node reads at `slot` add up to 1 along the axis `along`, for every
+/// input of the model.
 pub(crate) fn add_up_to_one(at: &At, slot: usize, along: usize) -> bool {
     let Ok(mut value) = at.input(slot) else {
         return false;
@@ -33,7 +34,8 @@ pub(crate) fn add_up_to_one(at: &At, slot: usize, along: usize) -> bool {
                 Err(_) => return false,
             },
             Some(_) if at.graph.category(node) == Some(Category::Movement) => {
-                // If all later axes are unchanged, the axis is the corresponding axis of the input.
+                // If the extents of this axis and of all later axes are unchanged, the movement
+                // keeps the axis. In the input, the axis has the same distance from the last axis.
                 let Ok(before) = made.shape(0) else {
                     return false;
                 };

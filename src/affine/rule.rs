@@ -1,5 +1,5 @@
-//! The data types of folding: the effect of an affine on a node, as decided by the rule of the
-//! node's operator.
+//! The types of folding: the rule of an operator, and the step that the rule decides for an affine
+//! at a node.
 //!
 //! The affine of a site propagates *forward* to all readers of the site, or *backward* to the
 //! producer of the site's input. It crosses every operator that commutes with it. The rules of such
@@ -32,7 +32,7 @@ pub(crate) enum Side {
         /// The layer with the other rows: the node itself, or an adjacent layer that is still
         /// unchanged.
         of: NodeId,
-        /// The distance to the other row.
+        /// The index of the other row minus the index of the row that changes.
         distance: i64,
     },
 }
@@ -56,20 +56,22 @@ pub(crate) struct Fold {
 pub(crate) struct Step {
     /// The affines that the node absorbs, in order. Empty if its constants stay unchanged.
     pub folds: Vec<(Side, Affine)>,
-    /// The affines that propagate, at outputs (forward) or at inputs (backward).
+    /// The affines that propagate further, each with the index of an output (forward) or of an
+    /// input (backward).
     ///
     /// A backward step may have several alternatives, each of which is sufficient. For example,
-    /// `a·b` is scaled by scaling `a` or by scaling `b`. A forward step has one.
+    /// `a·b` is scaled by scaling `a` or by scaling `b`. A forward step has one alternative.
     pub ways: Vec<Vec<(usize, Affine)>>,
     /// Forward only: affines that are needed on inputs that carry none. The producers of these
     /// inputs must supply them.
     pub wants: Vec<(usize, Affine)>,
-    /// Forward only: scales that other factors of a product absorb instead: `(x·D)·W = x·(D·W)`.
+    /// Forward only: scales that the other factor of a product absorbs, each with the input of that
+    /// factor: `(x·D)·W = x·(D·W)`.
     pub factors: Vec<(usize, Affine)>,
     /// The input that replaces the result of the node, if the node becomes redundant.
     pub bypass: Option<usize>,
-    /// Whether an Add after the node must hold the shift after the folds, even if the node has a
-    /// bias.
+    /// Whether the bias after the folds differs from place to place, so that an Add after the node
+    /// must hold it even if the node has a bias input.
     pub by_place: bool,
 }
 
@@ -123,8 +125,8 @@ pub(crate) trait Rule: Sync {
             .any(|name| name.rsplit_once('.').unwrap_or(("", name)) == operator)
     }
 
-    /// Whether the operator is scale-transparent. If its other inputs are constant, such an
-    /// operator passes a scale as a scale, or refuses it.
+    /// Whether the operators are scale-transparent: if all other inputs are constant, they pass a
+    /// scale without adding a shift, or refuse it.
     fn is_scale_transparent(&self) -> bool {
         false
     }
@@ -135,7 +137,7 @@ pub(crate) trait Rule: Sync {
         false
     }
 
-    /// Checks that an affine of the first input passes unchanged, in both directions. A rule that
+    /// Checks that an affine on the first input passes unchanged, in both directions. A rule that
     /// changes or absorbs an affine implements [`Rule::forward`] and [`Rule::backward`] instead.
     ///
     /// # Errors
@@ -165,7 +167,7 @@ pub(crate) trait Rule: Sync {
     }
 }
 
-/// Maps each operator to the first rule that names it.
+/// Maps each operator to the first rule whose [`Rule::ops`] contain it.
 pub(crate) fn by_operator<R: Rule + ?Sized>(
     rules: impl Iterator<Item = &'static R>,
 ) -> HashMap<(&'static str, &'static str), &'static R> {

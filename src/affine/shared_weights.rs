@@ -7,7 +7,7 @@
 //! weight, the second version counts.
 //!
 //! Only arrays with at least two axes longer than 1 count. Vectors, such as biases and scales, are
-//! small compared with the products that read them, however small the model is.
+//! small compared with the matrices of the same model, however small the model is.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -32,12 +32,12 @@ pub(crate) fn growth(
         .collect()
 }
 
-/// Refuses sites, in order of falling growth, until the other sites add at most `allowed` bytes.
-/// `weights` is the size of all weights in bytes, for the messages.
+/// Refuses sites, in order of falling growth, until the sites that are left add at most `allowed`
+/// bytes in total. `weights` is the size of all weights in bytes, for the messages.
 pub(crate) fn beyond(stored: &[Stored], growth: &[u64], allowed: f64, weights: u64) -> Vec<Failed> {
     let mut total: u64 = growth.iter().sum();
     let mut by_site: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    // The number of sites that still need each tensor.
+    // For each stored tensor, the number of sites that still need it.
     let mut needed: Vec<usize> = vec![0; stored.len()];
     for (place, tensor) in stored
         .iter()
@@ -91,7 +91,7 @@ fn is_array(shape: &[usize]) -> bool {
     shape.iter().filter(|&&extent| extent > 1).count() >= 2
 }
 
-/// Whether a reader is a sum.
+/// Whether a reader is an Add or a Sub.
 fn adds(graph: &Graph, reader: Reader) -> bool {
     match reader {
         Reader::Node { node, .. } => matches!(graph.domain_op(node), ("", "Add" | "Sub")),
@@ -99,15 +99,16 @@ fn adds(graph: &Graph, reader: Reader) -> bool {
     }
 }
 
-/// The constants of a model that remain after edits.
+/// The state of a model after edits, which decides how many bytes each new tensor adds.
 struct Left<'l> {
     analysis: &'l Analysis<'l>,
     gone: HashSet<NodeId>,
-    /// Inputs that no longer read the value that they read before.
+    /// Inputs of nodes that the edits replace or clear.
     replaced: HashSet<(NodeId, usize)>,
     /// The names of values that new nodes read, or that replace the results of removed nodes.
     read: HashSet<&'l str>,
-    /// The bytes of each removed tensor that no new tensor has taken so far.
+    /// For each tensor of the model, the bytes that its removal frees and that no new tensor has
+    /// taken so far.
     free: HashMap<ValueId, u64>,
 }
 
@@ -119,7 +120,7 @@ impl<'l> Left<'l> {
             .copied()
             .collect();
         let mut replaced = HashSet::new();
-        // The readers of a removed node read another value instead.
+        // The readers of a removed node's result read the source of the removal instead.
         let mut read: HashSet<&str> = removals
             .iter()
             .map(|removal| removal.source.as_str())
@@ -182,7 +183,7 @@ impl<'l> Left<'l> {
         !self.read.contains(graph.value_name(value)) && readers.all(|reader| self.is_gone(reader))
     }
 
-    /// Whether a reader is removed, or reads another value.
+    /// Whether a reader is removed, or reads another value after the edits.
     fn is_gone(&self, reader: &Reader) -> bool {
         match *reader {
             Reader::Node { node, input } => {
@@ -206,8 +207,9 @@ impl<'l> Left<'l> {
             .map(|&source| self.analysis.constants.stored_bytes(source))
             .sum();
         let mut bytes = tensor.data_type.byte_size(shape.iter().product())? as u64;
-        // Only a stored table that sums read may count with more bytes than before. A result of
-        // constant folding counts at most with the bytes of its operands.
+        // The new tensor counts at most with the bytes of the tensors from which the replaced
+        // constant was computed. Only the replacement of a stored table that only sums read may
+        // count with more.
         if sources != [replaced] || !self.is_table_of_sums(replaced) {
             bytes = bytes.min(before);
         }
@@ -256,7 +258,8 @@ impl<'l> Left<'l> {
         found
     }
 
-    /// Whether a constant, or a value computed from it, still has a reader.
+    /// Whether a constant, or another constant that is computed from it, is still read after the
+    /// edits.
     fn is_read(&self, constant: ValueId) -> bool {
         let graph = &self.analysis.graph;
         let (mut open, mut seen) = (vec![constant], HashSet::from([constant]));

@@ -25,7 +25,7 @@ use crate::refusal::Reason;
 pub(super) const LARGE: usize = 1 << 14;
 
 /// The number of new tensors that are computed in one batch. The constants that a batch reads are
-/// dropped after it.
+/// dropped after the batch.
 const BATCH: usize = 1 << 14;
 
 /// The interval between two progress reports. With a report for each piece of work, the thread that
@@ -40,7 +40,7 @@ pub(super) enum Computed {
     Later(Arc<Promise>),
 }
 
-/// The result for each new tensor, by its address among the edits.
+/// The result for each new tensor of the edits, by the address of the tensor.
 pub(super) type AllComputed = HashMap<*const NewTensor, Result<Computed, Reason>>;
 
 /// Computes the new tensors of all edits on all cores.
@@ -190,8 +190,8 @@ pub(super) fn alone(new: &NewTensor, analysis: &Analysis) -> Result<Computed, Re
     looked_through(new, promise, parts)
 }
 
-/// The extremes of a part of a large tensor, and, if its elements take long to compute, their
-/// bytes.
+/// The extremes of a part of a large tensor, and the bytes of the part. The bytes are empty unless
+/// the elements take long to compute.
 type Looked = Result<(Extremes, Vec<u8>), Reason>;
 
 fn look(promise: &Promise, part: usize) -> Looked {

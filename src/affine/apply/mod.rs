@@ -69,8 +69,8 @@ pub(crate) fn apply(
     Ok(work.stored)
 }
 
-/// Removes the sharding notes of a copied node that name values of the original node. The values of
-/// the copy may have other axes.
+/// Removes the sharding specs of a node for values that the node neither reads nor writes. A copied
+/// node still has specs for the values of the original node, which may have other axes.
 fn drop_shards_of_others(node: &mut NodeProto) {
     let NodeProto {
         input,
@@ -96,9 +96,10 @@ struct Work<'w, 'm> {
     sites: &'w [usize],
     stored: Vec<Stored>,
     computed: AllComputed,
-    /// The tensors that replace each constant, with their indices in `stored`.
+    /// For each constant, the tensors that replace it, each with its index in `stored`.
     taken: HashMap<ValueId, Vec<(Imprint, usize)>>,
-    /// Maps the proposed name of each new value that inputs compute to its name in the model.
+    /// Maps the proposed name of each new value that is computed from inputs of the model to its
+    /// final name.
     from_inputs: HashMap<String, String>,
 }
 
@@ -385,7 +386,8 @@ impl Work<'_, '_> {
         let mut free: HashSet<&str> = replaced.map(|&node| self.graph.name(node)).collect();
         for node in &replacement.made {
             let mut node = self.named(node, &mut names);
-            // One new node may keep the name of a node that it replaces.
+            // A new node keeps its name if a replaced node has this name and no earlier new node
+            // took it.
             if !free.remove(node.name()) {
                 node.name = Some(self.editor.fresh(node.name()));
             }

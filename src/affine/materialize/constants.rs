@@ -43,7 +43,8 @@ pub(super) struct FoldedConstants {
 
 impl FoldedConstants {
     /// Applies one fold to the constants, to which the earlier folds are already applied. A fold of
-    /// rows reads the rows of the layer `beside` if there is one, or else of the operator itself.
+    /// rows ([`Side::Rows`]) reads the rows of the layer `beside`, or those of the operator itself
+    /// if there is no such layer.
     pub(super) fn take(
         &mut self,
         at: &At,
@@ -101,8 +102,8 @@ impl FoldedConstants {
         Ok(())
     }
 
-    /// Adds rows of the operator, or of the layer `beside`, to other rows, with a factor for each
-    /// row. See [`crate::affine::propagate::modulation`].
+    /// Adds rows of the operator, or of the layer `beside`, to other rows of the operator, with a
+    /// factor for each row. See [`crate::affine::propagate::modulation`].
     fn take_rows(
         &mut self,
         contracted: &[usize],
@@ -141,7 +142,8 @@ impl FoldedConstants {
         Ok(())
     }
 
-    /// The biases with their rows moved.
+    /// Moves the rows of both biases: the bias of the operator, and the constant of the Add after
+    /// it.
     fn moved_biases(&self, moves: &RowMoves) -> Result<Vec<Recipe>, Reason> {
         let biases = [&self.bias.now, &self.added.now].into_iter().flatten();
         biases
@@ -149,7 +151,7 @@ impl FoldedConstants {
             .collect()
     }
 
-    /// Adds the moved rows of each bias to the bias.
+    /// Adds the moved rows of each bias to the bias itself.
     fn mix_biases(&mut self, moves: &RowMoves) -> Result<(), Reason> {
         for bias in [&mut self.bias, &mut self.added] {
             if let Some(now) = &bias.now {
@@ -180,7 +182,7 @@ impl FoldedConstants {
 struct RowMoves {
     count: usize,
     factors: Recipe,
-    /// For each row, the index of the row that is moved there.
+    /// For each row, the index of the row that is moved there, if any.
     sources: Vec<Option<usize>>,
 }
 

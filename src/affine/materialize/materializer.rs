@@ -19,8 +19,8 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 use crate::shape::facts::Facts;
 
-/// The largest number of movements that is followed from a table to the product that reads its
-/// selected rows.
+/// The largest number of operators that are followed from a folded constant to a product, in order
+/// to find whether the constant is a factor of the product.
 const MOVES: usize = 16;
 
 pub(super) struct Materializer<'d> {
@@ -48,8 +48,8 @@ impl<'d> Materializer<'d> {
         linear(self.graph.domain_op(node)).ok_or_else(|| self.at(node).not_linear())
     }
 
-    /// The folds of each operator, in order. Folds of an Add that holds the bias of an operator
-    /// count as folds of the operator.
+    /// The indices of the folds of each operator, in order. Folds on an Add that holds the bias of
+    /// an operator count as folds of that operator.
     pub(super) fn folds_by_operator(&self) -> BTreeMap<NodeId, Vec<usize>> {
         let holds: HashMap<NodeId, NodeId> = self
             .plan
@@ -67,7 +67,7 @@ impl<'d> Materializer<'d> {
         units
     }
 
-    /// The folds of each constant operand that is itself scaled and shifted.
+    /// The indices of the folds of each constant operand that is itself scaled and shifted.
     pub(super) fn folds_by_constant(&self) -> BTreeMap<(NodeId, usize), Vec<usize>> {
         let mut operands: BTreeMap<(NodeId, usize), Vec<usize>> = BTreeMap::new();
         for (index, fold) in self.plan.folds.iter().enumerate() {
@@ -149,8 +149,8 @@ impl<'d> Materializer<'d> {
             changes.extend(self.changed_summand(node, folded)?);
             return Ok(changes);
         }
-        // The slot cannot hold the bias, so the Add after the node holds it, including the former
-        // constant of the slot.
+        // The bias input cannot hold the bias, so it is cleared, and the Add after the node holds
+        // the whole bias.
         changes.extend(slots.bias.map(|slot| Change::NoInput(node, slot)));
         changes.extend(self.bias_behind(at, bias, folded.added.now.as_ref())?);
         Ok(changes)
@@ -196,8 +196,8 @@ impl<'d> Materializer<'d> {
             if let Ok(change) = self.added(at.node, &whole) {
                 return Ok(vec![change]);
             }
-            // The Add belongs to an activation, whose bias is equal at every place. This bias
-            // differs from place to place, so it needs an Add of its own.
+            // The Add is part of an activation such as BiasGelu, whose bias must be equal at every
+            // place. This bias differs from place to place, so it needs an Add of its own.
             changes.push(self.added(at.node, added)?);
         }
         let tensor = self.bias(at, plain(bias, 1)?);
@@ -205,8 +205,8 @@ impl<'d> Materializer<'d> {
         Ok(changes)
     }
 
-    /// Builds the change of a constant input. The new constant has the rank of the old one, or the
-    /// rank that runs fastest for an element-wise operator.
+    /// Builds the change of a constant input. The new constant has the rank of the old one. For an
+    /// element-wise operator, it has the rank that runs fastest ([`plain`]).
     fn input(
         &self,
         node: NodeId,
@@ -241,8 +241,8 @@ impl<'d> Materializer<'d> {
         self.input(add, slot, &written, Rounding::Sum)
     }
 
-    /// Builds the bias of a node that has none. Its element type is that of the node's result, or
-    /// else of its inputs.
+    /// Builds the bias of a node that has none. Its element type is that of the node's result or,
+    /// if that type is unknown, of an input of the node.
     fn bias(&self, at: &At, bias: Recipe) -> NewTensor {
         let mut values = at
             .graph
@@ -279,7 +279,7 @@ impl<'d> Materializer<'d> {
         let rounding = match contracted.is_empty() {
             _ if self.graph.is(node, "Einsum") => Rounding::Factor,
             false if self.is_factor(node) => Rounding::Weight(before, contracted),
-            // Other operators pass their input on.
+            // Other operators pass the constant on as a value.
             _ => Rounding::Sum,
         };
         Ok(vec![self.input(node, slot, &recipe, rounding)?])
@@ -351,8 +351,9 @@ impl<'d> Materializer<'d> {
         self.input(node, slot, recipe, rounding)
     }
 
-    /// Builds the changes of a part that absorbed another one. They use the fewest operators: the
-    /// BatchNormalization that the part was, a Mul, an Add, or a Mul and an Add.
+    /// Builds the changes that write a part again with its new affine. A part without nodes gets
+    /// new parameters. Any other part becomes the fewest operators: the BatchNormalization that it
+    /// was, a Mul, an Add, or a Mul and an Add.
     pub(super) fn rewrite(&self, rewrite: &Rewrite) -> Result<Vec<Change>, Reason> {
         let part = &rewrite.part;
         if part.nodes.is_empty() {
@@ -405,9 +406,8 @@ impl<'d> Materializer<'d> {
     /// Gives a BatchNormalization another affine, and keeps its statistics: `γ = s·√(σ²+ε)` and
     /// `β = t + s·μ`.
     ///
-    /// If the new factor is far larger than the old one, the new input is far smaller, and
-    /// subtracting a mean that is large compared with it would lose digits. Then `β = t` and `μ =
-    /// 0`.
+    /// If a new `γ` is more than twice the old one, the input has become smaller, and subtracting a
+    /// mean that is large compared with the input would lose digits. Then `β = t` and `μ = 0`.
     fn batch_norm(&self, node: NodeId, affine: &Affine) -> Result<Vec<Change>, Reason> {
         let at = self.at(node);
         let (before, mean, var) = (at.numbers(1)?, at.numbers(3)?, at.numbers(4)?);
@@ -464,7 +464,7 @@ fn flat(numbers: &Numbers) -> Result<Numbers, Reason> {
 }
 
 /// Gives the operand of a Mul or an Add the shape that engines run fastest. An operand that varies
-/// along the last axis only gets as few axes as possible, but at least `rank`. Any other operand
+/// only along the last axis gets as few axes as possible, but at least `rank`. Any other operand
 /// keeps all axes of the value, because tract takes ten times as long to multiply an image by `[C,
 /// 1, 1]` as by `[1, C, 1, 1]`.
 fn plain(recipe: &Recipe, rank: usize) -> Result<Recipe, Reason> {

@@ -24,7 +24,8 @@ use crate::refusal::{Reason, Refusal};
 pub(crate) struct NewTensor {
     /// The preferred name. It is changed if it is taken.
     pub wish: String,
-    /// The constant that the tensor replaces. Equal replacements of one constant are stored once.
+    /// The constant that the tensor replaces, if any. Equal replacements of one constant are stored
+    /// once.
     pub replaces: Option<ValueId>,
     /// The element type, if known.
     pub data_type: Option<DataType>,
@@ -45,7 +46,7 @@ pub(crate) enum Change {
     Float(NodeId, &'static str, f32),
     /// A new Add after a node adds a new tensor to its result.
     AddBehind(NodeId, NewTensor),
-    /// A new Mul multiplies a value by a new tensor. Only the named readers read the product.
+    /// A new Mul multiplies a value by a new tensor. Only `readers` read the product.
     Mul {
         /// The value.
         value: ValueId,
@@ -70,8 +71,8 @@ pub(crate) enum Change {
     },
     /// Fewer or cheaper nodes replace nodes.
     Replace(Replacement),
-    /// New nodes compute a value from inputs of the model. Only the named readers, and new nodes of
-    /// later changes, read it.
+    /// New nodes compute a value from inputs of the model. Only `readers`, and new nodes of later
+    /// changes, read this value.
     FromInput {
         /// The readers of the last new value, as pairs of node and input.
         readers: Vec<(NodeId, usize)>,
@@ -123,7 +124,8 @@ pub(crate) struct Edit {
 }
 
 impl Edit {
-    /// Builds an edit without a site, which replaces nodes. `first` is the first of these nodes.
+    /// Builds an edit that replaces nodes and belongs to no site. It is named after `first`, the
+    /// first of the replaced nodes.
     pub(crate) fn replacing(graph: &Graph, first: NodeId, replacement: Replacement) -> Self {
         Edit {
             sites: vec![],
@@ -133,8 +135,8 @@ impl Edit {
     }
 }
 
-/// Replaces each node for which `form` returns new nodes. Nodes with several outputs or a constant
-/// output stay unchanged.
+/// Builds the edits that replace each node for which `form` returns new nodes. Nodes with several
+/// outputs or a constant output stay unchanged.
 pub(crate) fn written_anew<'m>(
     analysis: &'m Analysis,
     form: impl Fn(NodeId, ValueId) -> Option<Maker<'m>>,
@@ -177,7 +179,7 @@ pub(crate) struct Failed {
 pub(crate) fn draw(plan: &Plan, analysis: &Analysis) -> Result<Vec<Edit>, Vec<Failed>> {
     let graph = &*analysis.graph;
     let materializer = Materializer::new(plan, analysis);
-    // Most folds change a weight and a bias.
+    // Most folds change a weight and a bias, so this reserves two edits for each.
     let changed =
         plan.folds.len() + plan.resets.len() + plan.replacements.len() + plan.rewrites.len();
     let mut edits = EditList::with_capacity(2 * changed);

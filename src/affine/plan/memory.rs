@@ -58,7 +58,7 @@ pub struct HeldValue {
     pub value: String,
     /// The size of the value in bytes.
     pub bytes: u64,
-    /// The reason why it is not cut, or not into more parts.
+    /// The reason why the value is not cut, or not cut into more parts.
     pub reason: String,
 }
 
@@ -76,11 +76,12 @@ pub struct CutRegion {
     pub extent: usize,
     /// The number of parts.
     pub parts: usize,
-    /// The number of scores of an attention for each head, if a mask hides some of them; else 0.
+    /// If the region is an attention whose mask hides some scores, the number of scores of each
+    /// head; else 0.
     pub scores: usize,
     /// The number of these scores that no part computes.
     pub left_out: usize,
-    /// The reason why scores that a mask may hide are computed.
+    /// The reason why scores are computed although a mask may hide them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mask: Option<String>,
 }

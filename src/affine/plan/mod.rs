@@ -43,7 +43,8 @@ pub(crate) struct Rewrite {
     pub part: Part,
     /// The site to which the part belongs.
     pub site: usize,
-    /// The element type of its value, and so of its constants. `None` if it is unknown.
+    /// The element type of the value to which the part is applied, which its constants get, too.
+    /// `None` if it is unknown.
     pub data_type: Option<DataType>,
 }
 
@@ -100,9 +101,10 @@ pub enum StopReason {
     /// The last pass finds nothing to do. Another run on the result changes nothing.
     #[default]
     Fixpoint,
-    /// A bound is reached. The result still equals the model, but another run may change more.
+    /// A stage was repeated as often as its bound allows. The result still equals the model, but
+    /// another run may change more.
     Bound {
-        /// The stage of the bound, such as `fold`.
+        /// The stage that reached its bound, such as `fold`.
         at: &'static str,
         /// The last pass that changed the model in this stage.
         pass: &'static str,
@@ -137,19 +139,19 @@ pub struct Plan {
     pub sites: Vec<SitePlan>,
     /// The affines that nodes absorb into their constants, in order of application.
     pub(crate) folds: Vec<Fold>,
-    /// For each node that cannot hold a bias itself, the Add that holds its bias and the input of
-    /// that Add.
+    /// For each folded node whose bias is the constant of an Add after it, that Add and the input
+    /// at which it reads the constant.
     pub(crate) bias_adds: HashMap<NodeId, (NodeId, usize)>,
     /// The nodes to remove.
     pub(crate) removals: Vec<Removal>,
-    /// Inputs of nodes that get their neutral values, each with its site.
+    /// Parameters of nodes that are reset to their neutral values, each with its site.
     pub(crate) resets: Vec<(Reset, usize)>,
-    /// Parts that absorbed another part.
+    /// Parts that stay but are written again, with another affine or with fewer nodes.
     pub(crate) rewrites: Vec<Rewrite>,
     /// The tensors that are in the result but not in the model, as formulas over tensors of the
     /// model.
     pub tensors: Vec<Stored>,
-    /// Nodes that other nodes replace, each with its site.
+    /// Replacements of nodes by new nodes, each with its site.
     pub(crate) replacements: Vec<(Replacement, usize)>,
     /// The bytes that are added by copies of weights with other readers, and by stored constants.
     pub growth: u64,
@@ -158,18 +160,20 @@ pub struct Plan {
     /// Normalizers that were removed because other normalizers follow them. The result is equal
     /// except for the epsilons that the later normalizers add to their variances.
     pub merged: Vec<MergedNorm>,
-    /// Normalizers with a large ε. Each is taken as constant, or stays with a reason.
+    /// Normalizers with a large ε. Each becomes an affine with constant statistics, or stays with a
+    /// reason.
     pub constant: Vec<ConstantNorm>,
     /// The outcome of the conversion to half precision, with `--to`.
     pub half: Option<HalfPlan>,
-    /// Linear work that is moved to where values have fewer places, and linear work that could be
-    /// moved.
+    /// Linear operators that move to values with fewer places, and linear operators that could move
+    /// but stay.
     pub placed: Vec<Placed>,
     /// The peak memory of activations and the slices, if slicing was requested.
     pub memory: Option<MemoryChange>,
     /// The changes other than folds of sites.
     pub tidy: Tidy,
-    /// Whether these other changes changed the model.
+    /// Whether the changes in `tidy` count as a change of the model. Changes of form count only if
+    /// they save operators, or together with other changes.
     pub(crate) is_tidied: bool,
     /// The reason why the run stopped.
     pub stopped: StopReason,
@@ -222,7 +226,8 @@ pub struct Tidy {
     /// engine runs it faster.
     #[serde(skip_serializing_if = "is_zero")]
     pub biased: usize,
-    /// The number of selections that were moved up, and of products that were split for them.
+    /// The number of selections that were moved before other operators, and of products that were
+    /// split to move a selection.
     #[serde(skip_serializing_if = "is_zero")]
     pub selected: usize,
     /// The number of values with unknown extents whose declared shapes were removed for the sake of
@@ -271,8 +276,8 @@ impl Plan {
     }
 
     /// A measure of how much the plan removes. Each operator of a site counts once for each half
-    /// (scale or shift) of an affine that folds. Each stream that changes, each merged normalizer
-    /// and each moved operator counts once.
+    /// (scale or shift) of an affine that folds. Each stream that changes, each merged or constant
+    /// normalizer and each moved operator counts once.
     pub(crate) fn gone(&self) -> usize {
         let streams = self
             .streams
@@ -293,7 +298,8 @@ impl Plan {
         self.is_tidied_alone() && !self.is_tidied
     }
 
-    /// Whether the plan changes no site, stream or normalizer. It may make other changes.
+    /// Whether the plan changes no site, stream or normalizer, and converts nothing to half
+    /// precision. It may make other changes.
     pub(crate) fn is_tidied_alone(&self) -> bool {
         self.removals.is_empty()
             && self.resets.is_empty()

@@ -154,13 +154,15 @@ pub struct SitePlan {
 }
 
 impl SitePlan {
-    /// The number of its operators, counted once for each half of an affine that folds.
+    /// The number of operators of the site, times the number of halves (scale or shift) of its
+    /// affines that fold.
     pub(super) fn gone(&self) -> usize {
         self.nodes.len() * self.outcomes().map(Outcome::folded_halves).sum::<usize>()
     }
 
-    /// Whether the affine after the core folds, or the whole affine of an offline normalizer. The
-    /// affine before a core may stay, as the α of a Dynamic Tanh on a residual stream does.
+    /// Whether the affine after the core, or the whole affine of an offline normalizer, folds
+    /// completely, and the core has no outcome of its own. The affine before a core may stay, as
+    /// the α of a Dynamic Tanh on a residual stream does.
     pub fn is_folded(&self) -> bool {
         matches!(self.post, Some(Outcome::Folded { .. })) && self.core.is_none()
     }

@@ -39,14 +39,14 @@ pub struct Member {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", tag = "outcome")]
 pub enum Centring {
-    /// The stream is centred: nothing writes a mean to it any more.
+    /// The stream is centred: no writer adds a mean over the channels any more.
     Centred {
         /// The normalizers that no longer need to subtract the mean.
         normalizers: Vec<String>,
         /// The number of constants that are written without their mean.
         constants: usize,
-        /// The nodes after which the mean is subtracted, and the inputs of the model that begin
-        /// without it.
+        /// The inputs of the model from which the mean is subtracted, and the nodes after which it
+        /// is subtracted.
         subtracted: Vec<String>,
     },
     /// The mean stays.
@@ -88,7 +88,7 @@ impl StreamPlan {
         matches!(self.scaling, Some(Scaling::Scaled { .. }))
     }
 
-    /// Whether the stream is centred: nothing writes the mean of its channels any more.
+    /// Whether the stream is centred: no writer adds a mean over the channels any more.
     pub fn is_centred(&self) -> bool {
         matches!(self.centring, Some(Centring::Centred { .. }))
     }
@@ -118,11 +118,12 @@ pub struct Follower {
     pub epsilon: f64,
 }
 
-/// A normalizer whose ε is far above the usual, where that was asked for.
+/// A normalizer whose ε is far larger than usual. It is listed only if the run may replace constant
+/// normalizers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ConstantNorm {
-    /// Its site.
+    /// The name of its site.
     pub name: String,
     /// The value that it normalizes.
     pub value: String,
@@ -137,7 +138,7 @@ pub struct ConstantNorm {
     pub sum: bool,
     /// The number ε that is added to the variance or to the mean square.
     pub epsilon: f64,
-    /// The variance below which the sum is rounded to ε, in the type of the sum.
+    /// The variance below which `variance + ε` rounds to ε in the element type of the sum.
     pub limit: f64,
     /// Whether the normalizer is taken as constant.
     #[serde(flatten)]

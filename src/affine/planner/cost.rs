@@ -1,5 +1,5 @@
-//! The cost model: what a fold saves, what it costs, and whether the parts that stay can be
-//! written.
+//! The cost model: the operators that a fold saves or adds, the weights that it copies, and whether
+//! a part that stays can be written with its new affine.
 
 use std::collections::BTreeMap;
 
@@ -20,16 +20,17 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::extent;
 
-/// The reason against a shift that differs from place to place.
+/// The reason against folding a shift that then differs from place to place.
 pub(crate) const ADD_BY_PLACE: &str = "its shift would become an Add with a number for each place";
 
-/// The reason against folding a shift that is a parameter of a normalizer.
+/// The reason against folding a shift that costs a new Add, if the shift is a parameter of a
+/// normalizer.
 pub(crate) const OWN_ADD: &str = "it would become an Add of its own";
 
 impl Planner<'_> {
     /// Returns the propagation if it saves something. Its merges must leave fewer nodes than
-    /// before. They may leave as many if the propagation needs affines on a residual stream,
-    /// because other normalizers of the stream fold afterwards.
+    /// before. If the propagation needs affines on a residual stream, they may leave as many nodes
+    /// as before, because other normalizers of the stream fold afterwards.
     pub(crate) fn worthwhile(
         &self,
         item: usize,
@@ -43,7 +44,7 @@ impl Planner<'_> {
     /// many nodes as before.
     ///
     /// # Errors
-    /// A refusal at a node or value that gains nothing, or that must not change.
+    /// A refusal at a node or value where the propagation gains nothing, or that must not change.
     pub(crate) fn saves(
         &self,
         item: usize,
@@ -55,8 +56,8 @@ impl Planner<'_> {
             return Err(refusal);
         }
         self.check_adds(item, &propagation)?;
-        // If the affine has no scale, or its scale can fold alone, an Add with a scalar for each
-        // place saves no operator.
+        // An Add between a convolution and its activation is refused if the affine is only a shift,
+        // or if it has several operators, so that its scale may fold without its shift.
         let there = &self.items[item];
         let leaves_one = there.part.affine.has_no_scale() || there.size() > 1;
         let mut folds = propagation.folds.iter();
@@ -196,7 +197,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Whether the parameter with this neutral value can take other values.
+    /// Whether the parameter of a part that has the neutral value `neutral` can hold `numbers`.
     fn holds_parameter(&self, part: &Part, neutral: f64, numbers: &Numbers) -> bool {
         let mut resets = part.resets.iter();
         let Some(reset) = resets.find(|reset| reset.neutral == neutral) else {
@@ -219,9 +220,10 @@ impl Planner<'_> {
         })
     }
 
-    /// The summand of the result after a fold, or `None` if it is unknown. For a fold on an
-    /// operand, this is the image of the shift. For a fold on the result, it is the scaled bias of
-    /// the operator, if the bias input cannot hold it any more.
+    /// The summand that a fold adds to the result of a linear operator. `None` if it is unknown, or
+    /// if the bias input holds it. For a fold on an operand, this is the image of the shift. For a
+    /// fold on the result, it is the scaled bias of the operator, if the bias input cannot hold the
+    /// scaled bias.
     fn summand(&self, fold: &Fold) -> Option<Recipe> {
         let at = self.overlay.at(fold.node);
         let linear = linear(at.graph.domain_op(fold.node))?;
@@ -277,8 +279,8 @@ impl Planner<'_> {
             && self.overlay.bias_add(fold.node).is_none()
     }
 
-    /// Whether another normalizer of the same kind reads the same value. Without parameters, both
-    /// become one operator.
+    /// Whether another normalizer of the same kind reads the same value. Without their parameters,
+    /// both normalizers become one operator.
     fn has_twin(&self, part: &Part) -> bool {
         let graph = self.overlay.graph;
         let Some(node) = part.resets.first().map(|reset| reset.node) else {
@@ -359,7 +361,8 @@ impl Planner<'_> {
         (propagation.makes.len(), propagation.merges.len(), copied)
     }
 
-    /// The constant that a fold changes, if other nodes read it too.
+    /// The constant that a fold changes, if other nodes read it too, or if it is computed from a
+    /// tensor with other readers.
     fn shared_weight(&self, fold: &Fold) -> Option<ValueId> {
         let graph = self.overlay.graph;
         let slot = match fold.side {

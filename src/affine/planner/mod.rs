@@ -35,10 +35,10 @@ const SHIFTS: usize = 64;
 
 /// Plans the folds of a model's sites.
 ///
-/// Sites in `refused` do not change. Sites in `uncopied` fold only if no weight is copied. Both
-/// maps hold the reason for each site. With `is_centring`, the shift of a LayerNormalization may
-/// fold even if that costs an Add: a LayerNormalization without a shift need not subtract the mean
-/// once its stream is centred.
+/// Sites in `refused` do not change. Sites in `uncopied` fold only if no weight is copied. Each map
+/// holds the reason for each of its sites. With `is_centring`, the shift of a LayerNormalization
+/// may fold even if that costs an Add: a LayerNormalization without a shift need not subtract the
+/// mean once its stream is centred.
 pub(crate) fn plan<'a>(
     analysis: &'a Analysis<'a>,
     sites: &[Site],
@@ -126,8 +126,8 @@ impl<'a> Planner<'a> {
         let before = site.pre.iter().map(|part| (part, Role::Before));
         let behind = site.post.iter().map(|part| (part, Role::Behind));
         for (part, role) in before.chain(behind) {
-            // If new operators compute the input of the part, its affine may differ from the one
-            // that its nodes compute.
+            // If the replacement computes the input of the part, the affine of the part may differ
+            // from the affine that its nodes compute.
             let input = graph.value_name(part.input);
             let is_rewritten = replacement.is_some_and(|replacement| replacement.makes(input));
             self.add(Item {
@@ -156,10 +156,10 @@ impl<'a> Planner<'a> {
     /// Folds items until no further item folds. One fold may remove the obstacle of another item.
     ///
     /// If possible, an affine folds into linear operators. Otherwise it may merge into another
-    /// affine that stays, since two affines in a row are one. Affines that are operators merge
-    /// first, because folded parameters of a normalizer save no operator. If neither is possible,
-    /// only the shift or only the scale may fold, or the affine may fold into another factor of a
-    /// product.
+    /// affine that stays, since two affines in a row are one. Affines with operators of their own
+    /// merge before affines that are the γ and β of a normalizer, because folding γ and β saves no
+    /// operator. If neither is possible, only the shift or only the scale may fold, or the affine
+    /// may fold into another factor of a product.
     fn fold_all(&mut self) {
         for _ in 0..SWEEPS {
             let apart_or_together = self.sweep(Self::fold_apart)
@@ -190,8 +190,8 @@ impl<'a> Planner<'a> {
         self.sweep_those(fold, |_, _| true)
     }
 
-    /// Like [`Planner::sweep`], for folding a part of an affine. An item whose weights must not be
-    /// copied is skipped, since it folds whole or not at all.
+    /// Like [`Planner::sweep`], but skips an item whose weights must not be copied, since such an
+    /// item folds whole or not at all.
     fn sweep_partly(&mut self, fold: fn(&mut Self, usize) -> bool) -> bool {
         self.sweep_those(fold, |planner, item| {
             !planner.uncopied.contains_key(&planner.items[item].site)
@@ -245,7 +245,8 @@ impl<'a> Planner<'a> {
                 self.commit(item, Direction::Backward, backward);
             }
             (Ok(forward), _) => {
-                // If a convolution pads with zeros, the shift differs at the edges.
+                // Forward, the shift may differ from place to place, as at the edges of a
+                // convolution that pads with zeros. Then the shift folds backward if possible.
                 let by_place = self.adds_by_place(&forward);
                 let dear = by_place
                     .first()
@@ -309,7 +310,8 @@ impl<'a> Planner<'a> {
         }
         there.state = State::Folded { direction, into };
         self.remove(&gone.nodes, gone.output, gone.input);
-        // The parameters of these operators must now be exactly 1 and 0.
+        // The parameters of these operators become exactly 1 and 0, so no later affine may pass or
+        // change these operators.
         self.overlay
             .replaced
             .extend(gone.resets.iter().map(|reset| reset.node));

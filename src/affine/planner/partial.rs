@@ -12,8 +12,8 @@ use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 use crate::refusal::{Reason, Refusal};
 
-/// The largest shift that may be added to a residual stream. A larger one would cost the stream
-/// digits.
+/// The largest magnitude of a shift that may be added to a residual stream. A larger shift would
+/// cost the values of the stream digits.
 const LARGEST_SHIFT: f64 = 16.0;
 
 impl Planner<'_> {
@@ -44,8 +44,8 @@ impl Planner<'_> {
     /// Whether a part without its shift has fewer operators or parameters.
     ///
     /// A BatchNormalization stays one operator if it loses its shift. It still counts as smaller if
-    /// its scale can then fold, as before a product over tokens, which absorbs the shift of a
-    /// channel and passes the scale.
+    /// its scale can then fold. An example is a BatchNormalization before a product over tokens,
+    /// which absorbs the shift of a channel and passes the scale.
     fn is_smaller_without_shift(&self, item: usize) -> bool {
         let there = &self.items[item];
         let Part { affine, resets, .. } = &there.part;
@@ -71,7 +71,7 @@ impl Planner<'_> {
             .is_ok_and(|propagation| self.worthwhile(item, propagation).is_ok())
     }
 
-    /// The forward propagation of only the shift.
+    /// Finds a forward propagation of only the shift that creates no node.
     fn shift_ahead(&self, item: usize) -> Option<Propagation> {
         let part = &self.items[item].part;
         let shift = Affine::shift(part.affine.shift.clone());
@@ -82,13 +82,14 @@ impl Planner<'_> {
         (found.makes.is_empty() && !is_dear).then_some(found)
     }
 
-    /// The backward propagation of only the shift.
+    /// Finds a backward propagation of only the shift that creates no Add.
     fn shift_back(&self, item: usize) -> Option<Propagation> {
         let part = &self.items[item].part;
         let affine = &part.affine;
         let before = Affine::shift(&affine.shift / &affine.scale);
         let found = backward::backward(&self.overlay, &self.items(false), item, &before).ok()?;
-        // If `s < 1`, the shift `t/s` is larger than `t`, and is added to a larger value.
+        // If `s < 1`, the shift `t/s` is larger than `t`, and is added to a larger value. float16
+        // may not hold the sum.
         let has_room = self.data_type(part) != Some(DataType::Float16) || !affine.shrinks();
         let makes_add = !found.makes.is_empty() || found.folds.iter().any(|fold| self.adds(fold));
         (has_room && !makes_add).then_some(found)
@@ -101,8 +102,9 @@ impl Planner<'_> {
         self.fold_shift_back(item, None)
     }
 
-    /// Like [`Planner::fold_stream_shift`]. `added` is the reason if the item was not refused, but
-    /// its shift would need an Add with a scalar for each place if it folded forward.
+    /// Like [`Planner::fold_stream_shift`]. An item that was not refused also folds in this way if
+    /// `added` is given. This is the reason against folding it forward: its shift would need an Add
+    /// with a scalar for each place.
     pub(super) fn fold_shift_back(&mut self, item: usize, added: Option<&Refusal>) -> bool {
         let there = &self.items[item];
         let affine = &there.part.affine;
@@ -112,7 +114,7 @@ impl Planner<'_> {
             return false;
         }
         let before = &affine.shift / &affine.scale;
-        // The shift is added to the stream, and rounded with it.
+        // The values of the stream then contain the shift, so a large shift would cost them digits.
         let is_small = before.iter().all(|shift| shift.abs() <= LARGEST_SHIFT);
         let Some(left) = self.shifts.checked_sub(1).filter(|_| is_small) else {
             return false;
@@ -198,7 +200,7 @@ impl Planner<'_> {
         true
     }
 
-    /// The forward propagation of only the scale, and the shift that stays.
+    /// Finds a forward propagation of only the scale. Also returns the shift that stays.
     fn scale_ahead(&self, item: usize) -> Option<(Propagation, Affine)> {
         let part = &self.items[item].part;
         let affine = &part.affine;
@@ -207,14 +209,14 @@ impl Planner<'_> {
         let found = self.without_copies(item, found.ok()?)?;
         let left = Affine::shift(&affine.shift / &affine.scale);
         // If `s < 1`, the shift `t/s` that stays is larger than `t`, and is added to a larger
-        // value.
+        // value. float16 may not hold the sum.
         let has_room = self.data_type(part) != Some(DataType::Float16) || !affine.shrinks();
         let is_held = !part.nodes.is_empty() || self.holds(part, &left);
         let fits = has_room && is_held && left.is_finite() && self.is_writable(part, &left);
         fits.then_some((found, left))
     }
 
-    /// The backward propagation of only the scale.
+    /// Finds a backward propagation of only the scale.
     fn scale_back(&self, item: usize) -> Option<Propagation> {
         let scale = Affine::scale(self.items[item].part.affine.scale.clone());
         backward::backward(&self.overlay, &self.items(false), item, &scale)
@@ -278,7 +280,7 @@ impl Planner<'_> {
             .and_then(|propagation| self.saves(item, propagation, false))
             .ok()
             .filter(|propagation| self.is_free(propagation));
-        // Only failed attempts count.
+        // Only failed attempts count against the bound.
         if found.is_none() {
             self.returns.set(left);
         }

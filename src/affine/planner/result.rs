@@ -12,8 +12,8 @@ use crate::ir::Graph;
 use crate::recipe::Numbers;
 use crate::refusal::Refusal;
 
-/// The least spread of numbers, relative to the largest one, at which different numbers surely stay
-/// different in half precision.
+/// The least difference between the largest and the smallest number, relative to the largest
+/// magnitude, at which the two surely differ in half precision.
 const LEAST_SPREAD: f64 = 1e-2;
 
 impl Planner<'_> {
@@ -123,7 +123,7 @@ fn is_row(graph: &Graph, part: &Part, family: Family) -> bool {
     }
 }
 
-/// Whether different numbers stay different in half precision.
+/// Whether numbers that vary still vary when they are rounded to half precision.
 fn stay_distinct(numbers: &Numbers) -> bool {
     let (mut low, mut high, mut largest) = (f64::INFINITY, f64::NEG_INFINITY, 0.0_f64);
     for &number in numbers.iter() {
@@ -134,7 +134,7 @@ fn stay_distinct(numbers: &Numbers) -> bool {
     numbers.len() == 1 || high - low > LEAST_SPREAD * largest || largest == 0.0
 }
 
-/// Builds the plan of a site, without outcomes of its parts.
+/// Builds the plan of a site, in which the outcomes of its parts are still missing.
 fn site_plan(graph: &Graph, site: &Site, refused: Option<&Refusal>) -> SitePlan {
     let names = site.nodes.iter().map(|&node| graph.name(node).to_owned());
     SitePlan {
@@ -157,7 +157,9 @@ fn kept(forward: Refusal) -> Outcome {
     }
 }
 
-/// The outcome of a site without a part. `None` if its parts have outcomes of their own.
+/// The outcome of a site itself: kept if the site is refused, or merged if it has no parts and new
+/// nodes replace its operators. `None` in all other cases. The outcome of a part after the core
+/// takes its place.
 fn outcome_without_parts(site: &Site, refused: Option<&Refusal>) -> Option<Outcome> {
     let has_parts = site.pre.is_some() || site.post.is_some();
     let is_merged = !has_parts && matches!(site.kind.family, Family::Linear | Family::Pointwise);

@@ -32,7 +32,7 @@ const PASSED: usize = 16;
 ///
 /// Positions are constants that are added on the path and differ from place to place. By default
 /// they become part of the shift. With `keeps_positions` they stay unchanged. The second result
-/// says whether the propagation met positions, so that the other treatment is an alternative.
+/// says whether the propagation met positions, so that the caller can try the other treatment.
 ///
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot absorb or pass the affine.
@@ -123,12 +123,13 @@ struct ForwardPropagation<'d, 'a> {
     removes_part: bool,
     /// Whether operands without an affine may need one from their producers.
     may_demand: bool,
-    /// Whether constants that are added for each place stay as they are.
+    /// Whether added constants that differ from place to place stay unchanged.
     keeps_positions: bool,
-    /// Whether the propagation met constants that are added for each place.
+    /// Whether the propagation met added constants that differ from place to place.
     met_positions: bool,
     carried: HashMap<ValueId, Carried>,
-    /// Maps a value to the earlier value that determines its scale, whatever the scale is.
+    /// Maps a value to an earlier value on its path, if every scale of the earlier value must also
+    /// cross this value. If this value is a dead end, the earlier value is one, too.
     from: HashMap<ValueId, ValueId>,
     queue: BTreeMap<usize, Next>,
     /// Inputs that need the affine of their value, and so do not compensate for it.
@@ -213,7 +214,7 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         self.arrive(part.output, behind, Some(input), passed + 1)
     }
 
-    /// Applies the step of a node, and propagates what the node does not absorb.
+    /// Applies the step of a node, and propagates the affines that the node does not absorb.
     fn cross_node(
         &mut self,
         propagation: &mut Propagation,
@@ -289,8 +290,8 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
             let name = graph.value_name(value);
             return Err(Refusal::new(Reason::ResidualStream, name));
         }
-        // The recorded refusal may come from a reader that this propagation keeps, so it does not
-        // apply to a value with such a reader.
+        // The recorded refusal may come from a reader in `kept`, which this propagation skips. So
+        // the refusal does not apply to a value with a reader in `kept`.
         if has_scale
             && let Some(refusal) = self.overlay.dead_end(value, self.route())
             && !self.has_kept_reader(value)
@@ -341,8 +342,8 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         }
     }
 
-    /// Records that no scale propagates from this value, nor from a value whose every path leads
-    /// here. So later propagations stop at these values.
+    /// Records that no scale propagates from this value, nor from earlier values whose scales must
+    /// all cross this value. So later propagations stop at these values.
     fn end(&self, value: ValueId, refusal: Refusal) -> Refusal {
         // Nothing is recorded for the first value of a propagation, because the next propagation
         // visits the readers of that value at once.
@@ -370,7 +371,8 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         if let Err(reason) = passable(overlay, node) {
             return Err(self.end(value, Refusal::new(reason, name)));
         }
-        // Without this check, each input of a Concat would compute the step for all of its inputs.
+        // Without this check, the step of a Concat, which covers all its inputs, would be computed
+        // again for each of the inputs.
         if concatenates(overlay, node)
             && !self.carried[&value].affine.has_no_scale()
             && let Some(made) = overlay.graph.output(node, 0)

@@ -1,4 +1,5 @@
-//! Finds the layer that computes a value, and the row of the layer that becomes each element.
+//! Finds the layer that computes a value, and for each element of the value the row of the layer
+//! that computes it.
 
 use crate::affine::Affine;
 use crate::affine::linear::elementwise::shrunk;
@@ -30,11 +31,12 @@ pub(super) const MOVES: [&str; 8] = [
 pub(super) struct LayerPart {
     /// The layer that computes the value, possibly together with other values.
     pub(super) layer: NodeId,
-    /// The needed affine, converted to one of the layer's result.
+    /// The needed affine, converted to an affine of the layer's result.
     pub(super) affine: Affine,
-    /// The sum of the constants that are added on the path, for each marked place.
+    /// For each element of the needed shift, the sum of the constants that are added to this
+    /// element on the path.
     pub(super) constants: Option<Numbers>,
-    /// The movements on the path, without their choice of channels.
+    /// Descriptions of the movements on the path, from [`movement`].
     pub(super) moves: Vec<String>,
 }
 
@@ -73,7 +75,7 @@ struct OriginSearch<'s, 'a> {
     overlay: &'s GraphOverlay<'a>,
     /// Whether the values on the path must have no other reader.
     alone: bool,
-    /// The number of marked places.
+    /// The number of elements of the needed shift.
     count: usize,
     /// The node and the index of its input that the search has reached.
     input: (NodeId, usize),
@@ -84,7 +86,7 @@ struct OriginSearch<'s, 'a> {
 }
 
 impl OriginSearch<'_, '_> {
-    /// Passes one node. Returns the layer if the node is a layer or adds the bias of one, and
+    /// Passes one node. Returns the layer if the node is a layer or the Add of a layer's bias, and
     /// `Some(None)` if the search continues. `None` if the search ends without a layer.
     fn step(&mut self) -> Option<Option<NodeId>> {
         let (overlay, graph) = (self.overlay, self.overlay.graph);
@@ -136,7 +138,7 @@ impl OriginSearch<'_, '_> {
         Some(None)
     }
 
-    /// Adds the elements of a constant at the marked places to `constants`.
+    /// Adds the elements of a constant to `constants`, in the order of the marks at their places.
     fn add_constants(&mut self, at: &At, slot: usize) -> Option<()> {
         let places = marked(&self.affine.shift, self.count)?;
         let numbers = at
@@ -199,8 +201,8 @@ fn takes_other_places(overlay: &GraphOverlay, slice: NodeId, numbers: &Numbers) 
     })
 }
 
-/// The places that a Slice takes along the last axis, as an array of the shape of its input. Places
-/// that are not taken are 0.
+/// An array over the input of a Slice. It has the marks 1, 2, 3, … at the places that the Slice
+/// takes along the last axis, and 0 at all other places.
 fn taken(overlay: &GraphOverlay, slice: NodeId) -> Option<Numbers> {
     let at = overlay.at(slice);
     let rank = at.output_rank(0).ok()?;
@@ -228,8 +230,9 @@ pub(super) fn marks(shape: &[usize]) -> Option<Numbers> {
     ))
 }
 
-/// Describes a movement without its choice of channels. Two movements with equal descriptions treat
-/// all other axes alike. `None` if that is unknown.
+/// Describes a movement, except for the choice of channels by a Split or a Slice. Two movements
+/// with equal descriptions treat all other axes alike. `None` if the description would be
+/// incomplete.
 fn movement(at: &At, output: usize, before: &Affine) -> Option<String> {
     let (op, from, to) = (
         at.proto().op_type(),
@@ -260,7 +263,8 @@ fn movement(at: &At, output: usize, before: &Affine) -> Option<String> {
     is_marked.then(|| format!("cut {cut:?} {:?}", from.len()))
 }
 
-/// The index of the element that has each mark. `None` if a mark occurs twice or is missing.
+/// For each mark from 1 to `count`, the index of the element with this mark. `None` if a mark
+/// occurs twice or is missing.
 fn marked(marks: &Numbers, count: usize) -> Option<Vec<usize>> {
     let mut places = vec![None; count];
     for (place, &mark) in marks.iter().enumerate().filter(|(_, mark)| **mark != 0.0) {
@@ -271,7 +275,8 @@ fn marked(marks: &Numbers, count: usize) -> Option<Vec<usize>> {
     places.into_iter().collect()
 }
 
-/// The index of each mark along the last axis. `None` if the marks do not lie along that axis only.
+/// For each mark from 1 to `count`, its index along the last axis. `None` if the array varies along
+/// another axis, or if a mark occurs twice or is missing.
 pub(super) fn rows(marks: &Numbers, count: usize) -> Option<Vec<usize>> {
     let is_row = marks
         .shape()

@@ -1,7 +1,7 @@
 //! Propagation of one affine through the graph, forward to all readers or backward to the producer.
 //!
 //! [`rules`] has a file for each operator family that an affine crosses. The graph does not change.
-//! The result is the list of folds that the graph absorbs, or the first refusal.
+//! The result is a list of the folds that absorb the affine, or the first refusal.
 
 pub(crate) mod backward;
 pub(crate) mod forward;

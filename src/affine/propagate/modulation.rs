@@ -1,8 +1,8 @@
-//! A shift before a modulation, as in adaptive normalization (adaLN of DiT, FiLM).
+//! Folds a shift before a modulation, as in adaptive normalization (adaLN of DiT, FiLM).
 //!
-//! In `(x + t)·(a + γ) + β`, γ and β are rows of one layer `W·c + b` of a condition, or of two
-//! layers of the same condition. The shift adds `t·(a + γ)` to β. The layer of β can compute this
-//! sum, if t times the rows of γ are added to the rows of β:
+//! In `(x + t)·(a + γ) + β`, γ and β are rows of the result of one layer `W·c + b`, which reads a
+//! condition `c`, or of two layers that read the same condition. The shift adds `t·(a + γ)` to β.
+//! The layer of β can compute this sum, if t times the rows of γ are added to the rows of β:
 //!
 //! ```text
 //! W_β ← W_β + diag(t)·W_γ        b_β ← b_β + t·(a + b_γ)
@@ -28,8 +28,8 @@ use crate::onnx::operator::Category;
 use crate::onnx::proto::AttributeProto;
 use crate::recipe::Numbers;
 
-/// The fold of the shift of a modulated value with one reader. `None` if the value is not
-/// modulated.
+/// Folds the shift of a modulated value, which must have one reader, into the layer of the summand.
+/// `None` if that is impossible.
 pub(crate) fn shift(
     overlay: &GraphOverlay,
     site: usize,
@@ -71,7 +71,7 @@ struct ModulationRows {
     source: NodeId,
     /// The distance from a row of the summand to the corresponding row of the factor.
     distance: i64,
-    /// The row of the summand for each element of the shift.
+    /// For each element of the shift, the row of the summand.
     into: Vec<usize>,
     /// The constants that are added to the factor, one for each element of the shift.
     constants: Option<Numbers>,
@@ -144,8 +144,9 @@ impl<'m, 'a> Modulation<'m, 'a> {
         })
     }
 
-    /// The affine that the layer of the summand absorbs. Its scale is the factor of each row. Its
-    /// shift is the product of the modulated shift and the constants.
+    /// The affine that the layer of the summand absorbs. Its scale holds, for each row of the
+    /// summand, the element of the modulated shift that multiplies the row of the factor. Its shift
+    /// is the product of the modulated shift and the constants that are added to the factor.
     fn fold_of_rows(&self, rows: &ModulationRows) -> Option<Affine> {
         let shift = Affine::shift(self.shift.clone());
         let factors = origin(self.overlay, self.summand, &shift, true)?
@@ -194,7 +195,7 @@ fn are_beside(overlay: &GraphOverlay, one: NodeId, other: NodeId) -> Option<bool
     )
 }
 
-/// The attributes of a layer except the multiplier of the bias, which counts as part of the bias.
+/// The attributes of a layer, except `beta` of a Gemm, which counts as part of the bias.
 fn attributes_of_product(graph: &Graph, node: NodeId) -> Vec<AttributeProto> {
     let mut attributes = graph.node(node).attribute.clone();
     attributes.retain(|attribute| attribute.name() != "beta");
@@ -211,7 +212,7 @@ fn is_unchanged(overlay: &GraphOverlay, node: NodeId) -> bool {
 }
 
 /// Whether a layer multiplies its input by a matrix on the right. The matrix and the bias must have
-/// no other readers. The bias may be missing if the layer has room for one.
+/// no other readers. The bias may be missing, but it must not be a computed input.
 fn is_own_matrix(overlay: &GraphOverlay, layer: &At) -> Option<bool> {
     let graph = overlay.graph;
     let slots = linear(graph.domain_op(layer.node))?.slots(layer).ok()?;
@@ -232,8 +233,8 @@ fn is_own_matrix(overlay: &GraphOverlay, layer: &At) -> Option<bool> {
     Some(is_product && are_own && slots.weight == Some(1) && layer.rank(1).ok()? == 2)
 }
 
-/// Folds the scale of a multiplied value with one reader into the other factor. `None` if that is
-/// impossible.
+/// Folds the scale of a value with one reader, which multiplies the value, into the other factor of
+/// the product. `None` if that is impossible.
 pub(crate) fn scale(
     (overlay, items): (&GraphOverlay, &Items),
     item: usize,
@@ -275,7 +276,7 @@ fn multiplies(overlay: &GraphOverlay, product: NodeId, slot: usize) -> Option<bo
     Some(is_product && is_other && at.shape(slot).ok()? == at.output_shape(0).ok()?)
 }
 
-/// Follows a value and its affine past operators that only move it. Returns the first other
+/// Follows a value and its affine past operators that only move elements. Returns the first other
 /// operator, the input at which it reads the value, and the affine there.
 fn moved(
     overlay: &GraphOverlay,

@@ -10,7 +10,7 @@ use crate::affine::propagate::overlay::GraphOverlay;
 use crate::analysis::axis_factors::LayoutMap;
 use crate::ir::ValueId;
 
-/// The largest number of movements in a row.
+/// The largest number of movements in a row that are followed.
 const LONGEST: usize = 16;
 
 /// Finds the first value after movements that has an axis of its own for each axis along which an

@@ -17,12 +17,12 @@ use crate::shape::facts::{Shape, extent};
 /// The reason why there is no rule.
 pub(crate) fn rule_of(overlay: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     if overlay.replaced.contains(&node) {
-        // The nodes that replace it may let the affine pass when the pass runs again.
+        // In a later run of the pass, the affine may cross the nodes that replace this node.
         return Err(Reason::Changed);
     }
     let rule = rule_table::rule_of(&overlay.at(node))?;
     // The rule may rely on a constant of zeros, which passes every scale. A fold may have changed
-    // its elements.
+    // the elements of this constant.
     if rule.reads_numbers() && overlay.is_touched(node) {
         Err(Reason::Changed)
     } else {
@@ -37,7 +37,7 @@ pub(crate) fn rule_of(overlay: &GraphOverlay, node: NodeId) -> Result<&'static d
 pub(crate) fn passable(overlay: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     let linear = linear(overlay.graph.domain_op(node));
     if overlay.is_touched(node) && linear.is_some_and(|linear| !linear.is_layer()) {
-        // A fold changed the constant, so the rule would read an outdated one.
+        // A fold changed the constant, so the rule would read outdated elements.
         return Err(Reason::Changed);
     }
     rule_of(overlay, node)

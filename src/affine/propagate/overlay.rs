@@ -19,7 +19,7 @@ use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::refusal::Refusal;
 use crate::shape::facts::Facts;
 
-/// The decisions so far.
+/// The graph after the decisions so far.
 pub(crate) struct GraphOverlay<'a> {
     /// The graph, its facts and its constants.
     pub graph: &'a Graph<'a>,
@@ -29,14 +29,14 @@ pub(crate) struct GraphOverlay<'a> {
     /// The folds, in the order in which they were decided. They are applied in this order.
     pub folds: Vec<Fold>,
     /// The values that differ from the graph, because they lost a reader or have several names.
-    /// Each is found by any of its names.
+    /// `of` maps each name of such a value to its index here.
     values: Vec<Merged>,
     of: Vec<Option<u32>>,
     /// The values that lost their only reader and are otherwise unchanged. Most of them are
     /// constants.
     unread: NodeSet,
-    /// The nodes of parts that have not folded, with the index of the item. Their constants must
-    /// not change.
+    /// The nodes of parts that have not folded, each with the index of its item. Their constants
+    /// must not change.
     pub owned: HashMap<NodeId, usize>,
     dead_ends: RefCell<HashMap<(ValueId, Route), Rc<Refusal>>>,
     touched: NodeSet,
@@ -103,7 +103,7 @@ impl<'a> GraphOverlay<'a> {
         }
     }
 
-    /// The node as a rule sees it.
+    /// The view of a node that rules read. It shows the node in the model, without planned changes.
     pub(crate) fn at(&self, node: NodeId) -> At<'a> {
         self.analysis.at(node)
     }
@@ -113,12 +113,14 @@ impl<'a> GraphOverlay<'a> {
         self.analysis.activations.contains(node)
     }
 
-    /// The value of which this value will be another name, or the value itself.
+    /// The value that replaces this value after the planned removals, or the value itself if
+    /// nothing replaces it.
     pub(crate) fn source(&self, value: ValueId) -> ValueId {
         self.of[value.index()].map_or(value, |merged| self.values[merged as usize].source)
     }
 
-    /// The readers of a value after the planned removals, by any of its names.
+    /// The readers of a value, under any of its names, after the planned removals. Each comes with
+    /// the name that it reads.
     pub(crate) fn readers(&self, value: ValueId) -> impl Iterator<Item = (ValueId, Reader)> + '_ {
         let merged = self.of[value.index()].map(|merged| &self.values[merged as usize].readers);
         let own = if merged.is_none() {

@@ -6,10 +6,10 @@
 //!
 //! - **A Cast to a narrower type** rounds `x` instead of `s·x + t`. This loses nothing if all of
 //!   `x` came from the narrower type. Without a shift, or if `x` is the result of a normalization
-//!   or another bounded function, it loses no more than before. In other cases the shift may leave
-//!   digits that `x` would lose, as in `1000.01 − 1000`, or `x` may exceed 65504, the largest
-//!   number of float16. Backward past a Cast from a narrower type, the result is rounded to that
-//!   type. This is allowed if the next Cast rounds it to that type anyway.
+//!   or another bounded function, it loses no more than before. In other cases `s·x + t` may keep
+//!   digits that the Cast of `x` would lose, as in `1000.01 − 1000`, or `x` may exceed 65504, the
+//!   largest number of float16. If the affine moves backward past a Cast from a narrower type, `s·x
+//!   + t` is rounded to that type. This is allowed if later Casts round it to that type anyway.
 //! - **Weights of half precision** that absorb an affine are rounded. If the Cast before or after
 //!   them rounds as before, this second rounding is a pure loss. So only powers of two pass: they
 //!   do not round a weight, as long as the type can hold the product.
@@ -168,7 +168,7 @@ pub(crate) fn returned(
     }
 }
 
-/// Whether a type holds all sums of a stream in another basis, in which they are divided by these
+/// Whether a type holds all values of a stream in another basis, in which they are divided by these
 /// factors.
 fn holds_stream(data_type: Option<DataType>, scale: &Numbers) -> bool {
     let [least, most] = match data_type {
@@ -254,7 +254,8 @@ fn moves(overlay: &GraphOverlay, node: NodeId) -> bool {
     ) || overlay.graph.is(node, "Relu")
 }
 
-/// Whether all elements of a value, without the affine, were numbers of this type before a Cast.
+/// Whether all elements of a value, once the affine is removed, are numbers of this type that Casts
+/// only widened.
 fn came_out_of(
     overlay: &GraphOverlay,
     crossing: &Crossing,

@@ -21,8 +21,8 @@ use crate::shape::facts::extent;
 /// The largest number of operators between the keys and the Softmax.
 const DEPTH: usize = 24;
 
-/// The largest number of operands over all nodes that read the keys. A Concat may read the keys of
-/// many products, and each of them visits all operands.
+/// The largest number of operands that one search visits in total. A Concat may read the keys of
+/// many products, and a search from each of these products visits all operands of the Concat.
 const OPERANDS: usize = 256;
 
 /// Whether a shift of the operand of a product with a constant leaves the outputs of the model
@@ -63,14 +63,15 @@ struct KeySearch<'s, 'a> {
 }
 
 impl KeySearch<'_, '_> {
-    /// Takes the number of operands of a node from the budget. `false` if that exceeds the budget.
+    /// Subtracts the number of operands of a node from the budget. `false` if the budget is too
+    /// small.
     fn spend(&mut self, at: &At) -> bool {
         let left = self.left.checked_sub(at.arity());
         self.left = left.unwrap_or(0);
         left.is_some()
     }
 
-    /// Whether all readers of a value between the keys and the scores ignore a shift of it.
+    /// Whether all readers of a value between the keys and the scores ignore a shift of the value.
     fn keys(&mut self, value: ValueId, shift: &Numbers, depth: usize) -> bool {
         let overlay = self.overlay;
         let Some(readers) = depth.checked_sub(1).and_then(|_| readers(overlay, value)) else {
@@ -107,9 +108,9 @@ impl KeySearch<'_, '_> {
         })
     }
 
-    /// Whether all readers ignore a shift after several movements. One of them may merge the axis
-    /// of the shift with another axis, such as heads with an unknown batch, if later movements
-    /// separate the two again.
+    /// Whether all readers ignore a shift after several movements. A movement may merge the axis of
+    /// the shift with another axis, such as the axis of heads with an unknown batch, if later
+    /// movements separate both axes again.
     fn moved(&mut self, node: NodeId, trace: &LayoutMap, shift: &Numbers, depth: usize) -> bool {
         let overlay = self.overlay;
         let mut trace = trace.clone();
@@ -149,8 +150,8 @@ impl KeySearch<'_, '_> {
     }
 
     /// Whether all readers ignore a shift of an operand of a product of two values. The operand
-    /// contributes one axis to the result. Unless the shift varies along that axis, it adds to the
-    /// result a summand that is constant along it.
+    /// contributes one axis to the result. If the shift does not vary along that axis, the summand
+    /// that it adds to the result does not vary along the axis either.
     fn product(&mut self, at: &At, slot: usize, shift: &Numbers, depth: usize) -> bool {
         let (Ok(output), Ok(rank)) = (at.output(0), at.output_rank(0)) else {
             return false;

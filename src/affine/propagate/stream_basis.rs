@@ -1,10 +1,11 @@
-//! Another basis for a residual stream.
+//! Forward propagation that changes the basis of a residual stream.
 //!
 //! If the other operand of a sum carries no affine, an affine may propagate past the sum, provided
 //! that the producers of the other operand compensate for the scale: `(s·x + t) + y = s·(x + y/s) +
 //! t`. In this way a normalizer with fixed statistics is removed from its stream: all later writers
 //! of the stream are divided by its scale, and all readers absorb it. Positions that are added to
-//! the stream are divided too, unless they can join a shift for each place.
+//! the stream are divided too, unless they can become part of a shift that differs from place to
+//! place.
 
 use crate::affine::Affine;
 use crate::affine::item::Items;

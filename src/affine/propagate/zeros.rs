@@ -1,5 +1,5 @@
 //! Zeros that are created for each batch, such as the zeros that a relative shift puts before its
-//! scores. No scale changes them. So they can carry any scale, whatever else reads them.
+//! scores. No scale changes them. So they can carry any scale, even if other nodes read them, too.
 
 use crate::affine::propagate::overlay::GraphOverlay;
 use crate::analysis::uniform::repeats_zero;

@@ -1,9 +1,9 @@
 //! Backward propagation of one affine, to the producers of the value to which it is applied.
 //!
 //! A value with other readers stops the affine, unless all readers need the same affine. Both
-//! branches of a rotary embedding need one scalar, and both ends of a roll need one affine of
-//! channels. Such a value waits until all its readers are known. Readers that need no affine may
-//! compensate for it. Then a residual stream changes its basis.
+//! branches of a rotary embedding need the same scalar, and both ends of a roll need the same
+//! affine of channels. Such a value waits until the needs of all its readers are known. Readers
+//! that need no affine may compensate for it. Then a residual stream changes its basis.
 
 mod readers;
 mod search;
@@ -51,15 +51,15 @@ impl Mode {
     };
 }
 
-/// The readers of a part of a value that may need an affine of only that part, if all other readers
-/// take other parts. For any other reader, all readers of the value must need the same affine of
-/// the whole value.
+/// Which readers of a part of a value may need an affine of only that part, if all other readers
+/// take other parts. If a reader may not, all readers of the value must need the same affine of the
+/// whole value.
 #[derive(Clone, Copy, Default, PartialEq)]
 enum PartialReaders {
     /// No reader.
     #[default]
     Together,
-    /// Only a reader of a value whose other readers are not upstream of the start of the search.
+    /// A reader of a value, if no other reader of the value is upstream of the start of the search.
     Alone,
     /// Every reader.
     Apart,
@@ -83,7 +83,8 @@ impl Start<'_, '_> {
     }
 
     /// The first acceptable propagation in which a value waits until each of its readers needs the
-    /// same affine. Readers of parts may need a scalar, too.
+    /// same affine. For a scalar, this also tries the modes in which readers of parts need affines
+    /// of their own.
     fn waiting_for_readers(
         &self,
         spares_shared_constants: bool,
@@ -115,8 +116,8 @@ impl Start<'_, '_> {
         None
     }
 
-    /// A propagation in which all readers of a value need one affine. A scalar may be shared by all
-    /// readers. An affine of channels may be shared if the other readers take other parts.
+    /// Finds a propagation in which a value waits until all its readers need the same affine. A
+    /// scalar may also propagate past constants with other readers instead of folding into them.
     fn shared_by_readers(&self) -> Option<Propagation> {
         let found = self.waiting_for_readers(false, |_| true);
         // If a rotary embedding covers some tokens and the other tokens are scaled separately, its
@@ -210,9 +211,9 @@ fn folds_into_shared(overlay: &GraphOverlay, propagation: &Propagation) -> bool 
 /// Propagates an affine backward from the part's input, past values whose other readers compensate
 /// for it.
 ///
-/// This removes the last normalizer of a residual stream that ends at an output. Everything that is
-/// written to the stream is multiplied by its scale, and everything that reads the stream divides
-/// by it.
+/// This removes the last normalizer of a residual stream that ends at an output. All writers of the
+/// stream are multiplied by the scale of the normalizer, and all readers of the stream divide by
+/// that scale.
 ///
 /// # Errors
 /// The errors of [`backward`] and [`forward::compensate`].
@@ -226,8 +227,8 @@ pub(crate) fn returning(
     let mut propagation = search.start_at_part(affine)?;
     let compensations = search.into_compensations();
     forward::compensate(overlay, items, item, &mut propagation, &compensations)?;
-    // Compensation may need affines from producers, such as class tokens that are concatenated to a
-    // compensated value.
+    // Compensation may need affines from producers, for example on class tokens that are
+    // concatenated to a compensated value.
     let first = propagation.wanted.len();
     let factors = std::mem::take(&mut propagation.factors);
     let wants = std::mem::take(&mut propagation.wants);

@@ -17,7 +17,8 @@ use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::refusal::{Reason, Refusal};
 
-/// The maximum number of readers of a value at which an affine waits for the other readers.
+/// An affine waits for the other readers of a value only if the value has at most this many
+/// readers.
 const READERS: usize = 64;
 
 /// The largest number of producers that are collected upstream of a part's input.
@@ -36,7 +37,8 @@ impl BackwardPropagation<'_, '_> {
     /// the other readers are unaffected or compensate for it.
     ///
     /// # Errors
-    /// The refusal, if neither is the case.
+    /// A refusal, if another reader is affected, and the affine can neither wait nor be
+    /// compensated.
     pub(super) fn waits_for_others(
         &mut self,
         value: ValueId,
@@ -73,7 +75,8 @@ impl BackwardPropagation<'_, '_> {
     /// Lets the other readers of a value compensate for the affine.
     ///
     /// # Errors
-    /// The refusal, if no reader may compensate.
+    /// `refusal`, if readers may not compensate in this mode, or if the affine has no inverse. The
+    /// error of [`precision::returned`], if the type of the value cannot hold the result.
     fn let_others_compensate(
         &mut self,
         value: ValueId,
@@ -146,8 +149,8 @@ impl BackwardPropagation<'_, '_> {
     }
 
     /// Whether a node may need an affine of its part of a value while other readers take other
-    /// parts. With `Alone`, no other reader may be upstream of the start. This fails, for example,
-    /// if a rotary embedding reads class tokens apart from the other tokens.
+    /// parts. With `Alone`, no other reader may be upstream of the start. The condition does not
+    /// hold, for example, if a rotary embedding reads class tokens apart from the other tokens.
     fn is_apart(&self, value: ValueId, node: NodeId) -> bool {
         match self.mode.partial_readers {
             PartialReaders::Together => false,
@@ -251,8 +254,8 @@ pub(super) fn agreed(graph: &Graph, requests: &[Waiting]) -> Option<Affine> {
         .then_some(affine)
 }
 
-/// Combines all requests at one input. Each result of its node, such as a Split, may request the
-/// affine of one part.
+/// Combines all requests at one input of a node. If the node is a Split, for example, each of its
+/// results may request an affine of one part of the input.
 fn united(graph: &Graph, requests: &[Waiting]) -> Option<Affine> {
     let (first, others) = requests.split_first()?;
     // If there are more requests than results, two requests are for one result, and so not for

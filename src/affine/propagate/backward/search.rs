@@ -104,7 +104,8 @@ impl BackwardPropagation<'_, '_> {
     }
 
     /// Returns the refusal if every alternative of a node failed. This is the refusal that every
-    /// scale meets there, if it is known, or else that of the last alternative.
+    /// scale meets at the node's input, if one is known, or else the refusal of the last
+    /// alternative.
     fn refusal_of_all(&self, node: NodeId, demand: &Demand, last: Option<Refusal>) -> Refusal {
         let ahead = transparent_input(self.overlay, node)
             .and_then(|input| self.overlay.dead_end(input, Route::Backward));
@@ -130,8 +131,8 @@ impl BackwardPropagation<'_, '_> {
     /// The producer of a value, and the alternatives for the inputs of the producer. `None` if the
     /// affine is absorbed or waits.
     ///
-    /// It is a separate function to keep the frames of the recursion small, because a path has one
-    /// frame on the stack for each node.
+    /// This is a separate function to keep the frames of the recursion small, because the recursion
+    /// has one frame on the stack for each node of a path.
     #[inline(never)]
     fn ways(
         &mut self,
@@ -249,8 +250,8 @@ impl BackwardPropagation<'_, '_> {
         }
     }
 
-    /// The merge into another part that outputs the value. A part that is being folded absorbs
-    /// nothing.
+    /// The merge into another part that outputs the value. The part whose affine propagates cannot
+    /// absorb the affine itself.
     fn merge(&self, into: usize, affine: &Affine) -> Result<Merge, Reason> {
         if into == self.item {
             return Err(Reason::ResidualStream);

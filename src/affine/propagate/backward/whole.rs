@@ -1,5 +1,5 @@
-//! Steps at nodes that read a part of a value. The affine that such a node needs covers only the
-//! part, or the whole value.
+//! Steps at nodes that read a part of a value. The affine that such a node needs covers either only
+//! this part or the whole value.
 
 use crate::affine::Affine;
 use crate::affine::linear::elementwise::shrunk;
@@ -42,8 +42,8 @@ impl BackwardPropagation<'_, '_> {
     /// Adds an affine of the whole operand as another alternative, if the step of the rule needs an
     /// affine that varies along more axes.
     ///
-    /// Possibly no operator absorbs such an affine of a part. An example is the scores that a
-    /// relative shift reads. If the other parts have no reader, the whole operand may carry the
+    /// It may be that no operator absorbs an affine of only a part, for example of the scores that
+    /// a relative shift reads. If the other parts have no reader, the whole operand may carry the
     /// affine.
     fn or_whole(
         &self,
@@ -82,7 +82,7 @@ impl BackwardPropagation<'_, '_> {
         }
         let mut fitting = candidates.into_iter().filter(|wanted| {
             // If the operand broadcasts, one of its elements becomes several elements of the
-            // result.
+            // result, all of which must need the same affine.
             shrunk(&at, slot, wanted).is_ok() && self.passes_unchanged(&at, slot, wanted, affine)
         });
         fitting.next().map(|wanted| Step::pass_on(slot, wanted))
@@ -122,7 +122,8 @@ fn needs_more_axes(step: &Step, affine: &Affine) -> bool {
     wanted.any(|(_, wanted)| wanted.axes().len() > axes)
 }
 
-/// Whether two affines are equal. If one is a scalar, the shift of zeros may have any extents.
+/// Whether two affines are equal. If `other` is a scale by one scalar, the zeros of the shift of
+/// `one` may have any shape.
 fn is_equal(one: &Affine, other: &Affine) -> bool {
     match other.is_number() {
         true => one.has_no_shift() && *one.scale == *other.scale,

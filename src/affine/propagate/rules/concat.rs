@@ -85,8 +85,8 @@ fn beside_constants(at: &At, inputs: &[Option<Affine>], axis: usize) -> Option<S
     })
 }
 
-/// Concatenates the numbers of all parts along an axis, after they are expanded to the lengths of
-/// the parts.
+/// Expands the scale or the shift of each part to the length of the part along `axis`, then
+/// concatenates all of them along this axis.
 fn joined(
     parts: &[&Numbers],
     lengths: &[usize],

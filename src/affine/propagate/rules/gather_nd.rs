@@ -1,7 +1,6 @@
-//! GatherND: the result carries the affine of the axes that are not indexed.
+//! GatherND: an affine passes if it varies only along axes that are not indexed.
 //!
-//! `y[b…, i…, c…] = x[b…, indices[b…, i…]…, c…]`. If an affine does not vary along the indexed
-//! axes, the values of the indices do not matter.
+//! `y[b…, i…, c…] = x[b…, indices[b…, i…]…, c…]`. Then the values of the indices do not matter.
 
 use std::ops::Range;
 
@@ -44,10 +43,11 @@ pub(super) fn axes(at: &At) -> Result<(Range<usize>, Range<usize>), Reason> {
     Ok((batch..batch + length, batch..indices.len() - 1))
 }
 
-/// Replaces axes, along which the affine must not vary, by other axes.
+/// Replaces the axes `axes` of an affine, along which it must not vary, by as many axes of extent 1
+/// as `others` has.
 ///
 /// # Errors
-/// [`Reason::WrongAxis`] if the affine varies along one of them.
+/// [`Reason::WrongAxis`] if the affine varies along one of `axes`.
 pub(super) fn replaced(
     affine: &Affine,
     axes: Range<usize>,

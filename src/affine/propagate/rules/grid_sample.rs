@@ -27,7 +27,8 @@ impl Rule for Sample {
         {
             return Err(Reason::Attribute("mode".into()));
         }
-        // Each sample has its own image and grid, so only the axis of channels remains.
+        // Each sample of the batch has its own image and grid, so an affine may vary only along the
+        // axis of channels.
         if affine.axes().iter().any(|&axis| axis != 1) {
             return Err(Reason::ReducedAxis);
         }

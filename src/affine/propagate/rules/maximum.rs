@@ -11,7 +11,7 @@ use crate::affine::propagate::rules::window::meet_the_image;
 use crate::affine::rule::{At, Rule, Step};
 use crate::refusal::Reason;
 
-/// Maxima of windows, of images, and along axes.
+/// Maxima of windows and of images, and maxima and minima along axes.
 pub(super) struct Maximum;
 
 impl Rule for Maximum {

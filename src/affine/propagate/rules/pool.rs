@@ -1,8 +1,8 @@
 //! AveragePool and GlobalAveragePool: means over places, which pass an affine of channels.
 //!
 //! If the zeros of a border count in the mean, a shift cannot pass. If they do not count, each
-//! result is a mean of places of the image, provided that its window contains one. The last windows
-//! may reach beyond the end.
+//! result is a mean of places of the image, provided that its window contains such a place.
+//! [`meet_the_image`] checks this, because the last windows may reach beyond the end.
 
 use crate::affine::Affine;
 use crate::affine::propagate::rules::window::{is_by_place, meet_the_image};

@@ -103,7 +103,7 @@ impl Blocks {
         (places * channels == deep).then_some(blocks)
     }
 
-    /// Repeats the number of each channel for all its places in the depth.
+    /// Repeats the scalar of each channel for all places of the channel in the depth.
     fn repeated(&self, numbers: &Numbers) -> Option<Numbers> {
         let deep = 0..self.channels * self.places;
         let channels = deep.map(|place| {
@@ -116,7 +116,7 @@ impl Blocks {
         numbers.pick(1, channels)
     }
 
-    /// The number of each channel. `None` if the numbers of its places differ.
+    /// Finds the scalar of each channel. `None` if the scalars of its places differ.
     fn once(&self, numbers: &Numbers) -> Option<Numbers> {
         let distance = if self.by_place { 1 } else { self.places };
         let once = numbers.pick(

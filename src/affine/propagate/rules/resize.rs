@@ -2,8 +2,8 @@
 //! add up to 1.
 //!
 //! `f(s·x + t) = s·f(x) + t` in every mode, if the affine is constant along the resized axes. An
-//! axis with factor 1 is unchanged in most modes. Cropping is refused, because it writes a constant
-//! outside of the input.
+//! axis with factor 1 is unchanged in most modes, so the affine may vary along it. Cropping is
+//! refused, because it writes a constant outside of the input.
 
 use crate::affine::Affine;
 use crate::affine::rule::{At, Rule};

@@ -78,7 +78,7 @@ fn adds(at: &At) -> Result<bool, Reason> {
     }
 }
 
-/// Converts an affine of the data to one of the updates, or back.
+/// Converts an affine of the data to an affine of the updates, or back.
 fn moved(at: &At, affine: &Affine, to_written: bool) -> Result<Affine, Reason> {
     if at.proto().op_type() == "ScatterND" {
         let (indexed, picks) = axes(at)?;

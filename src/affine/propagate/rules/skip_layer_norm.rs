@@ -1,6 +1,7 @@
 //! Normalizers of com.microsoft that contain the residual sum: `LN(x + y + b)`.
 //!
-//! An affine that only one operand of the sum carries stops here.
+//! No affine passes. If the operands of the sum carry different affines, the refusal names the
+//! residual stream.
 
 use crate::affine::Affine;
 use crate::affine::rule::{At, Rule, Step};

@@ -8,12 +8,12 @@ use crate::affine::rule::{At, Rule, Step};
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
-/// The largest magnitude of a constant that may be changed. A larger one masks the value that it
-/// replaces, and rounding it again could make it differ from place to place.
+/// The largest magnitude of a constant that may be changed. A larger constant masks the value that
+/// it replaces, and rounding the constant again could make it differ from place to place.
 const HIDES: f64 = 100.0;
 
-/// The largest magnitude of the changed constant. A larger one would be rounded more coarsely than
-/// the values of the other branch.
+/// The largest magnitude of the changed constant. A larger constant would be rounded more coarsely
+/// than the values of the other branch.
 const LARGEST: f64 = 1000.0;
 
 /// Where.
