@@ -19,9 +19,8 @@ use trust::{compares_too_many, unbounded, unseen, untrusted};
 pub struct VerifyOptions {
     /// The sizes of symbolic dimensions.
     pub dims: Dims,
-    /// The largest relative error that passes. If it is missing, it depends on the least precise
-    /// float type of the weights: 1e-1 for bfloat16, 2e-2 for half, 1e-4 for float, 1e-9 for
-    /// double.
+    /// The largest relative error that passes. The default depends on the least precise float type
+    /// of the weights: 1e-1 for bfloat16, 2e-2 for half, 1e-4 for float, 1e-9 for double.
     pub tolerance: Option<f64>,
     /// The seeds of the inputs, one for each run.
     pub seeds: Vec<u64>,
@@ -44,13 +43,15 @@ impl Default for VerifyOptions {
 pub enum Verdict {
     /// Both models ran. [`Comparison::agrees`] says whether their outputs agree.
     Compared(Comparison),
-    /// The original runs, but the other model does not run, or has other outputs.
+    /// The original runs, but the other model does not run, or its outputs have other names, types
+    /// or shapes.
     Broken {
-        /// The flaw.
+        /// The reason why the other model does not run, or how its outputs differ from the
+        /// original's.
         reason: String,
     },
-    /// Nothing was compared, because the original cannot be run, or because its results would not
-    /// be reliable.
+    /// The models could not be compared, because the original cannot be run, or because its results
+    /// would not be reliable.
     CouldNotVerify {
         /// The reason.
         reason: String,
@@ -210,7 +211,7 @@ fn run(model: &Model, options: &VerifyOptions) -> Result<(Vec<String>, Vec<Vec<T
     Ok((engine.outputs().to_vec(), outputs))
 }
 
-/// Converts outputs of tract's type for extents to integers.
+/// Converts outputs of tract's type for symbolic extents (TDim) to integers.
 fn in_numbers(outputs: Vec<Tensor>) -> Vec<Tensor> {
     outputs.into_iter().map(in_integers).collect()
 }
@@ -223,8 +224,8 @@ fn in_integers(tensor: Tensor) -> Tensor {
     cast.unwrap_or(tensor)
 }
 
-/// The default tolerance: the relative error that rounding may cause. It depends on the least
-/// precise float type of the weights.
+/// The default tolerance: the relative error that rounding may cause. The error depends on the
+/// least precise float type of the weights.
 ///
 /// Folding changes the order of multiplications and additions, so that every layer rounds
 /// differently. Over tens of layers, the errors add up to some tens of units in the last place of

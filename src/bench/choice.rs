@@ -3,10 +3,10 @@
 use super::statistics;
 use crate::report::Interval;
 
-/// A candidate counts as equally fast if the median of its ratios to the fastest candidate is at
-/// most this.
+/// A candidate counts as equally fast if the median ratio of its times to those of the fastest
+/// candidate is at most this.
 const AS_FAST: f64 = 1.01;
-/// The maximum ratio between peaks of memory that count as equal.
+/// The maximum ratio of two peaks of memory that count as equal.
 const AS_SMALL: f64 = 1.01;
 
 /// The property that a choice minimizes.
@@ -25,7 +25,8 @@ pub(crate) enum TuneGoal {
 /// A candidate that ran successfully.
 #[derive(Debug, Clone)]
 pub(crate) struct TimedCandidate {
-    /// The ratios of its times to those of each candidate, in their order: a row of [`ratios`].
+    /// For each candidate, the median ratio of this candidate's times to its times: a row of
+    /// [`ratios`].
     pub ratios: Vec<Interval>,
     /// Its peak of memory in bytes.
     pub peak: u64,
@@ -38,14 +39,15 @@ pub(crate) struct TimedCandidate {
 pub(crate) struct BestCandidates {
     /// The candidate that serves the goal best.
     pub chosen: usize,
-    /// The candidate with the lowest median of times.
+    /// The candidate with the lowest median time.
     pub fastest: usize,
 }
 
 /// Chooses the candidate that serves a goal best; `None` if there are no candidates.
 ///
 /// A candidate counts as equally fast if it is within 1 % of the fastest one, or if the 95 %
-/// interval of its ratio contains 1. Then the rank decides, so that noise does not.
+/// interval of their ratio contains 1. Among equally fast candidates the rank decides, so that the
+/// choice does not depend on noise.
 pub(crate) fn choose(candidates: &[TimedCandidate], goal: TuneGoal) -> Option<BestCandidates> {
     let fastest = fastest(candidates)?;
     let over_fastest: Vec<Interval> = candidates
@@ -63,7 +65,7 @@ pub(crate) fn choose(candidates: &[TimedCandidate], goal: TuneGoal) -> Option<Be
     Some(BestCandidates { chosen, fastest })
 }
 
-/// Whether a ratio to the fastest candidate may be 1.
+/// Whether a candidate with this ratio to the fastest candidate counts as equally fast.
 fn is_as_fast(ratio: &Interval) -> bool {
     ratio.value <= AS_FAST || ratio.low <= 1.0
 }
@@ -79,7 +81,7 @@ fn smallest(candidates: &[TimedCandidate], among: &[usize]) -> Vec<usize> {
         .collect()
 }
 
-/// The candidate with the lowest median of times.
+/// The candidate with the lowest median ratio of its times to those of the first candidate.
 fn fastest(candidates: &[TimedCandidate]) -> Option<usize> {
     let medians: Vec<f64> = candidates
         .iter()
@@ -93,8 +95,8 @@ fn indices(ratios: &[Interval], has: impl Fn(&Interval) -> bool) -> Vec<usize> {
     (0..ratios.len()).filter(|&at| has(&ratios[at])).collect()
 }
 
-/// For each candidate, the ratios of its times to those of each candidate in the same round, with
-/// 95 % intervals.
+/// For each pair of candidates, the median over the rounds of the ratio of their times, with its 95
+/// % interval.
 ///
 /// `seconds` has one list for each candidate, with one time for each round.
 pub(crate) fn ratios(seconds: &[Vec<f64>]) -> Vec<Vec<Interval>> {
@@ -104,7 +106,7 @@ pub(crate) fn ratios(seconds: &[Vec<f64>]) -> Vec<Vec<Interval>> {
         .collect()
 }
 
-/// The median of the ratios between two times of the same round, with its 95 % interval.
+/// The median over the rounds of the ratio of two times of the same round, with its 95 % interval.
 pub(super) fn ratio(seconds: &[f64], reference: &[f64]) -> Interval {
     let ratios: Vec<f64> = seconds
         .iter()

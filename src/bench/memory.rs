@@ -27,15 +27,16 @@ pub(super) struct Live {
     pub bytes: u64,
 }
 
-/// The live bytes at each step in the order of the graph. Weights are not counted.
+/// The live bytes while each node runs, in the order of the graph. Weights are not counted.
 ///
 /// The order is tract's `eval_order`, which depends only on the graph: it visits the graph from the
 /// outputs, and puts each node after its inputs. tract may run the nodes in another order, because
-/// it starts ready nodes by their number and delays nodes that wait for a constant. So a single
-/// scalar may change the order of other nodes, and the peak of the [`heap`].
+/// it starts ready nodes by their index and delays nodes that wait for a constant. So one
+/// additional scalar constant may change the order of other nodes, and therefore the peak of the
+/// [`heap`].
 ///
-/// Both the inputs and the output of an operator that tract runs in place are counted, so the live
-/// bytes of a step may exceed the heap by one value.
+/// Inputs and outputs are both counted, even if tract runs an operator in place. So the live bytes
+/// at a node may exceed the bytes on the heap by one value.
 pub(super) fn live(engine: &Engine) -> Vec<Live> {
     // An error is impossible: tract ordered this graph when it planned it, and all shapes are
     // concrete.
@@ -62,9 +63,9 @@ fn usage(graph: &TypedModel) -> TractResult<Vec<(usize, TDim)>> {
 /// The allocations during a measured call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Heap {
-    /// The peak of allocated bytes, relative to those at the start.
+    /// The peak of the allocated bytes, minus the bytes that were allocated at the start.
     pub peak: u64,
-    /// The sum of the sizes of all requested blocks.
+    /// The total size of all requested blocks, in bytes.
     pub allocated: u64,
 }
 

@@ -1,8 +1,8 @@
 //! Compares variants of a model by measuring them in tract.
 //!
-//! All variants are loaded and warmed up. Then they run in rounds. In each round every variant runs
-//! once, in random order, so that other load of the machine affects all of them equally. Ratios
-//! compare times of the same round.
+//! All variants are loaded and warmed up. Then they run in rounds. In each round every variant is
+//! measured once, in random order, so that other load of the machine affects all of them equally.
+//! Ratios compare times of the same round.
 
 pub(crate) mod choice;
 mod machine;
@@ -42,7 +42,7 @@ pub struct Variant {
     pub name: String,
     /// The model.
     pub model: Model,
-    /// The names of the nodes that belong to its normalizers.
+    /// The names of the nodes that belong to the normalizers of the model.
     pub normalizers: BTreeSet<String>,
 }
 
@@ -55,14 +55,14 @@ pub struct BenchOptions {
     pub dims: Dims,
     /// The number of threads for matrix products.
     pub threads: usize,
-    /// The number of rounds; if it is missing, rounds start until `time` has elapsed.
+    /// The number of rounds. If it is missing, new rounds start until `time` has elapsed.
     pub rounds: Option<usize>,
     /// The time after which no more rounds start, if `rounds` is missing. At least
     /// [`BenchOptions::MIN_ROUNDS`] rounds run in any case.
     pub time: Duration,
     /// The names of the variants with which the other variants are compared.
     pub references: Vec<String>,
-    /// The inputs; random ones if they are missing.
+    /// The inputs. If they are missing, random inputs are used.
     pub inputs: Option<Vec<Tensor>>,
     /// The program that runs one variant to measure its resident set. If it is missing, the
     /// resident set is not measured.
@@ -74,8 +74,8 @@ impl BenchOptions {
     pub const MIN_ROUNDS: usize = 10;
     /// The number of runs of a variant before it is measured.
     const WARM_UP: usize = 2;
-    /// The minimum duration of a sample. Faster models run several times in a sample, so that the
-    /// contents of the caches after another variant matter less.
+    /// The minimum duration of a sample. Faster models run several times in a sample, so that it
+    /// matters less which data the previous variant left in the caches.
     const SAMPLE: Duration = Duration::from_millis(5);
     /// The number of runs of a variant that are measured operator by operator.
     const PROFILED: usize = 3;
@@ -176,8 +176,8 @@ struct Runner {
     inputs: Vec<TValue>,
     classes: Vec<Class>,
     seconds: Vec<f64>,
-    /// The shares of the fastest run that was measured operator by operator. The fastest run was
-    /// disturbed least.
+    /// The times by class of operators, in the fastest of the runs that were measured operator by
+    /// operator. The fastest run was disturbed least.
     time: Option<Vec<Share>>,
 }
 
@@ -205,7 +205,8 @@ impl Runner {
         Ok(runner)
     }
 
-    /// Measures one sample: the mean time of runs that take [`BenchOptions::SAMPLE`] together.
+    /// Measures one sample: the mean time of as many runs as take [`BenchOptions::SAMPLE`] in
+    /// total.
     fn round(&mut self) -> Result<(), Failure> {
         let (mut total, mut runs) = (Duration::ZERO, 0);
         while total < BenchOptions::SAMPLE {
@@ -360,8 +361,8 @@ fn drop_incomplete(runners: &mut [Result<Runner, Failure>], rounds: usize) {
     }
 }
 
-/// The names and times of the variants with which the others are compared. If none of the named
-/// ones ran, it is the first variant that ran.
+/// The names and times of the variants with which the others are compared. If none of the requested
+/// references ran, the first variant that ran is the only reference.
 fn reference_samples(
     variants: &[Variant],
     runners: &[Result<Runner, Failure>],
@@ -388,7 +389,7 @@ fn reference_samples(
         .collect()
 }
 
-/// The part of [`Memory`] that is computed from the order of the graph.
+/// The fields of [`Memory`] that follow from the graph alone.
 fn live_memory(engine: &Engine, classes: &[Class]) -> Memory {
     let steps = memory::live(engine);
     let peak = steps.iter().max_by_key(|step| step.bytes);

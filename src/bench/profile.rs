@@ -26,8 +26,8 @@ pub(super) fn classes(engine: &Engine, normalizers: &BTreeSet<String>) -> Vec<Cl
     classes
 }
 
-/// Whether an ONNX operator of this name is a normalizer in some domain. The domain is unknown
-/// here, because tract keeps only the name.
+/// Whether an ONNX operator of this name is a normalizer in any supported domain. The domain is
+/// unknown here, because tract keeps only the name.
 fn is_normalizer(name: &str) -> bool {
     ["", "com.microsoft"]
         .iter()

@@ -1,4 +1,4 @@
-//! Measures the resident set of a process that only runs one variant.
+//! Measures the peak of the resident set of a process that runs only one variant.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -76,8 +76,8 @@ impl Drop for Running {
 /// Runs a model with random inputs, and returns the peak of the resident set of this process during
 /// the runs, in bytes.
 ///
-/// Memory for loading and preparing the model counts only if it is still allocated when the runs
-/// start. This requires that the operating system can reset the peak. Otherwise the peak since the
+/// The peak is reset before the runs, so that memory for loading and preparing the model counts
+/// only if it is still allocated. If the operating system cannot reset the peak, the peak since the
 /// start of the process is returned.
 ///
 /// # Errors

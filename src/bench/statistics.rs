@@ -5,12 +5,12 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::report::Interval;
 
-/// The number of bootstrap resamples. With 2,000 resamples, a percentile varies by about a tenth of
-/// the interval between repetitions.
+/// The number of bootstrap resamples. With 2,000 resamples, repeating the bootstrap moves an end of
+/// the interval by about a tenth of its width.
 const RESAMPLES: usize = 2000;
 
-/// The quantile `q` of the samples, with linear interpolation between neighbours. NaN if there are
-/// no samples.
+/// The quantile `q` of the samples, interpolated linearly between neighbouring samples. NaN if
+/// there are no samples.
 pub(super) fn quantile(samples: &[f64], q: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -30,7 +30,7 @@ fn sorted_quantile(sorted: &[f64], q: f64) -> f64 {
 }
 
 /// The median with its 95 % bootstrap interval: the samples are resampled with replacement, and the
-/// spread of the medians of the resamples is the interval. The random numbers have a fixed seed, so
+/// interval holds 95 % of the medians of the resamples. The random numbers have a fixed seed, so
 /// equal samples give equal intervals.
 pub(super) fn median(samples: &[f64]) -> Interval {
     let mut rng = ChaCha8Rng::seed_from_u64(0);

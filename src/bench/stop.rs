@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Requests the end.
+    /// Requests that the measurement end.
     pub fn ask(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the end was requested.
+    /// Whether the measurement should end.
     pub fn asked(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

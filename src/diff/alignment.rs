@@ -13,7 +13,7 @@ pub(super) struct Alignment<'a, 'm> {
     pub sides: &'a [ComparedModel<'m>; 2],
     /// The pairs of outputs whose values differ.
     pub parted: Vec<[ValueId; 2]>,
-    /// The pairs of values that differ first, and are assumed to be equal.
+    /// The pairs of values at which the models begin to differ, and which are assumed to be equal.
     pub assumed: Vec<[ValueId; 2]>,
     /// The values that each model computes, stores or has as an input.
     values: [HashSet<Digest>; 2],
@@ -27,7 +27,8 @@ pub(super) struct Alignment<'a, 'm> {
 #[derive(PartialEq, Eq, Hash)]
 struct NodeFunction<'n> {
     operator: (&'n str, &'n str),
-    /// Sorted, because operands may be exchanged.
+    /// The digests of the operands, sorted, because equal nodes may have their operands in a
+    /// different order.
     reads: Vec<Option<Digest>>,
     results: Vec<Option<Digest>>,
 }
@@ -49,7 +50,7 @@ impl<'a, 'm> Alignment<'a, 'm> {
         alignment
     }
 
-    /// Marks the values with these names as a pair that differs first.
+    /// Adds the values with these names to the pairs that are assumed to be equal.
     pub(super) fn assume(&mut self, name: &str, other: &str) {
         let values = [(0, name), (1, other)];
         let values = values.map(|(side, name)| self.sides[side].graph.value(name));
@@ -79,20 +80,21 @@ impl<'a, 'm> Alignment<'a, 'm> {
         digest.is_some_and(|digest| self.values[1 - side].contains(&digest))
     }
 
-    /// Whether the other model stores this value, and does not compute it.
+    /// Whether the other model stores this value as a tensor.
     pub(super) fn is_stored_by_other(&self, side: usize, value: ValueId) -> bool {
         let digest = self.sides[side].digest(value);
         digest.is_some_and(|digest| self.stored[1 - side].contains(&digest))
     }
 
-    /// Whether a node computes a value that differs first.
+    /// Whether a node computes a value that is only assumed to be equal.
     fn is_assumed(&self, side: usize, node: NodeId) -> bool {
         let mut assumed = self.assumed.iter().map(|values| values[side]);
         let results: Vec<ValueId> = self.sides[side].results(node).collect();
         assumed.any(|value| results.contains(&value))
     }
 
-    /// Whether the other model has all results of a node that are read.
+    /// Whether the other model has all results of a node that are read, and none of them is only
+    /// assumed to be equal.
     fn is_aligned(&self, side: usize, node: NodeId) -> bool {
         if self.is_assumed(side, node) {
             return false;
@@ -111,7 +113,7 @@ impl<'a, 'm> Alignment<'a, 'm> {
         values.clone().all(Option::is_some) && self.functions[1 - side].contains(&function)
     }
 
-    /// The numbers of nodes of one side.
+    /// The numbers of nodes of one model.
     pub(super) fn counts(&self, side: usize) -> NodeCounts {
         let own = &self.sides[side];
         let nodes = own.nodes.iter().copied();
@@ -161,7 +163,7 @@ impl<'a, 'm> Alignment<'a, 'm> {
     }
 }
 
-/// The first result of a node that is read.
+/// The digest of a node's first result that is read.
 fn main_result(side: &ComparedModel, node: NodeId) -> Option<Digest> {
     side.digest(side.results(node).next()?)
 }

@@ -1,5 +1,5 @@
-//! Compares the values after the differences of two models. To this end, values that differ first
-//! are assumed to be equal.
+//! Compares the values after a difference of two models. For this, the values at which the models
+//! begin to differ are assumed to be equal.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,20 +16,20 @@ use crate::onnx::proto::ValueInfoProto;
 use crate::prove::{Hash, ProveOptions, ValueDigests};
 use crate::run::{Dims, Input, fix_shapes};
 
-/// The maximum number of candidates for the first difference. The effect of each on the outputs is
-/// examined.
+/// The maximum number of candidates for the first difference that are examined.
 const EXAMINED: usize = 5;
 
-/// The maximum number of candidates for each difference after the first one.
+/// The maximum number of candidates for each later difference that are examined.
 const EXAMINED_BEHIND: usize = 2;
 
-/// The maximum number of differences.
+/// The maximum number of differences that are searched for.
 const DIFFERENCES: usize = 8;
 
 /// The prefix of the names of inputs that replace values that are assumed to be equal.
 const ASSUMED: &str = "unfold/assumed";
 
-/// The values of two models under the assumption that the values that differ first are equal.
+/// The values of two models under the assumption that the values at which they begin to differ are
+/// equal.
 pub(super) struct BehindDifferences {
     /// The names of each pair of values that are assumed to be equal.
     pub assumed: Vec<[String; 2]>,
@@ -37,8 +37,9 @@ pub(super) struct BehindDifferences {
     pub values: ValueDigests,
 }
 
-/// Assumes that the values that differ first are equal, and compares the values after them, at the
-/// sizes of `options`. Repeats this as long as fewer values differ than before.
+/// Assumes that the values at which the models begin to differ are equal, and compares the values
+/// after them, at the sizes of `options`. Repeats this as long as the number of nodes without a
+/// counterpart decreases.
 ///
 /// # Errors
 /// If one of the graphs is invalid.
@@ -67,7 +68,7 @@ pub(super) fn behind_differences(
     })
 }
 
-/// Searches the differences of two models one after another.
+/// Searches for the differences of two models one after another.
 struct DifferenceSearch<'d> {
     models: [&'d Model; 2],
     analyses: [Analysis<'d>; 2],
@@ -81,8 +82,8 @@ struct DifferenceSearch<'d> {
 }
 
 impl DifferenceSearch<'_> {
-    /// Assumes that the values of the next difference are equal. Returns whether fewer values then
-    /// differ.
+    /// Searches for the next difference, and assumes that its two values are equal if fewer nodes
+    /// then lack a counterpart. Returns whether it did so.
     fn step(&mut self) -> Result<bool> {
         let [of_first, of_second] = &self.values.0;
         if of_first.is_empty() {
@@ -111,7 +112,7 @@ impl DifferenceSearch<'_> {
     }
 }
 
-/// Fixes the extents of the inputs of both models. The second model gets the sizes of the first.
+/// Fixes the extents of the inputs of both models. The second model gets the extents of the first.
 pub(super) fn sized(first: &Model, second: &Model, dims: &Dims) -> [Model; 2] {
     let mut models = [first.clone(), second.clone()];
     let Ok(inputs) = Input::from_model(first, dims) else {
@@ -159,8 +160,9 @@ pub(super) struct FirstDifference {
 }
 
 impl DifferingModels<'_, '_> {
-    /// The pair of values that explains most of the difference: if both are assumed to be equal,
-    /// the fewest other values differ. `None` if the outputs agree, or if no pair is a candidate.
+    /// The pair of values that explains most of the difference: if these values are assumed to be
+    /// equal, the fewest nodes lack a counterpart. `None` if the outputs agree, or if no pair is a
+    /// candidate.
     pub(super) fn first_difference(&self) -> Option<FirstDifference> {
         if self.alignment.parted.is_empty() {
             return None;
@@ -175,8 +177,8 @@ impl DifferingModels<'_, '_> {
             let Some(found) = self.if_equal(pair) else {
                 continue;
             };
-            // Candidates are sorted by their distance from equal values. If the outputs agree now,
-            // no later candidate can be the first difference.
+            // Candidates with fewer nodes between them and equal values come first. So if the
+            // outputs agree now, no later candidate can be the first difference.
             let is_last = found.do_outputs_agree;
             if best.as_ref().is_none_or(|best| found.left < best.left) {
                 best = Some(found);
@@ -222,8 +224,9 @@ impl DifferingModels<'_, '_> {
         })
     }
 
-    /// Replaces the digests of values that differ by those in `behind`. Both values of the last
-    /// pair of `assumed`, which is new, get the same digest.
+    /// The digests of all values, where those of values that differ are replaced by those in
+    /// `behind`. Both values of the last pair in `assumed`, which is the new one, get the same
+    /// digest.
     fn values_behind(&self, assumed: &[[ValueId; 2]], behind: ValueDigests) -> ValueDigests {
         let mut values = ValueDigests(self.values.0.each_ref().map(HashMap::clone));
         let place = assumed.len() - 1;
@@ -265,7 +268,8 @@ impl DifferingModels<'_, '_> {
         Some(part(graph, ends))
     }
 
-    /// The outputs of one model that are not in these pairs, in the order of the first model.
+    /// The outputs of one model, without values in these pairs, in the order of the first model's
+    /// outputs.
     fn outputs(&self, side: usize, assumed: &[[ValueId; 2]]) -> Vec<ValueInfoProto> {
         let graphs = [0, 1].map(|side| &self.alignment.sides[side].graph);
         let [mine, its] = graphs.map(|graph| &graph.proto().output);

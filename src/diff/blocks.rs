@@ -1,4 +1,4 @@
-//! Groups the nodes in which two models differ into blocks. A block lies between values that both
+//! Groups the nodes that two models do not share into blocks. A block lies between values that both
 //! models have.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -9,7 +9,7 @@ use crate::ir::{NodeId, ValueId};
 use crate::judge::Judgement;
 use crate::prove::Digest;
 
-/// A node of the first (0) or the second model (1).
+/// A node, and the index of its model: 0 for the first, 1 for the second.
 type SidedNode = (usize, NodeId);
 
 /// The blocks, in the order of execution of the first model.
@@ -31,8 +31,9 @@ pub(super) fn blocks(alignment: &Alignment, judgement: &Judgement) -> Vec<DiffBl
 /// The sets of changed nodes that form a block, each in the order of execution.
 ///
 /// A node is changed if the other model has no node with the same operator, operands and results.
-/// It is in one set with the nodes that compute the same result, and with the producers of those of
-/// its inputs that the other model lacks.
+/// It is in the same set as the changed nodes that compute the same result, and as the producers of
+/// its inputs that the other model lacks. The producers of two corresponding outputs that differ,
+/// or of two values that are assumed to be equal, are in the same set too.
 fn groups(alignment: &Alignment) -> Vec<Vec<SidedNode>> {
     let mut changed: Vec<SidedNode> = vec![];
     for (side, own) in alignment.sides.iter().enumerate() {
@@ -101,7 +102,7 @@ fn block(alignment: &Alignment, nodes: &[SidedNode], conditions: &Conditions) ->
 
 /// The conditions of a verdict, by the names of values.
 struct Conditions<'j> {
-    /// The verdict on outputs that differ.
+    /// The verdict on a block that computes outputs that differ.
     of_parted: BlockVerdict,
     /// The tensors of the second model that are rounded.
     rounded: HashSet<&'j str>,
@@ -153,10 +154,10 @@ impl<'j> Conditions<'j> {
     }
 }
 
-/// Sets of nodes that are joined step by step.
+/// Disjoint sets of nodes (union-find).
 struct DisjointSets {
-    /// The next node on the path to the representative of a set. The representative refers to
-    /// itself.
+    /// For each node, the next node on the path to the representative of its set. The
+    /// representative refers to itself.
     next: HashMap<SidedNode, SidedNode>,
 }
 

@@ -35,10 +35,12 @@ pub(crate) struct ModelDifference {
     /// The numbers of nodes of the first and the second model. A Constant counts as a tensor, and
     /// not as a node.
     pub nodes: [NodeCounts; 2],
-    /// The nodes of the first model whose value the second one computes, each with a node that
-    /// computes it there. The values that differ first count as equal.
+    /// The nodes of the first model whose value the second model computes too, each with a node of
+    /// the second model that computes it. The values at which the models begin to differ count as
+    /// equal.
     pub aligned: Vec<NodePair>,
-    /// The parts in which the models differ, in the order of execution.
+    /// The groups of nodes in which the models differ, in the order of execution of the first
+    /// model.
     pub blocks: Vec<DiffBlock>,
 }
 
@@ -68,7 +70,7 @@ pub(crate) struct NodePair {
     pub kept: bool,
 }
 
-/// Nodes of the first model that became nodes of the second one.
+/// Nodes of the first model, and the nodes of the second model that replace them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct DiffBlock {
@@ -78,7 +80,7 @@ pub(crate) struct DiffBlock {
     pub first: Vec<DiffNode>,
     /// The nodes of the second model.
     pub second: Vec<DiffNode>,
-    /// The number of values of these nodes that the other model stores as tensors.
+    /// The number of results of these nodes that the other model stores as tensors.
     pub stored: usize,
 }
 
@@ -86,9 +88,9 @@ pub(crate) struct DiffBlock {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct DiffNode {
-    /// Its name, or that of its first output if it has none.
+    /// The node's name, or the name of its first output if it has none.
     pub name: String,
-    /// Its operator.
+    /// The node's operator.
     pub operator: String,
 }
 
@@ -97,11 +99,11 @@ pub(crate) struct DiffNode {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum BlockVerdict {
-    /// Both sides compute the same values.
+    /// Both models compute the same values in this block.
     Same,
-    /// Both sides compute the same values if formulas replace tensors that are rounded.
+    /// Both models compute the same values in this block, if formulas replace rounded tensors.
     Rounded,
-    /// Both sides compute the same values if casts to narrower types do not round.
+    /// Both models compute the same values in this block, if casts to narrower types do not round.
     Casts,
     /// A run shows a difference after this block.
     Different,

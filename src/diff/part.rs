@@ -29,14 +29,14 @@ pub(super) struct PartEnds {
     pub constants: Vec<TensorProto>,
 }
 
-/// Whether a name is that of one of these values.
+/// Whether one of these values has this name.
 fn is_one_of(graph: &Graph, name: &str, values: &HashSet<ValueId>) -> bool {
     graph
         .value(name)
         .is_some_and(|value| values.contains(&value))
 }
 
-/// The part of a model between these ends. Its weights are in memory or in the files of the model.
+/// The part of a model between these ends. It refers to the same external data as the model.
 pub(super) fn part(graph: &Graph, ends: PartEnds) -> Model {
     let nodes = nodes_between(graph, &ends);
     let names = names(graph, &nodes, &ends);
@@ -79,7 +79,7 @@ pub(super) fn reads<'g>(graph: &'g Graph, node: NodeId) -> impl Iterator<Item = 
     inputs.chain(graph.captures(node)).copied()
 }
 
-/// The nodes on which the ends depend, up to the beginnings, in the order of execution.
+/// The nodes between the beginnings and the ends, in the order of execution.
 fn nodes_between(graph: &Graph, ends: &PartEnds) -> Vec<NodeId> {
     let mut found = HashSet::new();
     let mut open = ends.ends.clone();
@@ -97,7 +97,8 @@ fn nodes_between(graph: &Graph, ends: &PartEnds) -> Vec<NodeId> {
     order.filter(|node| found.contains(node)).collect()
 }
 
-/// The new names of values by their old names. A value that has the name of an end is renamed too.
+/// The new names of the part's inputs and outputs by their old names. If another value already has
+/// one of these new names, it is renamed too.
 fn names<'g>(graph: &Graph<'g>, nodes: &[NodeId], ends: &PartEnds) -> HashMap<&'g str, String> {
     let taken: HashSet<&String> = ends.names.values().collect();
     let mut names = HashMap::new();
@@ -140,7 +141,8 @@ fn rename_nodes(nodes: &mut [NodeProto], names: &HashMap<&str, String>) {
     }
 }
 
-/// The declaration of a value under a name. `None` if its type or an extent is unknown.
+/// The declaration of a value with the name `name`. `None` if the value's type or an extent is
+/// unknown.
 pub(super) fn declaration(
     analysis: &Analysis,
     value: ValueId,

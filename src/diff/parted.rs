@@ -9,26 +9,26 @@ use crate::analysis::Analysis;
 use crate::ir::{Reader, ValueId};
 use crate::prove::{Digest, Hash};
 
-/// The lengths of the chains of readers whose operators are compared. The strictest comparison
-/// comes first.
+/// The numbers of levels of readers whose operators are compared. The strictest comparison comes
+/// first.
 const DEPTHS: [usize; 2] = [3, 1];
 
-/// The number of nodes above which a region counts as large.
+/// The number of nodes at which counting the nodes of a region stops.
 const LARGE: usize = 64;
 
-/// A value of each model. The two values differ, but the same operators read them.
+/// A value of each model. The two values differ, but are read by nodes with the same operators.
 #[derive(PartialEq, Eq)]
 struct PartedPair {
     values: [ValueId; 2],
-    /// The number of nodes between the values that both models have and these two values.
+    /// The number of nodes of both models between the values that both have and these two values.
     nodes: usize,
 }
 
 /// The candidates for the first difference, sorted by the sizes of their regions.
 ///
 /// Two values are a candidate if they have the same type and extents, and if both are read by the
-/// same operators. With a greater depth, the results of these operators must also have the same
-/// readers.
+/// same operators. At a depth above 1, the results of these operators must also be read by the same
+/// operators, and so on.
 pub(super) fn candidates(alignment: &Alignment, analyses: [&Analysis; 2]) -> Vec<[ValueId; 2]> {
     let mut found: Vec<PartedPair> = vec![];
     for depth in DEPTHS {
@@ -55,8 +55,8 @@ struct ValueUse {
     readers: Digest,
 }
 
-/// For each use, the value of one model that the other model lacks and that is nearest to shared
-/// values.
+/// For each use, the value of one model that has the fewest nodes between it and shared values,
+/// among those that the other model lacks. Also returns that number of nodes.
 fn nearest(
     alignment: &Alignment,
     analysis: &Analysis,

@@ -21,7 +21,7 @@ use crate::run::{Dims, Engine, Input, random};
 pub(crate) struct Reduction {
     /// The verdict on both models.
     pub judgement: Judgement,
-    /// The parts. `None` if both models are proved to be the same, or cannot be compared.
+    /// The parts. `None` if both models are proved to be the same, or if they cannot be compared.
     pub parts: Option<DifferingParts>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Reduction {
 pub(crate) struct DifferingParts {
     /// The parts of the first and the second model.
     pub models: [Model; 2],
-    /// The names of the values that the parts compute, in the files of the models.
+    /// The name, in each model, of the value that its part computes.
     pub values: [String; 2],
     /// The verdict on both parts.
     pub judgement: Judgement,
@@ -80,8 +80,8 @@ pub(super) fn is_open(judgement: &Judgement) -> bool {
 }
 
 impl DifferingModels<'_, '_> {
-    /// Cuts out the part of each model that computes a value of `pair` from values that both models
-    /// have.
+    /// Cuts out of each model the part that computes its value of `pair` from values that both
+    /// models have.
     fn parts(&self, pair: [ValueId; 2], witness: Option<&Witness>) -> Option<DifferingParts> {
         let begins = [0, 1].map(|side| self.begins(side, pair[side]));
         let inputs = self.shared_inputs(&begins)?;
@@ -126,8 +126,8 @@ impl DifferingModels<'_, '_> {
         })
     }
 
-    /// The values at which the part that computes `value` begins: inputs, constants, and values
-    /// that both models have.
+    /// The values at which the part that computes `value` begins: inputs, computed constants, and
+    /// values that both models have.
     fn begins(&self, side: usize, value: ValueId) -> Vec<ValueId> {
         let own = &self.alignment.sides[side];
         let (mut begins, mut seen, mut open) = (vec![], HashSet::new(), vec![value]);
@@ -146,7 +146,8 @@ impl DifferingModels<'_, '_> {
         begins
     }
 
-    /// The inputs of both parts: all varying values at which one of the parts begins.
+    /// The inputs of both parts: all varying values at which at least one of the parts begins.
+    /// `None` if one of these values is in only one model.
     fn shared_inputs(&self, begins: &[Vec<ValueId>; 2]) -> Option<Vec<SharedInput>> {
         let mut inputs: Vec<SharedInput> = vec![];
         for (side, begins) in begins.iter().enumerate() {
@@ -169,7 +170,8 @@ impl DifferingModels<'_, '_> {
         Some(inputs)
     }
 
-    /// The first varying value of each model that equals `value`. `None` if a model has none.
+    /// For each model, its first varying value that equals `value`. `None` if one of the models has
+    /// no such value.
     fn everywhere(&self, side: usize, value: ValueId) -> Option<[ValueId; 2]> {
         let digest = self.alignment.sides[side].digest(value)?;
         let data_type = self.analyses[side].facts.data_type(value);
@@ -191,8 +193,8 @@ impl DifferingModels<'_, '_> {
         Some([first, second])
     }
 
-    /// Describes where one part begins: its inputs, and the tensors that replace computed
-    /// constants.
+    /// Describes where the part of one model begins: its inputs, and the tensors that replace
+    /// computed constants.
     fn ends(&self, side: usize, begins: &[ValueId], inputs: &[SharedInput]) -> Option<PartEnds> {
         let mut ends = PartEnds {
             begins: begins.iter().copied().collect(),
@@ -278,9 +280,9 @@ impl DifferingModels<'_, '_> {
 
 /// A value that both models have and that becomes an input of both parts.
 struct SharedInput {
-    /// The first value of each model that is equal to it.
+    /// The first value of each model that equals the shared value.
     values: [ValueId; 2],
-    /// The values at which each part begins and that are equal to it.
+    /// The values at which each part begins and that equal the shared value.
     members: [Vec<ValueId>; 2],
 }
 

@@ -22,8 +22,8 @@ pub(super) struct ComparedModel<'m> {
 }
 
 impl<'m> ComparedModel<'m> {
-    /// Takes the graph of a model. `known` holds the digests that the proof found, by the names of
-    /// values.
+    /// Builds the graph of a model. `known` holds the digests that the proof recorded, by the names
+    /// of values.
     ///
     /// # Errors
     /// If the graph is invalid.
@@ -85,9 +85,9 @@ impl<'m> ComparedModel<'m> {
         stored.filter_map(|value| self.digest(value)).collect()
     }
 
-    /// Derives missing digests of results from the operator and the digests of its inputs. They are
-    /// missing because the proof does not evaluate nodes on which no output depends, and removes
-    /// some activations.
+    /// Derives missing digests of results from the node's operator and the digests of its inputs.
+    /// Digests are missing because the proof does not evaluate nodes on which no output depends,
+    /// and removes some activations.
     fn derive(&mut self) {
         for place in 0..self.nodes.len() {
             let node = self.nodes[place];
@@ -104,7 +104,8 @@ impl<'m> ComparedModel<'m> {
         }
     }
 
-    /// The digests of the inputs of a node, and 0 for an omitted input. `None` if one is unknown.
+    /// The digests of the inputs of a node, and 0 for an omitted input. `None` if a digest is
+    /// unknown.
     fn inputs(&self, node: NodeId) -> Option<Vec<Digest>> {
         let inputs = self.graph.inputs(node).iter();
         inputs

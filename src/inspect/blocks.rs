@@ -10,12 +10,12 @@ const DEEPEST: usize = 8;
 /// The maximum number of rows of a section.
 const LONGEST: usize = 48;
 
-/// The minimum number of rows of a section that ends after a sum.
+/// The minimum number of rows of a section that is cut off after a sum.
 const SHORTEST: usize = 8;
 
 /// The data that determine the block of a row.
 pub(super) struct Lead {
-    /// The steps of its path; empty if the path is unknown.
+    /// The steps of the row's module path; empty if the path is unknown.
     pub path: Vec<String>,
     /// Whether the row is a sum, after which a section may end.
     pub is_sum: bool,
@@ -124,7 +124,8 @@ fn is_row(item: &OutlineItem) -> bool {
     matches!(item, OutlineItem::Row(_))
 }
 
-/// The number of rows of the first section: up to a sum, or else the maximum.
+/// The number of rows of the first section: up to the first sum after the minimum, or else the
+/// maximum.
 fn section_length(rows: &[OutlineItem], leads: &[Lead]) -> usize {
     let most = rows.len().min(LONGEST);
     let sum = rows[..most]
@@ -134,7 +135,7 @@ fn section_length(rows: &[OutlineItem], leads: &[Lead]) -> usize {
     sum.map_or(most, |place| place + SHORTEST)
 }
 
-/// Merges a chain of blocks that each contain only the next one.
+/// Merges a block with its only entry as long as this entry is a block.
 fn join(blocks: &mut [OutlineBlock], place: usize) {
     while let [OutlineItem::Block(inner)] = blocks[place].items[..] {
         let OutlineBlock { name, items } = std::mem::take(&mut blocks[inner]);

@@ -1,5 +1,5 @@
-//! Builds the [`Outline`] of a model: its graph before and after folding, and the outcome of each
-//! site, for an HTML page.
+//! Builds the [`Outline`] of a model for an HTML page: the graph before and after folding, and the
+//! outcome of each site.
 
 mod blocks;
 mod rows;
@@ -53,8 +53,8 @@ pub(crate) struct PairedNodes<'p> {
     pub kept: bool,
 }
 
-/// Writes a page of two models with `name` as its title. Both graphs are side by side, and the
-/// nodes of a pair share a row.
+/// Writes a page about two models with `name` as its title. It shows both graphs side by side, and
+/// the two nodes of a pair in one row.
 ///
 /// # Errors
 /// If one of the two models is invalid.
@@ -123,7 +123,8 @@ fn outline(name: &str, model: &Model, fused: &Fused) -> Result<Outline> {
     })
 }
 
-/// The normalizers of a centred stream, in a sentence.
+/// A sentence about the normalizers of a residual stream from which folding subtracts the mean.
+/// `None` if it does not.
 fn centred(stream: &StreamPlan) -> Option<String> {
     let Some(Centring::Centred { normalizers, .. }) = &stream.centring else {
         return None;
@@ -428,7 +429,7 @@ mod tests {
         }
     }
 
-    /// A branch of an If that applies an operator to `x`.
+    /// The attribute `name` of an If: a branch that applies an operator to `x`.
     fn branch(name: &str, op: &str) -> AttributeProto {
         AttributeProto {
             name: Some(name.to_owned()),

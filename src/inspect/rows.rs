@@ -1,4 +1,4 @@
-//! Pairs the operators of two graphs side by side.
+//! Pairs the operators of two graphs, and lists them side by side.
 
 use std::collections::{HashMap, HashSet};
 
@@ -42,10 +42,11 @@ pub(super) fn rows(
     (rows.rows, blocks(&rows.leads))
 }
 
-/// For each operator after folding, its counterpart before.
+/// For operators after folding, their counterparts before.
 pub(super) struct Pairing {
     old_by_new: HashMap<NodeId, NodeId>,
-    /// The operators before that are kept. `None` if names decide.
+    /// The operators before folding that are kept unchanged. `None` if this is decided by comparing
+    /// nodes of the same name.
     kept: Option<HashSet<NodeId>>,
 }
 
@@ -58,8 +59,8 @@ impl Pairing {
         }
     }
 
-    /// Pairs operators as in `pairs`. If several pairs name the same operator after folding, the
-    /// first one counts.
+    /// Pairs operators as in `pairs`. If several pairs contain the same operator after folding,
+    /// only the first pair counts.
     pub(super) fn by_value(sides: &[GraphSide; 2], pairs: &[PairedNodes]) -> Self {
         let [before, after] = sides.each_ref().map(names);
         let (mut old_by_new, mut kept) = (HashMap::new(), HashSet::new());
@@ -114,7 +115,7 @@ impl<'s> Rows<'s> {
         }
     }
 
-    /// Adds a row for an operator before, with its counterpart after.
+    /// Adds a row for an operator before folding, with its counterpart after folding.
     fn add_old(&mut self, old: NodeId, new: Option<NodeId>) {
         let Rows { before, after, .. } = self;
         let change = match (new, self.kept) {
@@ -138,8 +139,8 @@ impl<'s> Rows<'s> {
         });
     }
 
-    /// Adds a row for an operator without a counterpart before. If it has no path, it gets that of
-    /// the previous row.
+    /// Adds a row for an operator after folding without a counterpart. If its path is unknown, the
+    /// row gets the path of the previous row.
     fn add_new(&mut self, node: NodeId) {
         self.rows.push(OutlineRow {
             change: RowChange::New,
@@ -162,8 +163,8 @@ impl<'s> Rows<'s> {
     }
 }
 
-/// Maps each operator after to its counterpart before: the one with the same name, or else the one
-/// with the same output.
+/// Maps each operator after folding to its counterpart before: the operator with the same name, or
+/// else with the same output.
 fn pairs(before: &GraphSide, after: &GraphSide) -> HashMap<NodeId, NodeId> {
     let (named, named_after) = (names(before), names(after));
     let made: HashMap<&str, NodeId> = before
@@ -210,7 +211,7 @@ fn names<'s>(side: &'s GraphSide) -> HashMap<&'s str, Option<NodeId>> {
     names
 }
 
-/// The change of an operator with a counterpart. `tensors` are the new tensors.
+/// The change of an operator that has a counterpart. `tensors` holds the names of the new tensors.
 fn change(sides: [&GraphSide; 2], nodes: [NodeId; 2], tensors: &HashSet<&str>) -> RowChange {
     let [old, new] = [0, 1].map(|side| sides[side].graph.node(nodes[side]));
     let [old_constants, new_constants] = [0, 1].map(|side| constants(sides[side], nodes[side]));
@@ -226,7 +227,7 @@ fn change(sides: [&GraphSide; 2], nodes: [NodeId; 2], tensors: &HashSet<&str>) -
     }
 }
 
-/// Whether the names of inputs and outputs are the only change of an operator.
+/// The change of an operator that is kept: whether its inputs or outputs have other names.
 fn renaming(old: &NodeProto, new: &NodeProto) -> RowChange {
     if old.input != new.input || old.output != new.output {
         RowChange::Rewired

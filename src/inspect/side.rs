@@ -13,8 +13,8 @@ use crate::onnx::tensor::{DataType, data_type, read_f64};
 use crate::report::{Class, Distribution, OutlineNode, OutlineValue};
 use crate::shape::facts::Facts;
 
-/// The maximum number of elements or characters of lists and strings in attributes. Longer ones
-/// are cut.
+/// The maximum number of elements of a list, or characters of a string, that are shown of an
+/// attribute.
 const LONGEST: usize = 16;
 
 /// The maximum number of elements of a tensor whose distribution is computed.
@@ -24,8 +24,7 @@ const MOST_ELEMENTS: i64 = 1 << 20;
 pub(super) struct GraphSide<'m> {
     pub graph: Graph<'m>,
     facts: Facts,
-    /// The operators in the order of execution. A Constant counts as a constant, and not as an
-    /// operator.
+    /// The operators in the order of execution, without Constants.
     pub nodes: Vec<NodeId>,
 }
 
@@ -57,8 +56,8 @@ impl<'m> GraphSide<'m> {
             || producer.is_some_and(|(node, _)| self.graph.is(node, "Constant"))
     }
 
-    /// The steps of the module path of a node, from the outermost module, or else of the region
-    /// path of its body; empty if neither is known.
+    /// The steps of the module path of a node, the outermost module first. If it is unknown, the
+    /// steps of the region path of the node's body; empty if both are unknown.
     pub(super) fn path(&self, node: NodeId) -> Vec<String> {
         let path = scope(&self.graph, node).path;
         super::blocks::steps(if path.is_empty() {
@@ -68,7 +67,7 @@ impl<'m> GraphSide<'m> {
         })
     }
 
-    /// Whether a node adds two values that vary, as at the end of a residual branch.
+    /// Whether a node adds two values that are not constants, as at the end of a residual branch.
     pub(super) fn is_sum(&self, node: NodeId) -> bool {
         let mut inputs = self.graph.inputs(node).iter();
         self.graph.is(node, "Add")
@@ -152,14 +151,14 @@ impl<'m> GraphSide<'m> {
     }
 }
 
-/// A list as text, cut after `LONGEST` elements.
+/// Formats a list, cut after `LONGEST` elements.
 fn list<T: ToString>(all: &[T]) -> String {
     let more = if all.len() > LONGEST { ", …" } else { "" };
     let first: Vec<String> = all.iter().take(LONGEST).map(T::to_string).collect();
     format!("[{}{more}]", first.join(", "))
 }
 
-/// An attribute as `name=value`.
+/// Formats an attribute as `name=value`.
 fn attribute(attribute: &AttributeProto) -> String {
     let value = match attribute.r#type() {
         AttributeType::Int => attribute.i().to_string(),

@@ -14,8 +14,8 @@ use crate::onnx::tensor::{self, DataType, rounded};
 use crate::ops::definitions::{FUSED, counts, written_out};
 use crate::prove::{read_past, stored_outside};
 
-/// Normalizes both models. Removes attributes with default values. If the numbers of fused
-/// operators differ, expands the fused operators of both.
+/// Rewrites both models in the notation of this module. If one of them has more fused operators of
+/// any kind, expands the fused operators of both.
 pub(super) fn normalised(models: [Model; 2]) -> [Model; 2] {
     let [a, b] = [&models[0], &models[1]].map(|model| counts(model, FUSED));
     let are_fused_alike = a == b;
@@ -32,8 +32,8 @@ pub(super) fn normalised(models: [Model; 2]) -> [Model; 2] {
     })
 }
 
-/// Removes attributes that have their default or are not read, and omitted inputs at the end of the
-/// input list. Does the same in bodies.
+/// Removes attributes that have their default value, attributes that the operator does not read,
+/// and omitted inputs at the end of a node's inputs, in a graph and its bodies.
 fn without_defaults(graph: &mut GraphProto, opset: i64) {
     for node in &mut graph.node {
         for body in bodies_mut(node) {
@@ -81,8 +81,8 @@ fn unread_attributes(node: &NodeProto) -> Vec<&'static str> {
     unread.map(|(name, _)| name).collect()
 }
 
-/// Whether dilations, strides or pads have their default. The operator schemas lack these defaults,
-/// and only the text of the specification gives them.
+/// Whether dilations, strides or pads have their default. They are checked here because the
+/// operator schemas lack these defaults, which only the text of the specification gives.
 fn is_neutral(attribute: &AttributeProto) -> bool {
     match attribute.name() {
         "dilations" | "strides" => attribute.ints.iter().all(|&step| step == 1),
@@ -92,7 +92,8 @@ fn is_neutral(attribute: &AttributeProto) -> bool {
 }
 
 /// Replaces a division by √2 before an Erf by a multiplication by 1/√2, because GELU is written in
-/// both ways. Both constants are the nearest numbers of their type.
+/// both ways. The division is replaced only if its constant is the number of its type that is
+/// nearest to √2.
 fn multiply_before_erf(model: &mut Model) {
     let stored: HashMap<&str, TensorProto> = stored_outside(model).into_iter().collect();
     let nodes = model.graph().node.iter();

@@ -1,5 +1,5 @@
-//! Compares the casts of two models to narrower types of floats, which round values while a model
-//! runs.
+//! Compares the casts of floats to narrower types in two models. Such casts round values while a
+//! model runs.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,16 +16,16 @@ use crate::onnx::tensor::DataType;
 pub struct NarrowingCast {
     /// The name of the result of the cast.
     pub name: String,
-    /// The name of the type that it narrows to.
+    /// The name of the type to which it casts.
     pub to: String,
     /// Whether the first model has the cast.
     pub is_of_first: bool,
 }
 
-/// Finds narrowing casts that only one model has. For each source and target type, if one model has
-/// n casts more than the other, these are n of its casts. Casts of constants that are read only in
-/// formulas are left out, because the error bounds of the formulas include the rounding of these
-/// casts.
+/// Finds narrowing casts that only one model has. Casts are paired by source and target type. If
+/// one model has n more casts between two types than the other, n of these casts are returned.
+/// Casts of constants from which only the values `in_formulas` are computed are left out, because
+/// the error bounds of the formulas include the rounding of these casts.
 pub(super) fn unpaired(models: [&Model; 2], in_formulas: &HashSet<&str>) -> Vec<NarrowingCast> {
     let [of_first, of_second] = models.map(|model| narrowing(model, in_formulas));
     let mut unpaired = vec![];
@@ -52,7 +52,8 @@ pub(super) fn unpaired(models: [&Model; 2], in_formulas: &HashSet<&str>) -> Vec<
 }
 
 /// The names of the results of narrowing casts, by source and target type. Leaves out casts of
-/// constants that change no element, and casts inside formulas.
+/// constants that change no element, and casts of constants from which only the values
+/// `in_formulas` are computed.
 fn narrowing(
     model: &Model,
     in_formulas: &HashSet<&str>,
@@ -89,7 +90,7 @@ fn keeps(analysis: &Analysis, input: ValueId, output: ValueId) -> bool {
     matches!((before, after), (Ok(before), Ok(after)) if before == after)
 }
 
-/// Whether a constant is read only to compute the named values.
+/// Whether a constant is one of the named values, or is read only to compute them.
 fn is_inside(analysis: &Analysis, constant: ValueId, names: &HashSet<&str>) -> bool {
     let Analysis {
         graph, constants, ..

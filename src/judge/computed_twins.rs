@@ -1,4 +1,4 @@
-//! Finds the constants that the second model computes and the first one stores.
+//! Finds constants that the second model computes, but that the first one stores.
 
 use std::collections::HashSet;
 
@@ -18,8 +18,8 @@ pub(super) struct StoredTwins {
     pub matched: Vec<Matched>,
 }
 
-/// Stores each constant that the second model computes and that a tensor of the first one holds up
-/// to rounding. `None` if no constant matches.
+/// Replaces each constant that the second model computes by an initializer, if a tensor of the
+/// first model equals it up to rounding. `None` if there is no such constant.
 pub(super) fn stored(first: &Model, second: &Model) -> Option<StoredTwins> {
     let [of_first, of_second] = [Analysis::new(first).ok()?, Analysis::new(second).ok()?];
     let [of_first, of_second] = [&of_first, &of_second].map(ComputedConstants::new);
@@ -37,8 +37,7 @@ pub(super) fn stored(first: &Model, second: &Model) -> Option<StoredTwins> {
     Some(StoredTwins { model, matched })
 }
 
-/// The computed constants that may be rounded. A constant is left out if its node has other
-/// results.
+/// The computed constants with a rounding error, except those whose node has other results.
 fn rounded_constants(model: &Model, constants: &ComputedConstants) -> Vec<Foreign> {
     let nodes = model.graph().node.iter();
     let only: HashSet<&str> = nodes

@@ -1,4 +1,5 @@
-//! The values that a graph computes only from its stored tensors, with bounds on their errors.
+//! The values that a graph computes from its stored tensors alone, with bounds on their rounding
+//! errors.
 
 use std::collections::{HashMap, HashSet};
 
@@ -35,7 +36,7 @@ pub(super) struct ComputedConstants<'c> {
 }
 
 impl<'c> ComputedConstants<'c> {
-    /// Bounds the errors of all constants whose operators are known.
+    /// Bounds the errors of all float constants whose operators have a bound here.
     pub(super) fn new(analysis: &'c Analysis<'c>) -> Self {
         let mut constants = Self {
             analysis,
@@ -51,8 +52,8 @@ impl<'c> ComputedConstants<'c> {
         constants
     }
 
-    /// The computed constants as formulas, with their types. Constants that only rearrange stored
-    /// elements are left out.
+    /// For each computed constant, the formula that consists of its name, and its type. Constants
+    /// that only rearrange stored elements are left out.
     pub(super) fn computed(&self) -> Vec<(Recipe, DataType)> {
         let (graph, facts) = (&self.analysis.graph, &self.analysis.facts);
         let mut values: Vec<ValueId> = self.errors.keys().copied().collect();
@@ -66,8 +67,8 @@ impl<'c> ComputedConstants<'c> {
         formulas.collect()
     }
 
-    /// The constants with one element, stored or computed, as formulas with their types. Of several
-    /// equal ones, only the first is kept.
+    /// For each stored or computed constant with one element, the formula that consists of its
+    /// name, and its type. Of several equal constants, only the first is kept.
     pub(super) fn scalars(&self) -> Vec<(Recipe, DataType)> {
         let graph = &self.analysis.graph;
         let mut numbers = HashSet::new();
@@ -89,7 +90,7 @@ impl<'c> ComputedConstants<'c> {
         scalars
     }
 
-    /// Whether a constant consists of elements of stored tensors, possibly at other places.
+    /// Whether a constant only rearranges elements of stored tensors.
     fn is_moved(&self, value: ValueId) -> bool {
         let graph = &self.analysis.graph;
         let Some((node, _)) = graph.producer(value) else {
@@ -104,7 +105,7 @@ impl<'c> ComputedConstants<'c> {
         is_movement && inputs.all(|&input| self.float_type(input).is_none() || self.is_moved(input))
     }
 
-    /// Reads a constant by its name.
+    /// Reads the constant with this name, with the bound on its error.
     pub(super) fn read(&self, name: &str) -> Option<Rounded> {
         self.rounded(self.analysis.graph.value(name)?)
     }
@@ -130,8 +131,8 @@ impl<'c> ComputedConstants<'c> {
         (data_type.is_float() && self.analysis.constants.is_constant(value)).then_some(data_type)
     }
 
-    /// The error of a constant that a node computes. `None` if the value is not a float constant,
-    /// or the operator has no bound.
+    /// The bound on the error of a constant that a node computes. `None` if the value is not a
+    /// float constant, or if no bound is known for the operator.
     fn result_error(&self, node: NodeId, value: ValueId) -> Option<ErrorBound> {
         let data_type = self.float_type(value)?;
         let graph = &self.analysis.graph;
@@ -157,7 +158,7 @@ impl<'c> ComputedConstants<'c> {
         }
     }
 
-    /// The error of a result whose elements are elements of the inputs.
+    /// The bound on the error of a result whose elements are elements of the inputs.
     fn moved(&self, node: NodeId) -> Option<ErrorBound> {
         let mut error = ErrorBound::EXACT;
         for &input in self.analysis.graph.inputs(node).iter().flatten() {
@@ -187,8 +188,8 @@ impl<'c> ComputedConstants<'c> {
         of_rounding(error, &values, to)
     }
 
-    /// The error of a resized constant. The elements are computed here, because no engine supports
-    /// all modes.
+    /// The bound on the error of a resized constant. Computes the elements too, because no engine
+    /// supports all modes.
     fn resized(&self, node: NodeId, value: ValueId, data_type: DataType) -> Option<ErrorBound> {
         let graph = &self.analysis.graph;
         if matches!(graph.node(node).attr_s("mode"), Ok(None | Some("nearest"))) {
@@ -199,8 +200,8 @@ impl<'c> ComputedConstants<'c> {
         self.provided(value, &made, data_type)
     }
 
-    /// Evaluates a BatchNormalization in training mode with a constant input. Returns the error of
-    /// the result.
+    /// Evaluates a BatchNormalization in training mode with a constant input. Returns the bound on
+    /// the error of the result.
     fn standardized(
         &self,
         node: NodeId,
@@ -223,8 +224,7 @@ impl<'c> ComputedConstants<'c> {
         self.provided(value, &standardization.value(data_type)?, data_type)
     }
 
-    /// Stores evaluated elements as those of the constant `value`. Returns the bound on their
-    /// error.
+    /// Makes these elements the elements of the constant `value`. Returns the bound on their error.
     fn provided(&self, value: ValueId, made: &Rounded, data_type: DataType) -> Option<ErrorBound> {
         let name = self.analysis.graph.value_name(value);
         let tensor = tensor::make(name, data_type, &made.values.view());
@@ -238,7 +238,8 @@ impl<'c> ComputedConstants<'c> {
         let terms = operand.values.len() / result.len().max(1);
         let magnitudes = operand.values.iter().map(|number| number.abs());
         let largest = magnitudes.fold(0.0, f64::max);
-        // A mean is divided by the number of terms.
+        // The magnitudes of the terms of a mean are those of the sum divided by the number of
+        // terms.
         let is_mean = self.analysis.graph.is(node, "ReduceMean");
         let size = if is_mean { 1.0 } else { terms as f64 };
         let magnitudes = ArrayD::from_elem(result.raw_dim(), largest * size);
@@ -268,7 +269,7 @@ impl<'c> ComputedConstants<'c> {
         of_sums(&carried, terms, &result, &magnitudes, data_type)
     }
 
-    /// The error of the root of a sum of squares.
+    /// The bound on the error of the root of a sum of squares.
     fn euclidean_norm(
         &self,
         node: NodeId,
@@ -306,7 +307,7 @@ impl<'c> ComputedConstants<'c> {
     }
 }
 
-/// The largest magnitudes that the elements may have without their errors.
+/// For each element, the largest magnitude that it would have without its rounding error.
 fn largest_magnitudes(side: &Rounded) -> ArrayD<f64> {
     side.values.mapv(|value| value.abs() + side.error.at(value))
 }

@@ -1,5 +1,5 @@
-//! Proves that two models are the same function, with formulas over one of them for tensors of the
-//! other one.
+//! Proves that two models are the same function, if formulas over one model replace tensors of the
+//! other.
 
 use super::computed_twins::{self, StoredTwins};
 use super::match_tensors::{self, Matched};
@@ -29,7 +29,7 @@ pub(super) struct EstablishedFormulas {
     pub points: usize,
     /// A bound on the probability that the models differ.
     pub bound: f64,
-    /// The tensors with their formulas.
+    /// The replaced tensors, with the formulas that replace them.
     pub matched: Vec<Matched>,
 }
 
@@ -37,7 +37,7 @@ impl ComparisonDirection<'_> {
     /// Proves that the models are the same function.
     ///
     /// # Errors
-    /// The proof that failed, with formulas for the stored tensors.
+    /// The failed proof in which formulas replace the tensors that `other` stores.
     pub(super) fn proved(&self) -> Result<EstablishedFormulas, Proof> {
         let matched = self.matched();
         let has_formulas = !matched.is_empty();
@@ -49,14 +49,15 @@ impl ComparisonDirection<'_> {
         if let Some(established) = self.with_stored_twins(matched) {
             return Ok(established);
         }
-        // A tensor may match a formula by chance.
+        // A tensor may match a formula by chance, so a proof without formulas is tried too.
         if has_formulas && let Ok(established) = self.with_formulas(self.other, vec![]) {
             return Ok(established);
         }
         Err(failed)
     }
 
-    /// Like [`ComparisonDirection::proved`], but does not try a proof without formulas.
+    /// Like [`ComparisonDirection::proved`], but tries only proofs in which formulas replace
+    /// tensors. `None` if none succeeds.
     pub(super) fn proved_by_formulas(&self) -> Option<EstablishedFormulas> {
         let matched = self.matched();
         if matched.is_empty() {
@@ -68,12 +69,12 @@ impl ComparisonDirection<'_> {
         }
     }
 
-    /// Compares the values of both models, with formulas for the stored tensors.
+    /// Records the values of both models, with formulas for the tensors that `other` stores.
     pub(super) fn record_values(&self) {
         let _ = self.with_formulas(self.other, self.matched());
     }
 
-    /// The tensors that `base` lacks, as far as they match a formula.
+    /// The tensors that only `other` stores and that match a formula over `base`.
     fn matched(&self) -> Vec<Matched> {
         match foreign(self.base, self.other) {
             Ok(foreign) => {
@@ -83,8 +84,8 @@ impl ComparisonDirection<'_> {
         }
     }
 
-    /// Proves that the models are the same function, after `other` stores the constants that `base`
-    /// stores. `None` if no constant matches, or if the proof fails.
+    /// Proves that the models are the same function, after constants that only `base` stores are
+    /// stored in `other` too. `None` if no constant matches, or if the proof fails.
     fn with_stored_twins(&self, matched: Vec<Matched>) -> Option<EstablishedFormulas> {
         let StoredTwins {
             model,
@@ -119,7 +120,7 @@ impl ComparisonDirection<'_> {
         }
     }
 
-    /// Records the values of a proof if it succeeded, or if nothing is recorded yet.
+    /// Records the values of a proof if the proof succeeded, or if nothing is recorded yet.
     fn keep(&self, ValueDigests([base, other]): ValueDigests, is_proved: bool) {
         if let Some(record) = self.record
             && (is_proved || record.is_empty())

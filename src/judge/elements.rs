@@ -1,4 +1,4 @@
-//! Finds the elements of given tensors that a model does not store.
+//! Finds elements of given tensors that occur in no tensor of a model.
 
 use ndarray::ArrayD;
 
@@ -7,20 +7,20 @@ use crate::onnx::Model;
 use crate::onnx::tensor;
 use crate::prove::stored_outside;
 
-/// The number of elements of a tensor that are looked up. If the model stores these, it most likely
-/// stores the others.
+/// The number of elements of each tensor that are looked up. If the model stores them all, it most
+/// likely stores the tensor's other elements too.
 const LOOKED_UP: usize = 1 << 12;
 
-/// The number of bits for each element in a filter, and the maximum number of bits.
+/// The number of bits of a filter for each element, and its maximum number of bits in total.
 const BITS_EACH: usize = 64;
 const BITS: usize = 1 << 27;
 
-/// The elements of tensors that a model does not store.
+/// The magnitudes of sampled elements that no tensor of a model has.
 pub(super) struct MissingElements(HashSet<u64>);
 
 impl MissingElements {
     /// Looks up a sample of the wanted elements among all float tensors outside of bodies. The
-    /// elements 0 and 1 count as stored. Reads no more tensors once all elements are found.
+    /// elements 0 and 1 count as stored. Stops reading tensors once all elements are found.
     pub(super) fn new<'w>(model: &Model, wanted: impl Iterator<Item = &'w ArrayD<f64>>) -> Self {
         let mut missing: HashSet<u64> = wanted.flat_map(sample).map(magnitude).collect();
         for number in [0.0, 1.0] {
@@ -45,7 +45,7 @@ impl MissingElements {
         Self(missing)
     }
 
-    /// Whether the model stores all sampled elements of a wanted tensor.
+    /// Whether the model stores all sampled elements of a tensor that was among the wanted ones.
     pub(super) fn has_none_of(&self, numbers: &ArrayD<f64>) -> bool {
         let mut looked_up = sample(numbers).map(magnitude);
         !looked_up.any(|number| self.0.contains(&number))
@@ -67,7 +67,8 @@ fn magnitude(number: f64) -> u64 {
 /// A Bloom filter with one hash function, small enough for a cache.
 struct Filter {
     words: Vec<u64>,
-    /// The number of low bits to drop from a hash. The other bits are an index into the filter.
+    /// The number of low bits that are dropped from a hash. Its remaining high bits are the index
+    /// of a bit in the filter.
     shift: u32,
 }
 

@@ -1,9 +1,10 @@
-//! The rounding of a folded BatchNormalization that is in neither of two models.
+//! Bounds the rounding of the fold of a BatchNormalization that neither of two models contains any
+//! more.
 //!
-//! Two exporters may fold the same BatchNormalization into a layer. Each of them rounds in its own
+//! Two exporters may fold the same BatchNormalization into a layer. Each exporter rounds in its own
 //! way, and neither file holds the operands. A weight holds `w·γ/√(v + ε)`, and its error is
-//! relative to the element. A bias holds `(b − μ)·γ/√(v + ε) + β`, in which the sum may cancel. The
-//! bound takes the largest magnitude of the bias for both terms of the sum.
+//! relative to the element. A bias holds `(b − μ)·γ/√(v + ε) + β`, in which the sum may cancel. So
+//! the error of every element of a bias is bounded relative to the largest magnitude in the bias.
 
 use ndarray::{ArrayD, arr0};
 
@@ -45,7 +46,7 @@ fn weight() -> Option<Recipe> {
     w.mul(&gamma.div(&deviation)?)
 }
 
-/// `(b − μ)·γ/√(v + ε) + β`, in which β is so small that the sum does not cancel.
+/// `(b − μ)·γ/√(v + ε) + β`. [`operand`] gives β a value for which the sum does not cancel.
 fn term() -> Option<Recipe> {
     let [bias, mean, gamma, variance, epsilon, shift] =
         ["b", "μ", "γ", "v", "ε", "β"].map(|name| Recipe::constant(name, &[]));
@@ -54,8 +55,8 @@ fn term() -> Option<Recipe> {
     bias.sub(&mean)?.mul(&scale)?.add(&shift)
 }
 
-/// The error of a formula without cancellation, relative to its value. It does not depend on the
-/// operands.
+/// The error of a formula relative to its value, computed with the operands of [`operand`]. Without
+/// cancellation, this error does not depend on the operands.
 fn relative(formula: &Recipe, data_type: DataType) -> Option<f64> {
     let made = formulas::value(formula, data_type, &|name| {
         let number = rounded(data_type, operand(name));

@@ -8,8 +8,9 @@ use crate::onnx::proto::{Dim, Dimension, GraphProto, NodeProto, TypeProto, Value
 /// Gives both models the same interface. The inputs and outputs of the second model get the names
 /// and the order of the first, and its inputs get the symbols of the first.
 ///
-/// If the names differ, inputs and outputs are matched by their order. An initializer that is also
-/// an input in only one of the models becomes a constant. The verdict holds for its stored value.
+/// If the names differ, inputs and outputs are matched by their order. If a name is both an
+/// initializer and an input in only one of the models, that model gets a constant instead of an
+/// input, and the verdict holds only for the stored value.
 ///
 /// # Errors
 /// The first difference that renaming does not remove.
@@ -48,8 +49,8 @@ fn constant_inputs(graph: &GraphProto) -> HashSet<String> {
         .collect()
 }
 
-/// Finds the counterparts of the `wanted` values in `own`, by name or, if a name is missing, by
-/// order.
+/// Finds the counterparts of the `wanted` values in `own`: by name, or by order if any name is
+/// missing.
 ///
 /// # Errors
 /// If the number of values differs.

@@ -1,9 +1,9 @@
 //! Decides whether two models compute the same function, no matter which tools wrote them.
 //!
 //! `docs/judge.md` defines the verdicts. The first model may lack a tensor that the second one
-//! stores. The proof then uses the elements of this tensor, or replaces it by a formula over the
-//! tensors of the first model that gives these elements up to rounding. Only a proof shows that two
-//! models are equal, and only a run on an input shows that they differ.
+//! stores. The proof then uses the elements of this tensor, or replaces the tensor by a formula
+//! over the tensors of the first model whose result equals these elements up to rounding. Only a
+//! proof shows that two models are equal, and only a run on an input shows that they differ.
 
 mod candidates;
 mod canonical_form;
@@ -65,7 +65,7 @@ pub enum Judgement {
         points: usize,
         /// A bound on the probability that the verdict is wrong.
         bound: f64,
-        /// The casts that only one of the models has.
+        /// The narrowing casts that only one of the models has.
         casts: Vec<NarrowingCast>,
         /// The tensors that formulas over the other model replace.
         tensors: Vec<RoundedTensor>,
@@ -102,8 +102,8 @@ pub fn judge(first: &Model, second: &Model, options: &ProveOptions) -> Judgement
     judge_recorded(first, second, options, None)
 }
 
-/// Judges two models. Also returns the values of both models at one point, or no values if they
-/// could not be compared.
+/// Judges two models. Also returns the digests of the values of both models at one point, or no
+/// digests if the models could not be compared.
 pub(crate) fn judge_with_values(
     first: &Model,
     second: &Model,
@@ -114,7 +114,8 @@ pub(crate) fn judge_with_values(
     (judgement, record.take())
 }
 
-/// The values of two models at one point, without a verdict. Empty if they could not be compared.
+/// The digests of the values of two models at one point, without a verdict. Empty if the models
+/// could not be compared.
 pub(crate) fn compared_values(
     first: &Model,
     second: &Model,
@@ -164,8 +165,9 @@ struct Judge<'j> {
 }
 
 impl Judge<'_> {
-    /// Proves that the models are the same function, with formulas over the first model for tensors of the second one, or
-    /// with formulas over the second model for tensors of the first one.
+    /// Tries to prove that the models are the same function, first with formulas over the first
+    /// model for tensors of the second one, and then the other way round. Otherwise, searches for a
+    /// witness.
     fn verdict(&self) -> Judgement {
         let failed = match self.direction(false).proved() {
             Ok(established) => return self.proved(established, false),
@@ -222,7 +224,8 @@ impl Judge<'_> {
         }
     }
 
-    /// The verdict without a proof: a difference that a run shows, or the missing step of the proof.
+    /// The verdict if no proof succeeded: a difference that a run shows, or otherwise the missing
+    /// step of the proof.
     fn unproved(&self, reason: String) -> Judgement {
         match witness::search(&self.first, &self.second, &self.options.dims) {
             Some(witness) => Judgement::Different(witness),

@@ -1,7 +1,8 @@
 //! Formulas for weights and biases into which neighbouring element-wise constants are folded.
 //!
-//! Other tools fold each Mul, Add or BatchNormalization into the adjacent layer. unfold may fold it
-//! into another layer, or fold more into the same layer.
+//! Other tools fold each Mul, Add or BatchNormalization into the adjacent layer. unfold may fold
+//! the same operator into another layer, or fold more operators into the same layer, so the folds
+//! of such tools are computed here.
 
 use super::candidates::{CandidateKey, FormulaCandidate, FormulaCandidates};
 use super::constants::ComputedConstants;
@@ -17,8 +18,8 @@ use crate::recipe::Recipe;
 /// The maximum number of element-wise operators that are folded into a layer from one side.
 const STEPS: usize = 4;
 
-/// The weights and biases of layers after neighbouring operators are folded into them. Only those
-/// with a type and size in `keys` are kept.
+/// The weights and biases that layers would have if neighbouring operators were folded into them.
+/// Keeps only the weights and biases with a type and size in `keys`.
 pub(super) fn of_neighbours(
     analysis: &Analysis,
     keys: &[CandidateKey],
@@ -62,8 +63,8 @@ impl FoldingLayer<'_> {
             .data_type(self.at.graph.only_output(self.at.node)?)
     }
 
-    /// The weights and biases of the layer after the next operators are folded into it: the nearest
-    /// one, the nearest two, and so on.
+    /// The weights and biases that the layer would have if the next operator after it were folded
+    /// into it, or the next two, and so on up to [`STEPS`].
     fn folded_behind(&self) -> Vec<Recipe> {
         let mut folded = vec![];
         let Some(output) = self.at.graph.only_output(self.at.node) else {
@@ -83,7 +84,8 @@ impl FoldingLayer<'_> {
         folded
     }
 
-    /// The only reader of a value as an affine, with its result.
+    /// The only reader of a value as an affine, and the result of that reader. `None` if there are
+    /// several readers, or if the reader is not an affine.
     fn step_behind(&self, value: ValueId) -> Option<(ValueId, Affine)> {
         let (reader, _) = self.at.graph.only_reader(value)?;
         let output = self.at.graph.only_output(reader)?;
@@ -94,8 +96,8 @@ impl FoldingLayer<'_> {
         Some((output, step(&at, value, output)?))
     }
 
-    /// The weights and biases of the layer after the preceding operators are folded into it: the
-    /// nearest one, the nearest two, and so on.
+    /// The weights and biases that the layer would have if the operator before it were folded into
+    /// it, or the two operators before it, and so on up to [`STEPS`].
     fn folded_before(&self) -> Vec<Recipe> {
         let mut folded = vec![];
         let operand = self.at.graph.input(self.at.node, 0);
@@ -115,7 +117,8 @@ impl FoldingLayer<'_> {
         folded
     }
 
-    /// The producer of a value as an affine, with its varying operand.
+    /// The producer of a value as an affine, and the varying operand of that producer. `None` if
+    /// the producer is not an affine.
     fn step_before(&self, value: ValueId) -> Option<(ValueId, Affine)> {
         let (producer, _) = self.at.graph.producer(value)?;
         let mut inputs = self.at.graph.inputs(producer).iter().flatten();
@@ -127,7 +130,7 @@ impl FoldingLayer<'_> {
         Some((*varying?, step(&at, *varying?, value)?))
     }
 
-    /// The weight and the bias after they absorbed an affine.
+    /// The weight and the bias after an affine is folded into them.
     fn constants_after(&self, side: Side, affine: &Affine) -> Vec<Recipe> {
         let [weight, bias] = [self.weight(side, affine), self.bias(side, affine)];
         weight.into_iter().chain(bias).collect()
@@ -155,7 +158,7 @@ impl FoldingLayer<'_> {
         self.rules.write_bias(&self.at, &sum?)
     }
 
-    /// The summand that the shift of an affine adds to the bias.
+    /// The vector that folding the shift of an affine adds to the bias.
     fn shift(&self, side: Side, affine: &Affine) -> Option<Recipe> {
         if affine.has_no_shift() {
             return None;
@@ -171,8 +174,8 @@ impl FoldingLayer<'_> {
     }
 }
 
-/// The sum of a bias and a shift, or the one that exists. `None` without both, or if the shapes
-/// differ.
+/// The sum of a bias and a shift, or the only one that exists. `None` if neither exists, or if
+/// their shapes differ.
 fn added(bias: Option<Recipe>, shift: Option<Recipe>) -> Option<Recipe> {
     match (bias, shift) {
         (Some(bias), Some(shift)) => bias.add(&shift),

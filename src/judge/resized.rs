@@ -1,7 +1,8 @@
 //! Evaluates a Resize of a constant by its definition, with a bound on the errors.
 //!
-//! Each element is a weighted sum of elements along each axis. The weights follow from a coordinate
-//! that engines compute in float32. The rounding of the coordinate changes the weights.
+//! Along each axis, an element of the result is a weighted sum of elements of the input. The
+//! weights follow from a coordinate that engines compute in float32, so the rounding of the
+//! coordinate changes the weights.
 
 use ndarray::{ArrayD, Axis, Zip};
 
@@ -16,10 +17,10 @@ use crate::shape::facts::extent;
 /// The first operator set in which a Resize defines its coordinates.
 const COORDINATES: i64 = 11;
 
-/// The maximum number of elements of a result.
+/// The maximum number of elements of a result that is evaluated.
 const ELEMENTS: usize = 1 << 24;
 
-/// The number of float operations that compute a coordinate.
+/// The number of float operations with which a coordinate is computed.
 const OPERATIONS: f64 = 5.0;
 
 /// Half a unit in the last place of 1 in float32.
@@ -62,7 +63,8 @@ struct InterpolatedAxis {
     from: usize,
     to: usize,
     scale: f32,
-    /// The start and the end of the region, as parts of the axis.
+    /// The start and the end of the region to which `tf_crop_and_resize` crops, as fractions of the
+    /// extent.
     region: [f32; 2],
 }
 
@@ -127,7 +129,7 @@ fn resized_axes(
 
 impl InterpolatedAxis {
     /// Maps a place of the output to its coordinate in the input, in float32. `None` if engines
-    /// differ on it.
+    /// differ on the coordinate.
     fn coordinate(&self, place: usize, coordinates: &str) -> Option<f32> {
         let [from, to, place] = [self.from, self.to, place].map(|number| number as f32);
         let half_pixel = (place + 0.5) / self.scale - 0.5;
@@ -140,7 +142,7 @@ impl InterpolatedAxis {
                 from / 2.0 * (1.0 - adjustment) + half_pixel
             }
             "asymmetric" => place / self.scale,
-            // Engines differ on the corners of a fractional extent.
+            // Engines differ on the corners if `scale·from` is not an integer.
             "align_corners" if self.scale * from != to => return None,
             "align_corners" if self.to == 1 => 0.0,
             "align_corners" => place * (from - 1.0) / (to - 1.0),
@@ -204,15 +206,16 @@ impl<'n> Interpolation<'n> {
         })
     }
 
-    /// The taps of each place along an axis.
+    /// The taps of each output place along an axis.
     fn taps(&self, axis: &InterpolatedAxis) -> Option<Vec<Vec<Tap>>> {
         (0..axis.to)
             .map(|place| self.taps_of(axis, place))
             .collect()
     }
 
-    /// The taps of one place. The error of a weight is the sum of two terms: its change if the
-    /// coordinate moves by its error, and the rounding of the polynomial.
+    /// The taps of one output place. The bound on the error of a weight is the sum of two terms:
+    /// the change of the weight if the coordinate moves by its error, and the rounding of the
+    /// polynomial.
     fn taps_of(&self, axis: &InterpolatedAxis, place: usize) -> Option<Vec<Tap>> {
         let coordinate = axis.coordinate(place, self.coordinates)?;
         let error = axis.coordinate_error(coordinate);
@@ -231,8 +234,8 @@ impl<'n> Interpolation<'n> {
         )
     }
 
-    /// The weights of all places of the input at a coordinate, with the errors of their
-    /// computation.
+    /// For each place of the input, its weight at a coordinate, and the error of computing the
+    /// weight.
     fn weights(&self, coordinate: f64, extent: usize) -> Vec<(f64, f64)> {
         let (base, part) = (coordinate.floor(), coordinate - coordinate.floor());
         let a = self.coefficient;
@@ -268,7 +271,7 @@ impl<'n> Interpolation<'n> {
     }
 }
 
-/// Divides the weights by their sum.
+/// Divides the weights by their sum. Each pair is a weight and its error.
 fn normalize(weights: &mut [(f64, f64)]) {
     let [sum, errors] =
         [0, 1].map(|at| weights.iter().map(|pair| [pair.0, pair.1][at]).sum::<f64>());
@@ -386,7 +389,7 @@ mod tests {
 
     #[test]
     fn elements_are_those_of_the_definition() {
-        // Each element is 1/4 and 3/4 of two neighbours.
+        // Each element is 1/4 of one neighbour plus 3/4 of the other.
         let linear = [1.0, 1.5, 2.5, 1.75, -0.75, -0.25, 3.25, 5.0];
         check(&rule("half_pixel", false), linear);
         let steps = [0.0, 3.0, 6.0, 9.0, 12.0, 15.0, 18.0, 21.0].map(|step| step / 7.0);

@@ -1,5 +1,5 @@
-//! Evaluates a BatchNormalization of a constant with the statistics of that constant, with a bound
-//! on the errors.
+//! Evaluates a BatchNormalization in training mode whose input is a constant, so that the
+//! statistics are those of the constant. Also bounds the errors.
 //!
 //! Networks without normalization of activations, such as NFNet, standardize their weights in this
 //! way.
@@ -18,8 +18,8 @@ pub(super) struct Standardization {
 }
 
 impl Standardization {
-    /// Evaluates it. `None` if the parameters do not fit the channels along axis 1, or a bound is
-    /// infinite.
+    /// Evaluates the standardization. `None` if the parameters do not fit the channels along axis
+    /// 1, or if a bound is infinite.
     pub(super) fn value(&self, data_type: DataType) -> Option<Rounded> {
         let unit = FloatRounding::new(data_type)?.unit * ROUNDINGS;
         let shape = self.input.values.shape();
@@ -56,7 +56,7 @@ impl Standardization {
     }
 
     /// The mean and the deviation of a channel. The bound on the error of the variance also holds
-    /// for the mean of the squares without the square of the mean.
+    /// if an engine computes `mean(x²) − mean(x)²`.
     fn statistics(&self, channel: usize, unit: f64) -> Statistics {
         let inputs = self.input.values.index_axis(Axis(1), channel);
         let count = inputs.len() as f64;
@@ -94,7 +94,8 @@ struct Statistics {
 }
 
 impl Statistics {
-    /// The error of a result, from the input, the scale and the shift, each with its error.
+    /// A bound on the error of a result, given the input, the scale and the shift, each with the
+    /// bound on its error.
     fn error(
         &self,
         [input, of_input]: [f64; 2],
@@ -130,8 +131,7 @@ mod tests {
         }
     }
 
-    /// A standardization in float32, with the variance as the mean of the squares without the
-    /// square of the mean.
+    /// A standardization in float32 that computes the variance as `mean(x²) − mean(x)²`.
     fn in_float32(channel: &[f32], scale: f32, shift: f32) -> Vec<f32> {
         let count = channel.len() as f32;
         let mean = channel.iter().sum::<f32>() / count;

@@ -14,7 +14,8 @@ const SCALES: [f32; 3] = [1.0, 0.0625, 16.0];
 /// The number of inputs that are tried at each scale.
 const SEEDS: u64 = 2;
 
-/// A difference counts if it exceeds the effect of one rounding of each weight this many times.
+/// A difference counts if it is more than this many times the difference that one rounding of each
+/// weight causes.
 const FAR: f64 = 100.0;
 
 /// An input on which the outputs of two models differ.
@@ -37,8 +38,8 @@ pub struct Witness {
     pub(crate) dims: Dims,
 }
 
-/// Finds the first witness among random inputs, at the given or default sizes and at those of the proof. `None` if no
-/// input shows a difference, or tract cannot run a model.
+/// Finds the first witness among random inputs, at the given or default sizes and at the sizes of
+/// the proof. `None` if no input shows a difference, or if tract cannot run one of the models.
 pub(super) fn search(first: &Model, second: &Model, dims: &Dims) -> Option<Witness> {
     let mut sizes = vec![dims.clone()];
     sizes.extend(sizes_of_proof([first, second], dims));
@@ -109,7 +110,8 @@ impl Engines {
         })
     }
 
-    /// Runs the models on these inputs. Returns a witness if the outputs differ by far more than rounding.
+    /// Runs the models on these inputs. Returns a witness if the outputs differ by far more than
+    /// rounding explains.
     fn witness(&self, inputs: Vec<Tensor>) -> Option<Witness> {
         let [reference, moved, other] =
             [&self.first, &self.moved, &self.second].map(|engine| engine.run(&inputs).ok());
@@ -136,11 +138,11 @@ impl Engines {
     }
 }
 
-/// The largest difference of two float outputs, divided by the largest magnitude of the first. For other types, the
-/// share of elements that differ.
+/// The largest difference between the elements of two float outputs, divided by the largest
+/// magnitude in the first output. For other types, the share of elements that differ.
 ///
-/// The distance is infinite if the shapes differ, or if an element is finite only in the first output. Elements that
-/// are not finite in the first output are ignored.
+/// The result is infinite if the shapes differ, or if an element is finite only in the first
+/// output. Elements that are not finite in the first output are ignored.
 fn distance(expected: &Tensor, other: &Tensor) -> Option<f64> {
     if expected.shape() != other.shape() {
         return Some(f64::INFINITY);
@@ -159,7 +161,8 @@ fn distance(expected: &Tensor, other: &Tensor) -> Option<f64> {
     if is_float {
         Some(distance_of_floats(expected, other))
     } else {
-        // Rounding may change the index of the largest element, or move a value across a threshold.
+        // Not every differing element is an error: rounding may change an ArgMax, or move a value
+        // across a threshold.
         let differing = expected.iter().zip(other).filter(|(a, b)| a != b).count();
         Some(differing as f64 / expected.len().max(1) as f64)
     }

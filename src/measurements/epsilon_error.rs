@@ -1,4 +1,4 @@
-//! The error of merging normalizers, which is caused by the ε of the remaining normalizers.
+//! Measures the error of merging normalizers, which the ε of the remaining normalizers causes.
 
 use tract_onnx::prelude::{Tensor, TractResult};
 
@@ -15,18 +15,17 @@ use crate::verify::VerifyOptions;
 /// times as large. So the relative change is at most `ε/2·|1/u − 1/v|`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EpsilonError {
-    /// The maximum of this bound over all tokens of the runs. It is infinite if a token was 0 for
-    /// only one of the two models.
+    /// The maximum of `ε/2·|1/u − 1/v|` over all tokens of the runs. It is infinite if the variance
+    /// of a token is 0 in only one of the two models.
     pub bound: f64,
 }
 
 impl EpsilonError {
-    /// Runs two models on the same random inputs. `after` lacks the `merged` normalizers of
-    /// `before`.
+    /// Runs two models on the same random inputs, and measures the bound. `after` is `before`
+    /// without the `merged` normalizers.
     ///
     /// # Errors
-    /// If tract cannot run one of the models, or if a value that a normalizer reads does not exist
-    /// under its name.
+    /// If tract cannot run one of the models, or if a model lacks a value that `merged` names.
     pub fn measure(
         before: &Model,
         after: &Model,
@@ -69,7 +68,7 @@ pub(crate) fn watched(
         .collect()
 }
 
-/// The variances or mean squares of the tokens, for each run and each normalizer.
+/// For each run and each normalizer, the variances or mean squares of the tokens that it reads.
 fn seen_by(
     model: &Model,
     followers: &[&Follower],

@@ -22,9 +22,9 @@ use crate::run::{Dims, Engine, Failure, Stage};
 /// float32 value of the model.
 ///
 /// An error is the largest difference between an output and the same output in float32, relative to
-/// the largest magnitude of the latter. It is `None` if an element of an output is finite only in
-/// float32. The overflow is the first value, in execution order, all of whose elements are finite
-/// in float32 but not in half.
+/// the largest magnitude of the float32 output. It is `None` if an element of an output is finite
+/// only in float32. The overflow is the first value in execution order whose elements are all
+/// finite in float32, but not in half.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HalfError {
@@ -90,20 +90,20 @@ impl Finite {
 /// A model in float32 that rounds values to half precision.
 struct RoundedModel {
     model: Model,
-    /// The values that it rounds, in execution order.
+    /// The values that the model rounds, in execution order.
     values: Vec<String>,
     /// The input of each Cast, by the name of its output.
     cast: HashMap<String, String>,
 }
 
 impl RoundedModel {
-    /// Prepares a model in half precision. Values that are half in it are rounded.
+    /// Prepares a model in half precision. Its half-precision values are rounded.
     fn half(model: &Model, to: HalfType) -> Result<Self> {
         let values = float_values(model, to.data_type())?;
         Ok(Self::new(widened(model)?, values, to))
     }
 
-    /// Prepares a model in float32. All of its values and constants are rounded.
+    /// Prepares a model in float32. All of its float32 values and constants are rounded.
     fn all(model: &Model, to: HalfType) -> Result<Self> {
         let values = float_values(model, DataType::Float)?;
         let mut all = model.clone();
@@ -117,8 +117,8 @@ impl RoundedModel {
         Ok(Self::new(all, values, to))
     }
 
-    /// Adds two Casts after each node that outputs one of these values. The Casts to half and back
-    /// round the value.
+    /// Rounds each of these values by two Casts after the node that computes it, one to half and
+    /// one back.
     fn new(mut model: Model, values: Vec<String>, to: HalfType) -> Self {
         let cast = casts(&model);
         let rounded: HashSet<&str> = values.iter().map(String::as_str).collect();

@@ -1,6 +1,6 @@
 //! Measures models by running them in tract: the rounding errors of outputs, the magnitude of
-//! streams, and the distance of samples from the limits of rewrites that hold only in floating
-//! point.
+//! residual streams, and how far values on samples are from the limits of rewrites that hold only
+//! in floating point.
 
 mod epsilon_error;
 mod half_error;

@@ -19,7 +19,8 @@ pub(crate) fn sensitivity(model: &Model, options: &VerifyOptions, seed: u64) -> 
     }
 }
 
-/// The model with every float weight changed, except zeros and single whole numbers.
+/// The model with each element of its float weights moved by one unit in the last place, except
+/// zeros and whole scalars.
 pub(crate) fn shaken(model: &Model, seed: u64) -> Option<Model> {
     let mut numbers = ChaCha8Rng::seed_from_u64(seed);
     let mut moved = model.clone();
@@ -69,8 +70,9 @@ fn shake(weight: &mut TensorProto, model: &Model, numbers: &mut ChaCha8Rng) -> O
     tensor::replace(weight, Bytes::from(bytes)).ok()
 }
 
-/// Whether a tensor is a single whole number. Such a number has no rounding error. It may also be
-/// the exponent of a Pow, for which other exponents are undefined on negative numbers.
+/// Whether a tensor is a single whole number. Such a number is not moved: it has no rounding error,
+/// and it may be the exponent of a Pow, which is undefined for negative numbers if its exponent is
+/// not whole.
 fn is_whole_scalar(weight: &TensorProto, model: &Model) -> bool {
     let is_single = tensor::byte_size(weight).is_ok_and(|size| size <= size_of::<f64>());
     let numbers = is_single.then(|| tensor::read_f64(weight, model.externals()));
@@ -138,8 +140,8 @@ mod tests {
 
     #[test]
     fn sensitivity_matches_the_rounding_of_the_shift() {
-        // y = 1·x + 1e6 changes by at most half a unit in the last place of 1e6, which is 1e-7 of
-        // it.
+        // y = 1·x + 1e6 changes by one or two units in the last place of 1e6, each of which is 6e-8
+        // of 1e6.
         let calm = sensitivity(&affine([1.0; 3], [1e6; 3]), &VerifyOptions::default(), 0).unwrap();
         assert!(calm > 1e-9 && calm < 2e-7, "{calm}");
         // y = 0·x + 0 cannot change.

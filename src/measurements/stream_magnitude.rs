@@ -18,8 +18,8 @@ use crate::passes::inline::{Lowering, written_out};
 use crate::residual::stream_scaling::residual;
 use crate::run::{Dims, Engine, Failure, Stage};
 
-/// The limit for streams in float16: its largest number, 65,504, less four bits of reserve for
-/// inputs larger than the samples.
+/// The limit for streams in float16: about a sixteenth of its largest number, 65,504. This leaves
+/// four bits for inputs that cause larger values than the samples.
 const ROOM: f64 = (1 << 12) as f64;
 
 /// The magnitude of the residual streams of a model.
@@ -30,8 +30,8 @@ pub struct StreamMagnitude {
 }
 
 impl StreamMagnitude {
-    /// Runs a model in float32, whatever its type is, and measures its streams; `None` if it has
-    /// none.
+    /// Runs a model, converted to float32, and measures its residual streams. `None` if it has no
+    /// residual streams.
     ///
     /// # Errors
     /// If tract cannot run the model, or if a stream is not finite even in float32.
@@ -85,7 +85,7 @@ impl StreamMagnitude {
     }
 }
 
-/// A node that reduces all axes of a value to a scalar.
+/// A node `op` that reduces all axes of `value` to the scalar `made`.
 fn reduction(op: &str, value: &str, made: &str) -> NodeProto {
     NodeProto {
         attribute: vec![builder::int("keepdims", 0)],
@@ -97,11 +97,11 @@ fn reduction(op: &str, value: &str, made: &str) -> NodeProto {
 const ONE: &str = "unfold_one";
 
 /// Replaces the outputs of a graph by one vector with the largest magnitude of each named value.
-/// ReduceMax ignores NaN, so the sum of the differences of each element to itself is added, which
-/// is NaN if an element is NaN.
+/// ReduceMax ignores NaN, so the sum of `x − x` over all elements is added, which is NaN if an
+/// element is NaN.
 ///
-/// A separate output for each value would keep shape arithmetic from folding, because an output
-/// that is constant stays an operator.
+/// All values share one output: with an output for each value, shape arithmetic would not fold,
+/// because the operator of a constant output is kept.
 fn look_at(graph: &mut GraphProto, names: &[String]) {
     let like = NodeProto::default();
     graph.initializer.push(tensor::make_i64(ONE, &[1]));

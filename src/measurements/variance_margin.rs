@@ -1,5 +1,5 @@
-//! Compares the variances in a run with the limits below which normalizers are constant in floating
-//! point.
+//! Compares the variances of the values that normalizers read with the limits below which the
+//! results of these normalizers are constant in floating point.
 
 use serde::Serialize;
 use tract_onnx::prelude::tract_ndarray::{ArrayD, Axis};
@@ -11,15 +11,15 @@ use crate::onnx::Model;
 use crate::run::{Failure, Stage};
 use crate::verify::VerifyOptions;
 
-/// The largest variance of the inputs of some normalizers, and the error if these normalizers are
-/// taken as constant.
+/// The largest variance of the values that some normalizers read, and the error if these
+/// normalizers are replaced by constants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct VarianceMargin {
     /// The largest variance.
     pub largest: f64,
-    /// The largest quotient of a variance and its limit. If it is below 1, every normalizer is
-    /// constant in floating point.
+    /// The largest ratio of a variance to the limit of its normalizer. If it is below 1, the result
+    /// of every normalizer is constant in floating point.
     pub of_limit: f64,
     /// The largest relative change of the result of a normalizer in exact arithmetic, to first
     /// order: `var/(2ε)`.
@@ -55,8 +55,9 @@ impl VarianceMargin {
     }
 }
 
-/// The largest variance of a value over the axes of a normalizer. For some normalizers it is the
-/// mean or the sum of squares instead.
+/// The largest variance of a value over the axes of a normalizer. For normalizers that do not
+/// subtract a mean, mean squares are used, and for those that do not divide by the number of
+/// elements, sums instead of means.
 fn largest_variance(value: &Tensor, norm: &ConstantNorm) -> TractResult<f64> {
     let wide = value.cast_to::<f64>()?;
     let mut numbers: ArrayD<f64> = wide.to_plain_array_view::<f64>()?.to_owned();

@@ -4,9 +4,9 @@
 //! it:
 //!
 //! - A clamp maps each number to the nearest number of an interval: Clip between its bounds, Relu
-//!   from 0. Two successive clamps are one clamp to the common part of their intervals, if there is
-//!   one.
-//! - Floor, Ceil and Round keep integers, which each of them returns.
+//!   from 0. Two successive clamps are one clamp to the intersection of their intervals, if it is
+//!   not empty.
+//! - Floor, Ceil and Round return integers and keep integers, so the second of two has no effect.
 
 use std::collections::{HashMap, HashSet};
 
@@ -25,7 +25,7 @@ enum Activation {
     Whole,
 }
 
-/// The activation that has the effect of two successive ones.
+/// The activation that can replace two successive activations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum MergedActivations {
     First,
@@ -35,8 +35,8 @@ enum MergedActivations {
 }
 
 impl Activation {
-    /// The activation that has the effect of this activation and then `behind`. `None` if there is
-    /// none.
+    /// The one activation that has the effect of this activation followed by `behind`. `None` if no
+    /// single activation has it.
     fn merged(self, behind: Self) -> Option<MergedActivations> {
         match (self, behind) {
             (Self::Whole, Self::Whole) => Some(MergedActivations::First),
@@ -64,7 +64,7 @@ struct Activations<'a> {
     constants: HashMap<String, TensorProto>,
 }
 
-/// Whether any activation directly follows another one, so that one of them may suffice.
+/// Whether any activation directly follows another one. Then one activation may replace the two.
 pub(super) fn has_pairs(graph: &GraphProto) -> bool {
     let activations = graph.node.iter().filter(|node| is_activation(node));
     let made: HashSet<&str> = activations
@@ -179,8 +179,9 @@ impl Activations<'_> {
     }
 
     /// Turns a node into a Clip between two bounds. Returns the tensors of the bounds, or no
-    /// tensors before operator set 11, where bounds are attributes. The bounds are in float64,
-    /// because the image of a number does not depend on its type.
+    /// tensors before operator set 11, where bounds are attributes. The bounds are stored in
+    /// float64 whatever the type of the input, because the image of a number in the field does not
+    /// depend on its type.
     fn clamp(&self, node: &mut NodeProto, bounds: [f64; 2]) -> Vec<TensorProto> {
         node.op_type = Some("Clip".to_owned());
         node.input.truncate(1);

@@ -1,4 +1,4 @@
-//! Finds the value at which two graphs begin to differ, and the site that causes the difference.
+//! Finds the value at which two graphs begin to differ, and the site that is to blame.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -9,13 +9,14 @@ use crate::ir::{Graph, NodeId, Reader, ValueId};
 /// The maximum number of nodes that are inspected to find one that reads a new tensor.
 const SURROUNDINGS: usize = 1 << 12;
 
-/// Finds the first value that differs and after which no value agrees with the original again, up
-/// to an output.
+/// Finds the earliest value before an output that differs from the original and after which all
+/// values differ too.
 ///
-/// The search starts at the output and follows values that the original lacks, or has with other
-/// elements, back to the earliest nodes whose inputs are all equal to the original's. If possible,
-/// it skips nodes after which values agree with the original again. For example, a stream with
-/// another scale differs correctly, and agrees again after its readers.
+/// The search starts at the output. It goes back through values that the original lacks or computes
+/// differently, to the earliest nodes whose inputs all equal the original's. If possible, it skips
+/// a value if a later value that depends on it agrees with the original again. For example, a
+/// residual stream that a fold scaled differs correctly, and the results of its readers agree
+/// again.
 pub(super) fn first(
     graph: &Graph,
     digests: &[Option<Digest>],
@@ -70,7 +71,7 @@ fn place(graph: &Graph, value: ValueId) -> Option<usize> {
     graph.producer(value).map(|(node, _)| graph.place(node))
 }
 
-/// The values of a graph, and those of the original by name.
+/// The digests of the values of a graph, and of the original's values by name.
 struct Compared<'c> {
     graph: &'c Graph<'c>,
     digests: &'c [Option<Digest>],
@@ -84,7 +85,8 @@ impl Compared<'_> {
         original.is_some() && original.copied() == self.digests[value.0 as usize]
     }
 
-    /// Whether a node computes a value that agrees, or after which a value agrees.
+    /// Whether a node computes a value that agrees with the original, or on which such a value
+    /// depends.
     fn meet_behind(&self, node: NodeId, meets: &HashSet<ValueId>) -> bool {
         if SHAPES.contains(&self.graph.node(node).op_type()) {
             return false;
@@ -156,8 +158,8 @@ pub(super) fn around(graph: &Graph, first: NodeId, tensors: &[Stored]) -> Option
         if site.is_some() {
             return site;
         }
-        // First the other readers of its inputs, followed by the readers of its results and the
-        // producers of its inputs.
+        // Visits the other readers of the node's inputs first, then the readers of its results, and
+        // then the producers of its inputs.
         let beside = inputs.iter().flat_map(|&value| readers(graph, value));
         let behind = graph
             .outputs(node)

@@ -21,7 +21,7 @@ use crate::passes::inline::{Lowering, opaque};
 /// is empty.
 const ATTEMPTS: u64 = 8;
 
-/// The accepted probability of error, and the maximum number of points to reach it.
+/// The accepted probability of error, and the maximum number of points that are tried to reach it.
 const DOUBT: f64 = 1e-4;
 const MOST_POINTS: usize = 8;
 
@@ -32,11 +32,11 @@ pub(super) enum ClaimScope {
     All,
     /// Only the identity. The numbers of tensors with recipes are not checked.
     Function,
-    /// Only the identity, at other points than before.
+    /// Only the identity, at points other than before.
     Again,
 }
 
-/// The way in which two models are compared at one assignment of sizes.
+/// The options for comparing two models at one assignment of sizes.
 #[derive(Clone, Copy)]
 pub(super) struct ClaimCheck<'c> {
     /// The claims to check.
@@ -56,7 +56,8 @@ pub(super) struct Established {
     pub tensors: usize,
     /// Whether the two graphs take roots of different values.
     pub moves_roots: bool,
-    /// Whether a number of places was drawn at random, so that it may fit by accident.
+    /// Whether the number of places that a NonZero finds was drawn at random. The extents of other
+    /// values may fit this number by accident.
     pub draws_counts: bool,
 }
 
@@ -76,7 +77,8 @@ pub(super) fn claims(
     let stored = original;
     let (original, mut fused) = comparable_pair(original, fused, options, reads_past)?;
     let analysis = Analysis::new(&original.model).map_err(|error| undecided(error.to_string()))?;
-    // Recipes prefix the names of constants in bodies by the region path.
+    // Flattens bodies, because recipes refer to a constant of a body by its name with the region
+    // path before it.
     let [stored_flat, flat] = [stored, &original.model].map(Flat::new);
     let stored = stored_flat.as_ref().map_or(stored, |flat| &flat.model);
     let flat = flat
@@ -89,8 +91,8 @@ pub(super) fn claims(
         ClaimScope::All => rounding::check((stored, flat), &fused.model, tensors)?,
         ClaimScope::Function | ClaimScope::Again => 0,
     };
-    // The constants in the definition of an Attention are not tensors of the folded model, so the
-    // tensors are checked first.
+    // Only after the check of tensors: this adds the constants in the definition of an Attention,
+    // which are not tensors of the folded model.
     fused.write_attention_out();
     let faults = validity::faults(flat, &own[0]);
     let valid = Valid {
@@ -123,7 +125,7 @@ pub(super) fn claims(
     })
 }
 
-/// The prepared models, which must have equal inputs and outputs.
+/// Prepares both models, and checks that they have equal inputs and outputs.
 fn comparable_pair(
     original: &Model,
     fused: &Model,
@@ -150,7 +152,8 @@ fn no_redefined_operators(models: [&Model; 2]) -> Result<(), Ended> {
     Err(undecided(reason).into())
 }
 
-/// Prepares both models. Inlines as many calls as formulas need to refer to constants in them.
+/// Prepares both models. Inlines all calls if the folded model has inlined any, because its recipes
+/// then refer to constants of the calls.
 fn prepared_pair(
     original: &Model,
     fused: &Model,
@@ -161,14 +164,14 @@ fn prepared_pair(
     if opaque(&before.model) == opaque(&after.model) {
         return Ok((before, after));
     }
-    // Formulas refer to constants in calls that only the fused model has inlined.
+    // The folded model has inlined calls, so its recipes refer to constants in them.
     let before = Prepared::new(original, Lowering::All, options)?;
     let after = Prepared::new(fused, Lowering::All, options)?;
     Ok((before, after))
 }
 
-/// Removes activations that have no effect from the folded model. The model is checked before,
-/// because the check of the evaluated graph does not see these activations.
+/// Removes activations that have no effect from the folded model. Checks the model for invalid
+/// nodes first, because a later check does not see these activations.
 fn read_past_activations(
     mut fused: Prepared,
     tensors: &[Stored],
@@ -176,7 +179,7 @@ fn read_past_activations(
 ) -> Result<Prepared, Ended> {
     let flat = Flat::new(&fused.model);
     let whole = flat.as_ref().map_or(&fused.model, |flat| &flat.model);
-    // If the model is not a graph, evaluation reports it.
+    // If the graph is invalid, evaluation reports it.
     let fault = Analysis::new(whole)
         .ok()
         .and_then(|analysis| valid.new_fault(&analysis));
@@ -196,7 +199,7 @@ fn at_points(
 ) -> Result<Established, Ended> {
     let least = options.points.max(cases);
     let begin = u64::from(scope == ClaimScope::Again);
-    // A point shows only the branches that its booleans select.
+    // A point tests only the branches that its booleans select, so each case has its own bound.
     let mut bounds = vec![1.0; cases];
     let mut established = Established {
         points: 0,
@@ -223,7 +226,7 @@ fn at_points(
     Ok(established)
 }
 
-/// Checks the identity at a point. Draws are repeated if a divisor is 0 or an output is empty.
+/// Checks the identity at a point. Draws new inputs if a divisor is 0 or an output is empty.
 fn at_point(pair: &GraphPair, all: u64, point: u64) -> Result<Agreed, Ended> {
     let mut last = Ended::With(undecided("there is no point to prove it at"));
     for attempt in 0..ATTEMPTS {

@@ -10,12 +10,12 @@ pub(super) enum Ended {
     Misfit(String),
     /// A divisor is 0 at this value.
     Zero(String),
-    /// This output has no elements at this point, and other integers may give it some.
+    /// This output has no elements at this point. With other random integers it may have some.
     Empty(String),
     /// The bodies of the node that computes this value could not be evaluated, perhaps because of
     /// the extents.
     Unknown(String),
-    /// This value needs too much computation, like attention between the pixels of an image.
+    /// This value needs too much computation, such as attention between all pixels of an image.
     Beyond(String),
     /// A recipe cannot be computed, for this reason, perhaps because of the extents.
     Uncomputed(String),

@@ -16,7 +16,8 @@ use crate::recipe::{Op, Recipe, Windows};
 /// Computes a recipe.
 ///
 /// # Errors
-/// If the recipe divides by 0, or if a constant is missing or has another shape than in the recipe.
+/// If the recipe divides by 0, or if a constant is missing or does not have the shape that the
+/// recipe says.
 pub(super) fn value(
     recipe: &Recipe,
     source: &Sources,
@@ -52,7 +53,8 @@ pub(super) fn value(
     values.remove(&recipe.id()).ok_or(NotEvaluated::Uncovered)
 }
 
-/// Reserves the elements and the products that a recipe needs, without computing it.
+/// Counts the elements and the products that a recipe needs against the limits, without computing
+/// the recipe.
 ///
 /// # Errors
 /// [`NotEvaluated::Beyond`].
@@ -105,7 +107,7 @@ fn compute(
             };
             row_major(array.map_err(|_| NotEvaluated::Uncovered)?)
         }
-        // The first claim covers rounding.
+        // The check of the first claim (`rounding`) covers these operations.
         (Op::Round(_) | Op::Flush(_), [a]) => a.clone(),
         (Op::Neg, [a]) => a.mapv(field::neg).into_shared(),
         (Op::Sqrt, [a]) => source.roots(a),

@@ -82,8 +82,9 @@ fn operator_sets(model: &Model) -> BTreeMap<String, i64> {
         .collect()
 }
 
-/// Whether all operators of the other model have the same meaning in both operator sets. One model
-/// suffices, because operators count as equal only if both models have them.
+/// Whether all operators of the folded model have the same meaning in both operator sets. Its
+/// operators suffice, because the proof treats operators as equal only if they occur in both
+/// models.
 fn means_the_same(original: &Model, fused: &Model) -> bool {
     let sets = [original, fused].map(Model::own_opset);
     let from = sets.into_iter().fold(i64::MAX, i64::min);

@@ -49,8 +49,8 @@ use sizes::{SizeSearch, elements, inputs};
 #[cfg(feature = "tract")]
 pub(crate) use sources::stored_outside;
 
-/// The factor by which all inputs must be smaller at the next sizes, after a computation exceeded
-/// the limits.
+/// After a computation exceeds the limits, sizes are skipped unless all inputs together have fewer
+/// elements by this factor.
 const FEWER: u64 = 4;
 
 /// The options of a proof.
@@ -86,7 +86,8 @@ pub enum Proof {
         points: usize,
         /// A bound on the probability that the functions differ nevertheless.
         bound: f64,
-        /// The number of tensors that were computed again, bit for bit.
+        /// The number of new tensors that were computed again from their recipes and are equal bit
+        /// for bit.
         tensors: usize,
     },
     /// No engine accepts the folded model, for a reason that does not apply to the original.
@@ -100,7 +101,7 @@ pub enum Proof {
     Disproved {
         /// The first value, or the tensor, that differs.
         at: String,
-        /// The site for which it was changed.
+        /// The index of the site for which the value or tensor was changed.
         site: Option<usize>,
         /// The difference.
         reason: String,
@@ -143,12 +144,12 @@ pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &Prov
     proving.verdict()
 }
 
-/// Proves that `other` computes the same function as `original`, if these recipes replace tensors
-/// of `other`.
+/// Proves that `other` computes the same function as `original`, if the recipes in `formulas`
+/// replace the tensors of `other` with their names.
 ///
-/// Every other tensor counts as the numbers that it holds, whether `original` stores them or not.
-/// The bound includes the probability that two different numbers have one image. This does not
-/// check that a tensor holds its recipe, rounded.
+/// All other tensors of `other` keep their elements, even if `original` does not store such a
+/// tensor. The bound includes the probability that two different numbers have the same image in the
+/// field. Does not check that the replaced tensors equal their rounded recipes.
 pub fn same_function(
     original: &Model,
     other: &Model,
@@ -158,7 +159,7 @@ pub fn same_function(
     same_function_recorded([original, other], formulas, options, None)
 }
 
-/// Like [`same_function`], but also records the values of both models at one point.
+/// Like [`same_function`], but also records digests of the values of both models at one point.
 pub(crate) fn same_function_recorded(
     [original, other]: [&Model; 2],
     formulas: &[Stored],
@@ -184,8 +185,8 @@ pub(crate) fn same_function_recorded(
 }
 
 /// The assignments of sizes at which two models are compared. In the first two assignments, no size
-/// is an extent of a model, and every symbol has two different sizes. The last assignment has
-/// lengths of 1, which broadcast. Empty if no extent is open.
+/// equals an extent in a model. Each symbol has different sizes in these two. In the last
+/// assignment, each symbol of a length is 1, so that it broadcasts. Empty if no extent is open.
 #[cfg(feature = "tract")]
 pub(crate) fn sizes_of_proof([original, other]: [&Model; 2], given: &Dims) -> Vec<Dims> {
     let search = SizeSearch::new(original, other, given);
@@ -220,7 +221,8 @@ impl Proving<'_> {
     fn verdict(&self) -> Proof {
         let mut first = None;
         let mut room = u64::MAX;
-        // A model may be correct for only one size of the batch, although it declares any.
+        // Sizes that do not fit the original are skipped: a model may work for only one batch size,
+        // although it declares a symbol.
         for dims in self.sizes.first() {
             let count = inputs(self.models[0], &dims).map_or(0, |inputs| elements(&inputs));
             if count > room {
@@ -252,7 +254,8 @@ impl Proving<'_> {
             record: self.record.filter(|_| scope == self.scope),
         };
         let found = claims(self.models, self.tensors, &options, check);
-        // A positive factor between two activations passes both of them only if neither is removed.
+        // First compares with all activations kept: a positive factor between two of them passes
+        // both only if neither is removed.
         let differs = matches!(
             found,
             Err(Ended::Unknown(_) | Ended::With(Proof::Disproved { .. }))
@@ -268,8 +271,8 @@ impl Proving<'_> {
         claims(self.models, self.tensors, &options, again).or(found)
     }
 
-    /// The verdict if the folded model does not fit at these sizes, and the original does. At
-    /// lengths of 1, which broadcast, it may fit and differ.
+    /// The verdict if the folded model does not fit these sizes, although the original does:
+    /// disproved if both fit and differ at lengths of 1, which broadcast, and otherwise undecided.
     fn unfit(&self, dims: &Dims, ended: &Ended) -> Proof {
         let dims = self.sizes.with_lengths_of_one(dims);
         match self.claims(&dims, ClaimScope::Again) {
@@ -298,7 +301,7 @@ impl Proving<'_> {
                     return proof;
                 }
                 Err(ended @ Ended::Unfit(_)) => return self.unfit(dims, &ended),
-                // A model may be written for one size only.
+                // Other sizes may fail, because a model may be written for only one.
                 Err(_) => {}
             }
         }

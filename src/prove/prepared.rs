@@ -23,7 +23,7 @@ pub(super) struct Prepared {
     pub inputs: Vec<Input>,
     /// The recipes of the tensors that inlining added.
     pub formulas: Vec<Stored>,
-    /// The declared inputs, if some of their extents are open.
+    /// The inputs as the model declares them, if some of their extents are open.
     open: Option<Vec<ValueInfoProto>>,
 }
 
@@ -58,7 +58,7 @@ impl Prepared {
         })
     }
 
-    /// Writes attention of onnxruntime as the operators that define it.
+    /// Replaces onnxruntime's attention operators by the operators that define them.
     pub(super) fn write_attention_out(&mut self) {
         if let Some(written) = definitions::written_out(&self.model, ATTENTION) {
             self.model = written;
@@ -79,7 +79,7 @@ impl Prepared {
         Allowance::new(self.model.about_bytes(), elements(&self.inputs))
     }
 
-    /// The facts that hold only because every extent is known.
+    /// The values about which less would be known if the extents of the inputs were open.
     pub(super) fn only_at_sizes(&self, analysis: &Analysis) -> OnlyAtSizes {
         let Some(open) = &self.open else {
             return OnlyAtSizes::default();

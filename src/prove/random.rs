@@ -11,7 +11,7 @@ pub(crate) type Digest = u128;
 pub(crate) struct Hash(Xxh3);
 
 impl Hash {
-    /// A hash with a key, for one purpose.
+    /// A hash with a key. `what` names its purpose, so that hashes for different purposes differ.
     pub(crate) fn new(key: u64, what: &str) -> Self {
         let mut hash = Self(Xxh3::with_seed(key));
         hash.text(what);
@@ -39,7 +39,7 @@ impl Hash {
         self.0.update(&digest.to_le_bytes());
     }
 
-    /// Adds a list of numbers of any type, by the bytes of each.
+    /// Adds a list of numbers of any type, which `bytes` converts to bytes.
     pub(crate) fn all<T: Copy, const N: usize>(
         &mut self,
         numbers: &[T],

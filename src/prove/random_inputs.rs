@@ -20,7 +20,7 @@ const FEW_TRUTHS: usize = 3;
 /// The seeds of a point.
 #[derive(Clone, Copy)]
 pub(super) struct Seed {
-    /// The seed of this point, or of another attempt at it.
+    /// The seed of this attempt at the point.
     pub key: u64,
     /// The seed of all points.
     pub all: u64,
@@ -55,8 +55,8 @@ fn has_constant_defaults(prepared: &Prepared) -> bool {
     prepared.model.proto.ir_version() < 4
 }
 
-/// The number of points that cover all combinations of a few Boolean elements. If there are many,
-/// they cover both values of each element.
+/// The number of points needed to cover all combinations of a few Boolean elements. For many
+/// elements it is 2, which cover both values of each element.
 pub(super) fn truth_cases(truths: &[(&str, usize)]) -> usize {
     match truths.iter().map(|(_, count)| count).sum() {
         count @ 0..=FEW_TRUTHS => 1 << count,
@@ -91,10 +91,11 @@ fn truth(
     ArrayD::from_shape_vec(shape, places).map_or(FieldValue::Opaque(hash.finish()), FieldValue::int)
 }
 
-/// The values of the inputs: random values that are equal for equal names.
+/// The values of the inputs. They are random, but an input of the same name and type has the same
+/// value in both models.
 ///
 /// # Errors
-/// The input that exceeds the limits.
+/// If the elements of an input exceed the limits.
 pub(super) fn given(
     prepared: &Prepared,
     seed: Seed,
@@ -116,7 +117,7 @@ pub(super) fn given(
     for input in &graph.input {
         let name = input.name();
         let kind = match (sized.get(name), stored.get(name)) {
-            // A default, which the caller may replace.
+            // The initializer is only a default, which a caller may replace, so a value is drawn.
             (_, Some(tensor)) if !has_constant_defaults => tensor::data_type(tensor)
                 .ok()
                 .zip(tensor::shape(tensor).ok()),

@@ -1,5 +1,5 @@
-//! Records the values that two models compute at one point, for comparisons of more than the
-//! outputs.
+//! Records digests of the values that two models compute at one point, for comparisons of values
+//! that are not outputs.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use super::random::Digest;
 #[derive(Debug, Default)]
 pub(crate) struct ValueDigests(pub [HashMap<String, Digest>; 2]);
 
-/// The values of the last comparison.
+/// The digests that the last comparison of two models recorded.
 #[derive(Debug, Default)]
 pub(crate) struct RecordedValues(RefCell<ValueDigests>);
 

@@ -1,8 +1,8 @@
 //! Square roots in the field, and the values of which a graph takes roots.
 //!
-//! A root is multiplicative, so that a scale moves through it. A multiplicative root of −1 is 1 or
-//! −1, while the real numbers have no root of −1. So `√(−x)` and `√x` agree only under the first
-//! convention, and `√(−x)` and `−√x` only under the second one. If the two graphs take roots of
+//! The root is defined to be multiplicative, so that a scale moves through it. Then the root of −1
+//! must be 1 or −1 by convention, while no real number is a root of −1. So `√(−x)` and `√x` agree
+//! only if it is 1, and `√(−x)` and `−√x` agree only if it is −1. If the two graphs take roots of
 //! different values, they must agree under both conventions.
 
 use std::cell::RefCell;
@@ -63,7 +63,8 @@ impl RootContext {
         self.convention.roots(elements)
     }
 
-    /// `√z` of each parameter. Does not record them, because a weight absorbs the root.
+    /// `√z` of each parameter. Does not record the parameters, because folding may compute this
+    /// root into a weight.
     pub(super) fn of_parameter(&self, elements: &Elements) -> Elements {
         self.convention.roots(elements)
     }

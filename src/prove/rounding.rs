@@ -1,5 +1,5 @@
-//! Checks the first claim: a new tensor equals its recipe, rounded once, and every other tensor is
-//! the original's.
+//! Checks the first claim: each new tensor equals its recipe, rounded once, and the original has
+//! every other tensor.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -22,8 +22,8 @@ use crate::onnx::tensor::{self, DataType};
 use crate::recipe::{DECIDED, Op, Promise};
 use crate::refusal::Refusal;
 
-/// The type and the data of a tensor that are compared. `None` for exact types, and for elements
-/// that do not fit their type and shape.
+/// The type and the data of a tensor of floats. `None` for a tensor of another type, which is not
+/// compared here, and for data that do not fit the type and the shape.
 ///
 /// # Errors
 /// If external data do not exist, so that nothing can be decided.
@@ -45,17 +45,19 @@ fn unread(name: &str, reason: &dyn Display) -> Proof {
     }
 }
 
-/// Checks every floating-point tensor, and returns the number of those that were computed again.
+/// Checks every floating-point tensor, and returns the number of tensors with recipes, which were
+/// computed again.
 ///
 /// # Errors
 /// [`Proof::Disproved`] at the first tensor that differs, and [`Ended::Uncomputed`] at the first
-/// whose recipe cannot be computed.
+/// tensor whose recipe cannot be computed.
 pub(super) fn check(
     (original, analysis): (&Model, &Analysis),
     fused: &Model,
     new: &[Stored],
 ) -> Result<usize, Ended> {
-    // Inlining adds tensors, and removes those that had no other readers.
+    // Inlining adds tensors and removes others, so the tensors before and after it both count as
+    // the original's.
     let mut before = tensors(analysis.graph.model());
     before.extend(tensors(original));
     let named: HashMap<&str, &TensorProto> = before
@@ -100,7 +102,8 @@ pub(super) fn check(
     Ok(recomputed)
 }
 
-/// The names of the tensors of floats outside of bodies that `other` has and `original` lacks.
+/// The names of the floating-point tensors outside of bodies in `other` whose type and contents no
+/// tensor of `original` has.
 ///
 /// # Errors
 /// [`Proof::Undecided`] if elements cannot be read.
@@ -138,13 +141,13 @@ struct OriginalTensors<'o> {
     model: &'o Model,
     before: &'o [(&'o str, TensorProto)],
     named: &'o HashMap<&'o str, &'o TensorProto>,
-    /// The types and the digests of all tensors, computed on demand.
+    /// The type and digest of each tensor. Computed when a tensor has no equal of the same name.
     marks: Option<HashSet<(DataType, String)>>,
 }
 
 impl OriginalTensors<'_> {
-    /// Whether a tensor of the original has the type and the contents of a tensor of the folded
-    /// model. Also true if that tensor does not hold floats.
+    /// Whether any tensor of the original has the same type and contents as this tensor of the
+    /// folded model. Also true if the tensor does not hold floats.
     fn have(&mut self, name: &str, tensor: &TensorProto, fused: &Model) -> Result<bool, Proof> {
         let Some((data_type, data)) = content(tensor, fused)? else {
             return Ok(true);
@@ -184,7 +187,7 @@ fn marked(
     Ok(marks)
 }
 
-/// The site near a tensor without a recipe.
+/// The index of the site nearest to the first reader of a tensor without a recipe.
 fn blamed(model: &Model, name: &str, tensors: &[Stored]) -> Option<usize> {
     let graph = Graph::new(model).ok()?;
     let readers = graph.readers(graph.value(name)?).iter();
@@ -195,9 +198,9 @@ fn blamed(model: &Model, name: &str, tensors: &[Stored]) -> Option<usize> {
     blame::around(&graph, reader.min()?, tensors)
 }
 
-/// Checks that a recipe flushes only numbers up to [`DECIDED`], and rounds only to its own type or
-/// to the type of one of its constants. Any program may have written the recipe, and the proof over
-/// the field ignores both operations.
+/// Checks that a recipe flushes to 0 only numbers up to [`DECIDED`], and rounds intermediate
+/// results only to its own type or to the type of one of its constants. The check is needed because
+/// any program may have written the recipe, and the proof over the field ignores both operations.
 fn drops_nothing(
     before: &HashMap<&str, &TensorProto>,
     analysis: &Analysis,

@@ -1,8 +1,8 @@
 //! Positive factors that pass through operators: `f(k·x) = k·f(x)`.
 //!
-//! An element of the field has no sign. So a factor counts as positive if it is built from positive
-//! numbers in recipes. Such factors are scalars, products and quotients of two scalars, and
-//! products of successive factors by which a tensor or its channels are multiplied.
+//! An element of the field has no sign. So a factor counts as positive only if it is built from
+//! positive numbers in recipes: a scalar, a product or quotient of two scalars, or a product of
+//! successive factors of a tensor or its channels in a recipe.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -18,19 +18,19 @@ use crate::affine::plan::Stored;
 use crate::prove::field_value::{Elements, FieldValue, slice};
 use crate::recipe::{Op, Read, Recipe, evaluate};
 
-/// The maximum number of scalars from which factors are built, and the number of scalars of which
-/// all pairs are used.
+/// The maximum number of scalars in recipes that are used as factors, and the number of scalars
+/// (with their inverses) that are multiplied by each other.
 const MOST: usize = 4096;
 const PAIRED: usize = 64;
 
-/// The maximum number of terms of a sum in which factors are searched.
+/// The maximum number of terms of a sum in which factors are searched for.
 const PARTS: usize = 16;
 
 /// The maximum number of factors, including those of channels.
 const CHANNELS: usize = 1 << 16;
 
-/// The number of first inputs that a positive factor must multiply to pass an operator. `None` for
-/// other operators.
+/// If a positive factor passes an operator: the number of inputs, counted from the first, that it
+/// must multiply. `None` if it does not pass.
 fn passed(op: (&str, &str), inputs: usize) -> Option<usize> {
     match op {
         ("", "Max" | "Min") => Some(inputs),
@@ -45,14 +45,14 @@ fn passed(op: (&str, &str), inputs: usize) -> Option<usize> {
     }
 }
 
-/// The index of the result that the factor multiplies. Of a quantization, this is the scale,
-/// because the codes do not depend on the factor.
+/// The index of the result that the factor multiplies. For a quantization this is its scale,
+/// because the quantized integers do not depend on the factor.
 pub(super) fn multiplied_result(op: (&str, &str)) -> usize {
     usize::from(op == ("", "DynamicQuantizeLinear"))
 }
 
-/// Whether each element of the result depends on only one element of the input, so that extents do
-/// not matter.
+/// Whether each element of the result depends on only one element of the input. Then inputs are
+/// compared without their extents.
 fn is_of_elements(op: (&str, &str)) -> bool {
     matches!(op, ("", "Abs" | "LeakyRelu" | "Relu"))
 }
@@ -70,12 +70,12 @@ fn is_zero(value: &FieldValue) -> bool {
     }
 }
 
-/// The positive factors between the operands in the original and in the folded model, of operators
-/// that positive factors pass.
+/// The positive factors that may turn an operand in the folded model into the operand of the same
+/// operator in the original.
 pub(super) struct Scales {
     positive: HashSet<u32>,
     /// The first elements of operands in the original, by the digest of the operand divided by its
-    /// first element. No two of them differ only by a positive factor.
+    /// first element. No two elements under a digest differ by a known positive factor.
     original: RefCell<HashMap<Digest, Vec<u32>>>,
     is_original: Cell<bool>,
 }
@@ -135,8 +135,9 @@ impl Scales {
         self.positive.len()
     }
 
-    /// The positive factor from these inputs to inputs of the same operator in the original, or to
-    /// earlier inputs. `None` if it is 1 or does not exist.
+    /// Finds the positive factor that turns these inputs into the inputs of a node with the same
+    /// function in the original, or earlier in the same graph. `None` if the factor is 1 or does
+    /// not exist.
     pub(super) fn factor(
         &self,
         op: (&str, &str),
@@ -180,9 +181,9 @@ impl Scales {
         Some(factor).filter(|&factor| factor != 1)
     }
 
-    /// The first element of a lane of the original, or of an earlier lane, that equals this lane up
-    /// to a positive factor. If there is none, the lane's own first element. `divided` identifies
-    /// the operator and all elements of the lane divided by the first one.
+    /// Finds a lane of the original that equals this lane up to a positive factor, and returns that
+    /// lane's first element. Otherwise returns `first`, the lane's own first element. `divided`
+    /// identifies the operator and all elements of the lane divided by the first one.
     pub(super) fn first(&self, divided: Digest, first: u32) -> u32 {
         let mut original = self.original.borrow_mut();
         let before = original.entry(divided).or_default();
@@ -248,8 +249,8 @@ fn extend(all: &mut HashSet<u32>, rows: &[Vec<Option<u32>>]) {
     }
 }
 
-/// The images of the elements of a step, with `None` for an element that is not positive. `None` if
-/// the images cannot be computed.
+/// The images of the elements of a step. An element that is not positive is `None`. The whole
+/// result is `None` if the images cannot be computed.
 fn images(
     step: &Recipe,
     read: Read,
@@ -268,8 +269,8 @@ fn images(
     Some(images.collect())
 }
 
-/// The element-wise products of two rows of equal length, or of a single element with each of a
-/// row.
+/// The element-wise products of two rows of equal length, or the products of a single element with
+/// each element of a row.
 fn multiplied(one: &[Option<u32>], other: &[Option<u32>]) -> Option<Vec<Option<u32>>> {
     let (short, long) = if one.len() < other.len() {
         (one, other)
@@ -281,8 +282,8 @@ fn multiplied(one: &[Option<u32>], other: &[Option<u32>]) -> Option<Vec<Option<u
     fits.then(|| pairs.map(|(&a, &b)| Some(field::mul(a?, b?))).collect())
 }
 
-/// The factors by which a tensor or its channels are multiplied, the last ones first, up to
-/// `PAIRED`. For a sum, there is a list for each term, with the factors of the sum and those of the
+/// The factors that a recipe applies to a tensor or its channels, the last ones first, at most
+/// `PAIRED`. A sum gives one list for each term: the factors of the sum, then the factors of the
 /// term.
 fn factors(recipe: &Recipe) -> Vec<Vec<&Recipe>> {
     let (mut open, mut parts) = (vec![(recipe, vec![])], vec![]);
@@ -304,7 +305,8 @@ fn factors(recipe: &Recipe) -> Vec<Vec<&Recipe>> {
                 open.extend([(one, factors.clone()), (other, factors)]);
             }
             _ => {
-                // If two vectors are multiplied, either of them may be the factor.
+                // In a product of two vectors of equal length, either may be the factor, so both
+                // are listed.
                 let is_alike = factors
                     .last()
                     .is_some_and(|last: &&Recipe| last.len() == at.len());

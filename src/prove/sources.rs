@@ -51,14 +51,16 @@ fn tensors_of(graph: &GraphProto) -> Vec<(&str, TensorProto)> {
     found
 }
 
-/// The stored tensors by name. Outside of bodies names are unique.
+/// The stored tensors by name. If a tensor of a body has the name of a tensor outside of bodies,
+/// the latter is kept.
 pub(super) fn stored(model: &Model) -> HashMap<&str, TensorProto> {
     tensors(model).into_iter().collect()
 }
 
 /// A constant of the original.
 ///
-/// After inlining, the graph reads fewer tensors than the original stores.
+/// Also searches the tensors that the original stores, because inlining may have removed some from
+/// the graph.
 ///
 /// # Errors
 /// If the original has no constant of this name, or if it cannot be computed.
@@ -73,7 +75,7 @@ pub(super) fn given(original: &Model, analysis: &Analysis, name: &str) -> Result
     Ok(Given::Stored(Arc::new(floats)))
 }
 
-/// Like [`given`], in float64.
+/// Like [`given`], but converts all elements to float64.
 ///
 /// # Errors
 /// The errors of [`given`].
@@ -85,8 +87,8 @@ pub(super) fn read(
     given(original, analysis, name)?.all(name)
 }
 
-/// Whether a step is more than arithmetic. Such a step is computed in numbers, whose images
-/// represent it in the field.
+/// Whether a step is more than arithmetic. Such a step is computed in float64, and the images of
+/// its elements represent it in the field.
 pub(super) fn is_number(step: &Recipe) -> bool {
     matches!(
         step.op(),
@@ -100,9 +102,9 @@ pub(super) struct Sources<'s> {
     stored: HashMap<&'s str, TensorProto>,
     key: u64,
     convention: RootOfMinusOne,
-    /// The values that the original computes.
+    /// The values of the constants that the original computes, by name.
     computed: HashMap<String, FieldValue>,
-    /// The images of steps with more than arithmetic.
+    /// The images of the elements of each step that is more than arithmetic, by the id of the step.
     numbers: HashMap<usize, Elements>,
 }
 
@@ -125,13 +127,13 @@ impl<'s> Sources<'s> {
         self.convention.roots(elements)
     }
 
-    /// Adds computed constants.
+    /// Sets the values of the constants that the original computes.
     pub(super) fn with(mut self, computed: HashMap<String, FieldValue>) -> Self {
         self.computed = computed;
         self
     }
 
-    /// Adds the images of all steps with more than arithmetic.
+    /// Adds the images of all steps that are more than arithmetic.
     ///
     /// # Errors
     /// If one of them cannot be computed.
@@ -187,7 +189,7 @@ impl<'s> Sources<'s> {
         Ok(of_tensor(tensor, self.original.externals(), self.key))
     }
 
-    /// The image of a step with more than arithmetic.
+    /// The image of a step that is more than arithmetic.
     ///
     /// # Errors
     /// If its elements are unknown.

@@ -30,8 +30,8 @@ pub(super) struct Fault {
 
 /// The nodes of a model by operator and first output, including those of bodies.
 ///
-/// The check skips nodes into which an opaque operator was expanded, since they may belong to a
-/// later operator set.
+/// Only these nodes are checked. Nodes that replace an opaque operator are not among them, since
+/// they may belong to a later operator set.
 pub(super) fn own_nodes(model: &Model) -> HashSet<(String, String)> {
     let (mut own, mut open) = (HashSet::new(), vec![model.graph()]);
     while let Some(graph) = open.pop() {
@@ -77,7 +77,8 @@ pub(super) fn faults(analysis: &Analysis, own: &HashSet<(String, String)>) -> Ve
 
 /// The check of the folded model's nodes against the specification.
 pub(super) struct Valid<'v> {
-    /// The reasons for which nodes of the original are invalid. The folded model may have them too.
+    /// The reasons for which nodes of the original are invalid. Nodes of the folded model may be
+    /// invalid for the same reasons.
     pub faults: HashSet<String>,
     /// The folded model's own nodes.
     pub own: &'v HashSet<(String, String)>,
@@ -148,7 +149,8 @@ fn named<'n>(node: &'n NodeProto, name: &str) -> Option<&'n AttributeProto> {
         .find(|attribute| attribute.name() == name)
 }
 
-/// Whether these inputs or outputs match their declarations.
+/// Whether the number of these inputs or outputs, and which of them are left out, fit the
+/// operator's definition.
 fn fits(formals: &[Formal], names: &[String]) -> bool {
     let is_many = formals
         .last()
@@ -167,7 +169,7 @@ fn wrong_count(node: &NodeProto, schema: &OperatorSchema) -> Option<String> {
             node.input.len()
         ));
     }
-    // An output may be left out.
+    // Too few outputs are valid, because an output may be left out.
     let is_many = schema
         .outputs
         .last()

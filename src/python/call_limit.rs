@@ -8,11 +8,12 @@ static WORKING: Mutex<usize> = Mutex::new(0);
 /// Signals that a running call has ended.
 static ENDED: Condvar = Condvar::new();
 
-/// The maximum wait. A running call may itself wait for this one, when a resolver folds a model.
+/// The maximum wait. It is limited because a running call may itself wait for this one, if its
+/// resolver folds a model.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The permit of a running call. More calls than cores would take more memory, and therefore more
-/// time.
+/// The permit of a running call. Calls are limited because more calls than cores would take more
+/// memory, and therefore more time.
 pub(super) struct CallPermit(());
 
 impl CallPermit {

@@ -49,7 +49,7 @@ use crate::run::Dims;
 use crate::verify::{VerifyOptions, compare};
 use crate::{FuseOptions, Planned};
 
-/// The columns of a report as text.
+/// The width of a report as text, in characters.
 const REPORT_WIDTH: usize = 80;
 
 /// The minimum size in bytes of a model that counts as large. After a large model is folded, freed
@@ -58,7 +58,7 @@ const LARGE: u64 = 1 << 24;
 
 /// A folded model that has not been written yet.
 ///
-/// Analyses are dropped, since Python may hold three copies of the model at this point.
+/// It holds no analyses, to save memory: Python may hold three copies of the model at this point.
 #[pyclass(frozen, module = "unfold_onnx._native")]
 pub(crate) struct Folded {
     /// The result, or the input if nothing changed.
@@ -107,7 +107,7 @@ impl Folded {
         written(py, size, |room| model.fill(room))
     }
 
-    /// The result in messages of about `room` bytes, which the caller merges.
+    /// The result as protobuf messages of about `room` bytes each, which the caller merges.
     fn parts(&self, py: Python<'_>, room: usize) -> PyResult<Parts> {
         check_process()?;
         let model = &self.model;
@@ -121,7 +121,7 @@ impl Folded {
     }
 
     /// Writes the result to `path`, or over the input without a path. Returns the paths of the
-    /// model and of its data, and their number of bytes.
+    /// model and of its external data, and their total number of bytes.
     fn save(
         &self,
         py: Python<'_>,
@@ -170,7 +170,8 @@ impl Parts {
         else {
             return Ok(None);
         };
-        // The objects that Python built from earlier parts have left gaps in the memory.
+        // Python built objects from the earlier parts and freed the parts, so memory can be
+        // returned.
         self.kept
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -223,12 +224,12 @@ fn text_of(json: &impl Serialize) -> PyResult<String> {
 /// The sizes of dimensions by their names.
 pub(super) type SizesByName = BTreeMap<String, NonZeroUsize>;
 
-/// The sizes of dimensions. Each must belong to an input of the model.
+/// Converts sizes of dimensions. Each name must be a dimension of an input of the model.
 fn dims(given: &SizesByName, model: &Model) -> Result<Dims> {
     sizes(&[sizes_of(given)], model).map_err(|error| BadOption(error.to_string()).into())
 }
 
-/// The sizes in the type of the library.
+/// Converts sizes of dimensions to [`Dims`].
 pub(super) fn sizes_of(given: &SizesByName) -> Dims {
     let mut dims = Dims::default();
     given
@@ -387,7 +388,8 @@ pub(super) fn plan(
     source.settled(py, ended)
 }
 
-/// Plans the folding of a model. On request, also writes a page about the model under this name.
+/// Plans the folding of a model. With `html`, also writes a page about the model to this path, with
+/// `name` as its title.
 #[pyfunction]
 pub(super) fn inspect(
     py: Python<'_>,
@@ -506,7 +508,7 @@ pub(super) fn judge(
     second.settled(py, first.settled(py, ended))
 }
 
-/// Measures variants of one model, or several models, and returns the report as JSON, text,
+/// Measures variants of one model, or measures several models. Returns the report as JSON, text,
 /// Markdown and HTML.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]

@@ -65,8 +65,8 @@ pub(super) fn attend<T: Send + 'static>(
         let turn = CallPermit::take();
         let begun = Instant::now();
         let done = caught(|| work(&working));
-        // A long call may have freed much memory. It is returned here, so that other calls need not
-        // wait for that.
+        // A long call may have freed much memory. It is returned on this thread, so that other
+        // calls need not wait.
         if begun.elapsed() > KEPT {
             give_back_freed();
         }
@@ -103,8 +103,8 @@ fn look_around(
     Ok(())
 }
 
-/// Refuses to work in a process that was forked after threads had started. The threads do not exist
-/// in it, so that it would wait forever.
+/// Refuses to work in a process that was forked after threads had started. The forked process has
+/// no such threads, and would wait for them forever.
 pub(super) fn check_process() -> PyResult<()> {
     static PROCESS: OnceLock<u32> = OnceLock::new();
     if *PROCESS.get_or_init(std::process::id) == std::process::id() {

@@ -1,6 +1,7 @@
 //! Returns freed memory to the operating system.
 
-/// The growth of the C library's cache, in bytes, above which it is returned.
+/// The growth of the C library's cache, in bytes, above which the cache is returned to the
+/// operating system.
 const ROOM: i32 = 1 << 23;
 
 /// The C library's cache of freed Python objects.
@@ -13,8 +14,8 @@ impl Kept {
         Self { before: free() }
     }
 
-    /// Gives freed memory back to the operating system if there is more than `ROOM` of it. Less is
-    /// kept, because the operating system must clear fresh memory.
+    /// Returns the C library's cache to the operating system if it has grown by more than `ROOM`. A
+    /// smaller cache is kept, because the operating system would have to clear fresh memory.
     pub(super) fn give_back(&mut self) {
         let now = free();
         let more = now.wrapping_sub(self.before) as i32;
@@ -40,7 +41,7 @@ fn free() -> u32 {
     return 0;
 }
 
-/// Returns the memory that this thread and its worker threads have freed.
+/// Returns the memory that this thread and the worker threads have freed to the operating system.
 pub(super) fn give_back_freed() {
     rayon::broadcast(|_| collect());
     collect();

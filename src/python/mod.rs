@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 use crate::bench::{Child, CountingAllocator};
 use crate::cli;
 
-/// The allocator of the command.
+/// The allocator, which the command line program uses too.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator<MiMalloc> = CountingAllocator(MiMalloc);
 

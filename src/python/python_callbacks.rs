@@ -1,8 +1,7 @@
 //! Runs callbacks of worker threads on the Python thread that waits for them.
 //!
-//! If each worker thread ran its own callbacks, the C library would keep a memory cache with copies
-//! of Python objects for each of these threads. The waiting Python thread is idle anyway.
-//! library keeps. The waiting Python thread is idle anyway.
+//! If each worker thread ran its own callbacks, the C library would keep freed Python objects in a
+//! memory cache for each of these threads. The waiting Python thread is idle anyway.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -27,15 +26,15 @@ static DESK: Mutex<Desk> = Mutex::new(Desk {
     waiting: 0,
     errands: VecDeque::new(),
 });
-/// Signals that a callback was queued, or that some work has ended.
+/// Signals that a callback was queued, or that a piece of work has ended.
 static NEWS: Condvar = Condvar::new();
 
 fn desk() -> MutexGuard<'static, Desk> {
     DESK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a callback on the Python thread, or on this thread if none waits. `None` if neither is
-/// possible.
+/// Runs a callback on a waiting Python thread, or on this thread if no Python thread waits. `None`
+/// if neither is possible.
 ///
 /// The caller must not hold the interpreter lock.
 pub(super) fn fetched<T: Send + 'static>(

@@ -1,4 +1,4 @@
-//! The sources from which models are read.
+//! The sources from which models are read: files, bytes, and Python messages.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -64,8 +64,8 @@ impl Outside {
 }
 
 impl ReadFrom {
-    /// Reads the model, and checks that its external data exist. Without this check, a missing
-    /// resolver would make it look like a model without normalizers.
+    /// Reads the model, and checks that its external data exist. Without this check, a model whose
+    /// resolver is missing would look like a model without normalizers.
     fn read(self) -> Result<Model> {
         let model = match self {
             Self::File { path, others } => Model::open_reaching(path, others)?,
@@ -111,8 +111,8 @@ impl ModelSource {
     }
 }
 
-/// A message that is written piece by piece. The elements of its tensors are not copied, and stay
-/// in their Python objects.
+/// A protobuf message that Python writes piece by piece. The elements of its tensors are not
+/// copied, but stay in their Python objects.
 #[pyclass(module = "unfold_onnx._native")]
 #[derive(Default)]
 pub(crate) struct Wire {
@@ -183,7 +183,7 @@ impl Wire {
     }
 }
 
-/// A part of a message: written bytes, or a reference to a field.
+/// A part of a message: written bytes, or a reference to a field of a Python message.
 enum Piece {
     Written(Vec<u8>),
     Referred {
@@ -203,17 +203,17 @@ struct Referring {
     /// The parts, each with its offset.
     pieces: Vec<(u64, Piece)>,
     length: u64,
-    /// The fields that are being read, as Python returned them: one for each thread that reads a
-    /// field in parts.
+    /// The bytes of fields that are being read, as Python returned them: one entry for each thread
+    /// that reads a field in parts.
     ///
-    /// A thread that waits for this lock must not hold the interpreter lock, because the holder of
-    /// this lock waits for that.
+    /// A thread that waits for this lock must not hold the interpreter lock, because the thread
+    /// that holds this lock may wait for the interpreter lock.
     recent: Mutex<VecDeque<BeingRead>>,
 }
 
 /// A field of a message that has not been read completely.
 struct BeingRead {
-    /// The index of its part.
+    /// The index of the field in `pieces`.
     number: usize,
     bytes: Bytes,
     /// The number of bytes that have not been read yet.
@@ -238,7 +238,7 @@ impl Referring {
         }
     }
 
-    /// Reads a range of the bytes of a field from Python.
+    /// Reads the bytes in `range` of a field of a Python message.
     fn field(
         &self,
         number: usize,
@@ -317,7 +317,7 @@ impl Resolver for Referring {
         Ok(read.freeze())
     }
 
-    /// The number of bytes before the next field of a Python message.
+    /// The number of bytes from `offset` to the next field of a Python message, at most `length`.
     fn ahead(&self, _: &str, offset: u64, length: usize) -> usize {
         let next = self.pieces.partition_point(|(begin, _)| *begin <= offset);
         let mut later = self.pieces[next..].iter();
@@ -342,7 +342,7 @@ impl ModelSource {
         }
     }
 
-    /// The result of work on this model, or the exception that its resolver raised.
+    /// Returns `result`, or the exception that the model's resolver raised.
     pub(crate) fn settled<T>(&self, py: Python<'_>, result: PyResult<T>) -> PyResult<T> {
         let (ReadFrom::Memory {
             reach: Outside::Resolver(resolver),
@@ -374,7 +374,7 @@ impl ModelSource {
 /// A Python function `(location, offset, length)` that returns data.
 struct Callback {
     call: Py<PyAny>,
-    /// Its first exception.
+    /// The first exception that the function raised.
     raised: Mutex<Option<PyErr>>,
 }
 
@@ -398,7 +398,8 @@ impl fmt::Debug for Callback {
 
 impl Resolver for Callback {
     fn length(&self, _: &str) -> io::Result<u64> {
-        // The length is unknown. Missing data cause an error when they are read.
+        // The length is unknown, so any length is accepted here. Missing data cause an error when
+        // they are read.
         Ok(i64::MAX as u64)
     }
 

@@ -1,4 +1,4 @@
-//! The candidates of `tune`. They are measured in tract, or by Python in another engine.
+//! The candidates of `tune`, which are measured in tract, or by Python code in onnxruntime.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ pub(crate) struct Candidates {
 /// The name, element type, shape and elements of an input.
 type InputData<'py> = (String, String, Vec<usize>, Bound<'py, PyBytes>);
 
-/// The report as JSON and as text.
+/// The report of `tune` as JSON and as text.
 type TunedAsText = (String, String);
 
 #[pymethods]
@@ -133,8 +133,8 @@ impl Candidates {
         })
     }
 
-    /// Chooses the best candidate by times in onnxruntime. `times` has for each candidate the times
-    /// of all rounds, or the reason why it did not run.
+    /// Chooses the best candidate by times in onnxruntime. For each candidate, `times` holds its
+    /// times in all rounds, or the reason why it did not run.
     fn in_onnxruntime(&self, times: Vec<(Vec<f64>, Option<String>)>) -> PyResult<TunedAsText> {
         let times: Vec<Times> = times
             .into_iter()
@@ -147,7 +147,7 @@ impl Candidates {
     }
 }
 
-/// The options of the measurement, and the dimensions to fix.
+/// The options of the measurement, and the sizes of the dimensions that are fixed in the model.
 fn measurement(rounds: &RoundArgs, fix: &[Fix], model: &Model) -> Result<(BenchOptions, Dims)> {
     let mut options = sized(rounds.options()?, fix, model)?;
     let fix = take_fixed(fix, &mut options.dims)?;

@@ -7,7 +7,7 @@ const STYLE: &str = include_str!("page.css");
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; \
      form-action 'none'";
 
-/// A self-contained page, with its own style in addition to the common one.
+/// A self-contained page. `style` is added to the common style sheet.
 pub(super) fn document(title: &str, style: &str, body: &str) -> String {
     let title = escape(title);
     format!(

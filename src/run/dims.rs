@@ -38,7 +38,7 @@ impl Dims {
         self.0.is_empty()
     }
 
-    /// Removes the sizes of all names that have a size in `others`.
+    /// Removes each name that has a size in `others`.
     pub(crate) fn remove_all(&mut self, others: &Dims) {
         self.0.retain(|name, _| others.get(name).is_none());
     }
@@ -50,8 +50,8 @@ impl Dims {
 
     /// The default size of a dimension:
     ///
-    /// - 2 for the first dimension of an input and for a dimension whose name contains `batch`, so
-    ///   that an operator that mixes samples is detected;
+    /// - 2 for the first dimension of an input and for a dimension whose name contains `batch`,
+    ///   because a fold that mixes samples shows only with several samples;
     /// - 224 for the last two dimensions of an input of rank 4, which are the height and width of
     ///   an image;
     /// - 8 for all others, such as a sequence.
@@ -69,7 +69,7 @@ impl Dims {
 impl FromStr for Dims {
     type Err = String;
 
-    /// Parses one `name=size`, or several separated by commas.
+    /// Parses one `name=size`, or several pairs separated by commas.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut dims = Self::default();
         for part in text

@@ -68,7 +68,7 @@ impl Engine {
         }
     }
 
-    /// Loads a model unchanged.
+    /// Loads a model without replacing operators or folding shape arithmetic.
     fn prepare(model: &Model, inputs: Vec<Input>, threads: usize) -> Result<Self, Failure> {
         let onnx = tract_onnx::onnx()
             .with_ignore_value_info(true)
@@ -132,7 +132,7 @@ impl Engine {
         self.plan.model()
     }
 
-    /// The number of running operators of each kind, without inputs and constants.
+    /// The number of operators of each kind in [`Engine::graph`], without inputs and constants.
     pub fn operators(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         let names = self
@@ -146,8 +146,8 @@ impl Engine {
         counts
     }
 
-    /// The ONNX operator and the name of the node from which tract built a node of
-    /// [`Engine::graph`], if tract kept the name.
+    /// The operator and the name of the ONNX node from which tract built the node `name` of
+    /// [`Engine::graph`]. `None` if tract did not keep the name of the ONNX node.
     pub fn origin<'a>(&'a self, name: &'a str) -> Option<(&'a str, &'a str)> {
         self.operators.origin(name)
     }

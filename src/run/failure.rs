@@ -19,7 +19,7 @@ pub enum Stage {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[error("tract cannot {}{}: {reason}", self.verb(), self.place())]
 pub struct Failure {
-    /// The stage at which it failed.
+    /// The stage at which tract failed.
     pub stage: Stage,
     /// The ONNX operator that failed.
     pub operator: Option<String>,

@@ -1,4 +1,4 @@
-//! Fixes dimensions, by replacing symbols by sizes in the declared shapes of a model.
+//! Fixes dimensions: replaces symbols by sizes in the declared shapes of a model.
 //!
 //! ```text
 //! ids [batch, tokens] -> logits [batch, tokens, 100]      ids [2, 16] -> logits [2, 16, 100]
@@ -19,11 +19,11 @@ use crate::onnx::Model;
 use crate::onnx::proto::{Dim, Dimension, GraphProto};
 use crate::shape::facts::extent;
 
-/// The sizes of dimensions by their names, as in [`Input::symbols`].
+/// The sizes of dimensions, by the names that [`Input::symbols`] gives them.
 type DimensionSizes<'s> = HashMap<Cow<'s, str>, usize>;
 
 /// Returns the model with sizes for some dimensions of its inputs. The other dimensions stay open.
-/// Dimensions of outputs are fixed too if they follow from the fixed ones.
+/// Dimensions of outputs are fixed too if they follow from the fixed dimensions of inputs.
 ///
 /// # Errors
 /// If no input has a dimension with one of these names, if a size is 0, or if the graph is invalid.
@@ -113,8 +113,8 @@ fn fix_outputs(model: &mut Model) -> Result<()> {
     Ok(())
 }
 
-/// The extents of each output, if they are known. The list of an output is empty if its rank is
-/// unknown.
+/// For each output, its extents, or `None` for an unknown extent. The list of an output is empty if
+/// its rank is unknown.
 fn extents_of_outputs(model: &Model) -> Result<Vec<Vec<Option<usize>>>> {
     let Analysis { graph, facts, .. } = &Analysis::new(model)?;
     let mut known = vec![];

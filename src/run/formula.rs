@@ -1,15 +1,15 @@
 //! Evaluates names of symbolic dimensions that are formulas over other names. Exporters write such
-//! names, for example for the total length of a cache and new tokens: `past_sequence_length +
-//! sequence_length`, `2*s`, `((4*s86)//s10)`.
+//! names, for example `past_sequence_length + sequence_length` for the total length of a cache and
+//! new tokens, or `2*s` and `((4*s86)//s10)`.
 //!
-//! The text comes from a file and may be anything. In tract's own formulas, it could cause a
-//! division by 0 or an endless expansion of products. Here the sizes of all symbols are known, so
-//! plain arithmetic suffices.
+//! The text comes from a file and may be anything. As one of tract's symbolic formulas, it could
+//! cause a division by 0 or an endless expansion of products. Here the sizes of all symbols are
+//! known, so plain integer arithmetic suffices.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// The maximum length of a formula.
+/// The maximum length of a formula, in bytes.
 const LONGEST: usize = 200;
 
 /// Evaluates a formula with the sizes of other names. `None` if the name is not a formula, if a
@@ -71,7 +71,7 @@ impl Calculation<'_> {
             if self.takes("*") {
                 product = product.checked_mul(self.factor()?)?;
             } else if self.takes("//") || self.takes("/") {
-                // Both are integer division, because extents are not negative.
+                // `/` and `//` are both integer division.
                 let divisor = self.factor().filter(|&divisor| divisor > 0)?;
                 product = product.div_euclid(divisor);
             } else {
@@ -102,7 +102,7 @@ impl Calculation<'_> {
         }
     }
 
-    /// Reads a sign, if it is next. Returns whether it was next.
+    /// Skips `sign` if the remaining text starts with it. Returns whether it did.
     fn takes(&mut self, sign: &str) -> bool {
         let rest = self.rest.trim_start().strip_prefix(sign);
         self.rest = rest.unwrap_or(self.rest);

@@ -22,13 +22,13 @@ pub struct Input {
     pub element: DatumType,
     /// Its concrete shape.
     pub shape: Vec<usize>,
-    /// The number of rows that the elements select from, if they are indices.
+    /// The number of rows of the table that the elements index, if they are indices.
     pub indices: Option<usize>,
 }
 
 impl Input {
-    /// The inputs of a model that have no initializer, in order. Sizes replace their symbolic
-    /// dimensions.
+    /// The inputs of a model that have no initializer, in the order of the graph. Their symbolic
+    /// dimensions get the sizes in `dims` or default sizes.
     ///
     /// # Errors
     /// If an input is not a tensor, has a type that tract lacks or an unknown rank, or if a name in
@@ -42,9 +42,9 @@ impl Input {
             .collect()
     }
 
-    /// The names of the open dimensions of an input. A name is the symbol, or a place such as `x:2`
-    /// if there is no symbol; `None` for a dimension with a size. A `?` is not a symbol, because
-    /// exporters write it for every unnamed dimension.
+    /// The names of the open dimensions of an input. The name is the symbol of the dimension, or
+    /// its place such as `x:2` if it has no symbol. `None` for a dimension with a size. A `?` is
+    /// not a symbol, because exporters write it for every unnamed dimension.
     pub(crate) fn symbols(input: &ValueInfoProto) -> Vec<Option<Cow<'_, str>>> {
         let dims = dims(input).iter().enumerate();
         dims.map(|(axis, dim)| match (&dim.value, symbol(dim)) {
@@ -55,8 +55,8 @@ impl Input {
         .collect()
     }
 
-    /// The size of each open dimension of the inputs. It is taken from `dims`, or is a default. The
-    /// name of a dimension without a symbol is its place, such as `x:2`.
+    /// The size of each open dimension of the inputs. The size is taken from `dims`, or is a
+    /// default. The name of a dimension without a symbol is its place, such as `x:2`.
     ///
     /// # Errors
     /// If a name in `dims` is not an open dimension of an input.
@@ -129,9 +129,9 @@ pub(crate) fn free(graph: &GraphProto) -> impl Iterator<Item = &ValueInfoProto> 
     })
 }
 
-/// Writes the concrete shapes of the inputs into their declarations, and the sizes of their symbols
-/// into the declarations of all other values. For some values, the declarations are the only source
-/// of their extents.
+/// Writes the concrete shapes of the inputs into their declarations, and the sizes of the inputs'
+/// symbols into the declarations of all other values, because for some values the declaration is
+/// the only source of their extents.
 #[cfg(any(feature = "prove", feature = "tract"))]
 pub(crate) fn fix_shapes(graph: &mut GraphProto, inputs: &[Input]) {
     let mut sizes: HashMap<String, i64> = HashMap::new();
@@ -159,7 +159,8 @@ pub(crate) fn fix_shapes(graph: &mut GraphProto, inputs: &[Input]) {
     }
 }
 
-/// The symbol of a dimension. `None` for names that do not imply equal sizes.
+/// The symbol of a dimension. `None` for an empty name and for `?`, because dimensions with these
+/// names need not have equal sizes.
 pub(super) fn symbol(dim: &Dimension) -> Option<&str> {
     match &dim.value {
         Some(Dim::DimParam(symbol)) if !["", "?"].contains(&symbol.as_str()) => Some(symbol),
@@ -178,7 +179,7 @@ fn dims(value: &ValueInfoProto) -> &[Dimension] {
         .map_or(&[], |shape| &shape.dim)
 }
 
-/// The declared dimensions of a value, for changes.
+/// The declared dimensions of a value, mutable.
 pub(super) fn dims_mut(value: &mut ValueInfoProto) -> impl Iterator<Item = &mut Dimension> {
     let tensor = value
         .r#type
@@ -190,9 +191,10 @@ pub(super) fn dims_mut(value: &mut ValueInfoProto) -> impl Iterator<Item = &mut 
         .flat_map(|shape| &mut shape.dim)
 }
 
-/// The size of every symbol in the shapes of the inputs. If a symbol occurs several times, its
-/// first occurrence decides. A symbol may be a formula such as `past + sequence`, for the total
-/// length of a cache and new tokens. Its size is the value of the formula.
+/// The size of every symbol in the shapes of the inputs. If a symbol without a given size occurs
+/// several times, the position of its first occurrence decides its default size. A symbol may be a
+/// formula such as `past + sequence`, for the total length of a cache and new tokens. Then its size
+/// is the value of the formula.
 fn sizes<'a>(
     inputs: &[&'a ValueInfoProto],
     given: &Dims,
@@ -237,7 +239,7 @@ pub(super) fn listed(names: &[Cow<str>]) -> String {
 /// The number of rows of the constant table that the elements of a value index. If they index
 /// several tables, the smallest one counts.
 ///
-/// The value is followed through operators that keep its elements.
+/// The search follows the value through operators that keep its elements.
 fn rows(graph: &GraphProto, value: &str) -> Option<usize> {
     let mut smallest: Option<usize> = None;
     let mut values = vec![value];

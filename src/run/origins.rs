@@ -11,7 +11,7 @@ use tract_onnx::prelude::{TractError, TractResult};
 use super::failure::{Failure, Stage};
 
 impl Failure {
-    /// The failure of a run that was cancelled.
+    /// The failure of a run that was cancelled before it began.
     pub(crate) fn interrupted() -> Self {
         Self::new(Stage::Run, "it was stopped before it had run")
     }
@@ -79,7 +79,8 @@ impl Origins {
     }
 }
 
-/// The first line that is not empty, shortened so that it contains no dump.
+/// The first line that is not empty, shortened because messages of tract may contain dumps of
+/// tensors.
 fn one_line(text: &str) -> String {
     const LONGEST: usize = 200;
     let line = text

@@ -15,7 +15,7 @@ use crate::onnx::operator::Category;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::tract_quirks::{is_read, read_as_one};
 
-/// The maximum number of elements of an input. In float32 they take 32 GB.
+/// The maximum number of elements of each input. This many float32 elements take 32 GB.
 const MOST: usize = 1 << 33;
 
 /// Refuses an input with more elements than memory can hold.
@@ -72,7 +72,8 @@ pub(super) fn check_inputs(inputs: &[Input], values: &[TValue]) -> TractResult<(
     Ok(())
 }
 
-/// Collects the operators of a model. Fails if tract lacks one of them.
+/// Collects the operators of a model. Fails if tract lacks one of them, or would read a scalar from
+/// an empty tensor.
 pub(super) fn known_operators(onnx: &Onnx, model: &Model) -> Result<Origins, Failure> {
     let mut operators = Origins::default();
     add_operators(onnx, model, model.graph(), &mut operators)?;
@@ -103,7 +104,7 @@ fn is_empty(tensor: &TensorProto) -> bool {
     tensor.dims.contains(&0)
 }
 
-/// Fails if tract reads a scalar from an empty input.
+/// Fails if tract would read a scalar from a stored tensor without elements.
 fn numbers_are_there(graph: &GraphProto, empty: &HashSet<&str>) -> Result<(), Failure> {
     graph.node.iter().try_for_each(|node| {
         let mut read = read_as_one(node.op_type())

@@ -12,8 +12,8 @@ impl Input {
     /// Draws values for this input.
     ///
     /// Floats are normally distributed, so half of them are negative. Integers are indices into the
-    /// table from which they select. Without such a table they are 0 and 1, as in masks. Half of
-    /// the booleans are true.
+    /// table that they index. If they index no table, they are 0 or 1, as in masks. Half of the
+    /// booleans are true.
     fn draw(&self, rng: &mut ChaCha8Rng) -> Tensor {
         let end = self.indices.unwrap_or(2).max(1) as i64;
         match self.element {
@@ -28,7 +28,8 @@ impl Input {
             DatumType::U16 => self.fill(|| rng.random_range(0..end.min(1 << 16)) as u16),
             DatumType::U32 => self.fill(|| rng.random_range(0..end) as u32),
             DatumType::U64 => self.fill(|| rng.random_range(0..end) as u64),
-            // All other types are 64-bit integers, because `datum` refuses further types.
+            // Only 64-bit integers are left, because `datum` refuses all types that are not listed
+            // here.
             _ => self.fill(|| rng.random_range(0..end)),
         }
     }

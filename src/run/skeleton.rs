@@ -1,9 +1,9 @@
 //! Splits a model for tract into its graph without weights, and its weights.
 //!
-//! tract has its own messages for ONNX. Only the graph is encoded, and then decoded by tract. Each
-//! tensor in it becomes a reference to external data, which tract reads from this model. So weights
-//! are copied only once, into the tensors of tract, and weights in other files are read one at a
-//! time.
+//! tract has its own protobuf types for ONNX, so the model is encoded and then decoded by tract.
+//! Only the graph is encoded: each tensor in it becomes a reference to external data, which tract
+//! reads through [`WeightStore`]. So weights are copied only once, into the tensors of tract, and
+//! weights in other files are read one at a time.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::onnx::proto::{
 };
 use crate::onnx::{Model, tensor};
 
-/// Returns the graph in tract's messages, and the tensors to which it refers.
+/// Returns the graph in tract's protobuf types, and the tensors to which it refers.
 pub(super) fn skeleton(
     model: &Model,
     inputs: &[Input],
@@ -84,7 +84,7 @@ fn collect_read(graph: &GraphProto, read: &mut HashSet<String>) {
     }
 }
 
-/// The tensors of a model, by the numbers that stand for them in the skeleton.
+/// The tensors of a model. The skeleton refers to each tensor by its index.
 #[derive(Debug)]
 pub(super) struct WeightStore {
     tensors: Vec<TensorProto>,
@@ -92,7 +92,8 @@ pub(super) struct WeightStore {
 }
 
 impl WeightStore {
-    /// A folder that always exists. tract takes it as the folder of the model.
+    /// A folder that always exists, which tract is given as the folder of the model's external
+    /// data.
     pub(super) const FOLDER: &'static str = "/";
 
     fn take_graph(&mut self, graph: &mut GraphProto) -> Result<(), Error> {

@@ -1,9 +1,9 @@
 //! Specializes a model to the sizes of one run, by folding its shape arithmetic.
 //!
 //! Exporters compute positions and masks from the extents of the inputs with Shape, Range, CumSum
-//! and GatherND. In tract, extents are symbolic formulas, and operators that need numbers are
-//! refused. If all extents of the inputs are known, positions and masks are constants, which
-//! constant folding stores.
+//! and GatherND. tract represents extents as symbolic formulas, and refuses such operators because
+//! they need numbers. If all extents of the inputs are known, positions and masks are constants,
+//! which constant folding computes and stores.
 //!
 //! Only values that do not depend on elements of the inputs are folded. All other operators stay.
 
@@ -16,8 +16,8 @@ use crate::onnx::shadowed_names::hidden;
 use crate::ops::definitions::{FAILING, LACKING, has_some, written_out};
 use crate::passes::simplify::{self, ConstantOrigins, fold_constants};
 
-/// The maximum number of folding passes. Several passes are needed if a stored extent determines
-/// the shape of a later value.
+/// The maximum number of folding passes. Several passes are needed if an extent that one pass
+/// computes determines the shape of a later value.
 const ROUNDS: usize = 8;
 
 /// The operator sets that constant folding supports.
@@ -68,8 +68,8 @@ fn folded(model: &Model) -> Option<Model> {
     result
 }
 
-/// Folds branches, or constants if there are no branches to fold. Returns the graph; `None` if
-/// nothing folds.
+/// Replaces each If with a constant condition by its branch, or folds constants if there is no such
+/// If. Returns the graph; `None` if nothing folds.
 fn folded_graph(model: &Model) -> Option<GraphProto> {
     let analysis = Analysis::new(model).ok()?;
     let simplified = simplify::fold_branches(&analysis).or_else(|| {
@@ -87,8 +87,8 @@ mod tests {
     use crate::run::{Dims, Engine};
     use tract_onnx::prelude::tensor2;
 
-    /// A model that numbers elements: it adds to each element of `x` how many elements up to it are
-    /// 1 in `counted`, which is `places` or `values`.
+    /// A model that adds a running sum to `x`: the CumSum of `counted`, which is `places` or
+    /// `values`.
     fn counts(counted: &str) -> Model {
         let nodes = vec![
             node("Shape x -> extents"),

@@ -4,8 +4,8 @@ use tract_onnx::prelude::{Datum, DatumType, Tensor, TractResult};
 
 use super::OutputError;
 
-/// Finds the largest errors of each output over all runs. The error is the reason why the outputs
-/// cannot be compared.
+/// Finds the largest errors of each output over all runs. Returns `Err` with the reason if the
+/// outputs cannot be compared.
 pub(super) fn measure(
     names: &[String],
     reference: &[Vec<Tensor>],
@@ -32,8 +32,8 @@ pub(super) fn measure(
     Ok(worst)
 }
 
-/// The largest absolute difference of two tensors, the largest relative difference, and the number
-/// of elements that differ beyond any tolerance.
+/// The largest difference between two tensors, this difference divided by the largest magnitude of
+/// `a`, and the number of elements that differ beyond any tolerance.
 fn apart(a: &Tensor, b: &Tensor) -> TractResult<(f64, f64, usize)> {
     if !a.datum_type().is_float() {
         return Ok((0.0, 0.0, unequal(a, b)?));

@@ -1,4 +1,4 @@
-//! Tests the comparison of models by running them.
+//! Tests the comparison of two models that both run on the same inputs.
 
 use super::*;
 use crate::onnx::proto::{TensorProto, ValueInfoProto};
@@ -128,7 +128,7 @@ fn convolved(length: &str) -> Model {
 
 #[test]
 fn empty_output_is_not_verified() {
-    // The default size is eight samples.
+    // By default, `t` is eight samples, fewer than the kernel has.
     assert!(reason(&convolved("t"), &convolved("t")).contains("`y` has no elements"));
     assert!(verdict(&convolved("400"), &convolved("400")).passed());
 }
@@ -213,7 +213,7 @@ fn of_negative(op: &str) -> Model {
 
 #[test]
 fn outputs_of_zeros_or_nan_are_not_compared() {
-    // The Relu of a negative number is 0, and the logarithm of one is NaN.
+    // The Relu of a negative number is 0, and its logarithm is NaN.
     for silent in ["Relu n -> y", "Log n -> y"] {
         assert!(
             reason(&of_negative(silent), &of_negative(silent)).contains("a finite number but 0"),

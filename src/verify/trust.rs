@@ -1,4 +1,4 @@
-//! The reasons why running a model in tract cannot verify it.
+//! Finds reasons why running a model in tract cannot verify it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,10 +18,12 @@ use crate::shape::facts::{Facts, extent};
 /// more than a few seconds to load the model.
 const COMPARISONS: usize = 1 << 15;
 
-/// The number of outputs that tract searches in the time of one comparison of operators.
+/// The number of graph outputs that tract can search in the time that it takes to compare two
+/// operators.
 const OUTPUTS: usize = 32;
 
-/// The speed-up of the comparison of two operators that share a constant.
+/// How many times faster tract compares two operators if the value that both read is a stored
+/// constant.
 const CONSTANTS: usize = 64;
 
 /// The reason why tract's results on a model are not trusted.
@@ -46,7 +48,8 @@ fn untrusted_node(node: &NodeProto, graph: &GraphProto, model: &Model) -> Option
     }
 }
 
-/// The reason why tract must not run a model: the run would take too long or need too much memory.
+/// The reason why tract must not run a model at these sizes: the run would take too long or need
+/// too much memory, or its values would not fit or be wrong.
 pub(super) fn unbounded(model: &Model, dims: &Dims) -> Option<String> {
     let mut concrete = model.clone();
     fix_shapes(concrete.graph_mut(), &Input::from_model(model, dims).ok()?);
@@ -74,7 +77,7 @@ pub(super) fn unbounded(model: &Model, dims: &Dims) -> Option<String> {
     Some("a run takes more multiplications than a model of its size is known to take".into())
 }
 
-/// Whether a Slice returns no elements.
+/// Whether a node is a Slice that returns no elements of a value that has some.
 fn cuts_all(graph: &Graph, facts: &Facts, node: NodeId) -> bool {
     graph.is(node, "Slice")
         && is_empty(facts, graph.output(node, 0))
@@ -117,7 +120,7 @@ pub(super) fn compares_too_many(model: &Model) -> Option<String> {
     })
 }
 
-/// The number of readers of each value, as far as tract compares them with each other.
+/// The number of readers of each value that tract compares with each other.
 fn compared_readers(graph: &GraphProto) -> HashMap<&str, usize> {
     let mut readers: HashMap<&str, usize> = HashMap::new();
     for name in graph.node.iter().flat_map(|node| &node.input) {
@@ -125,8 +128,8 @@ fn compared_readers(graph: &GraphProto) -> HashMap<&str, usize> {
             *readers.entry(name).or_default() += 1;
         }
     }
-    // In tract, each part of a Split reads the whole value, and each part of a Concat is compared
-    // with the other parts.
+    // tract replaces a Split by one reader of the whole value for each part, and compares each part
+    // of a Concat with the other parts.
     for node in &graph.node {
         let parts = match node.op_type() {
             "Concat" => node.input.len(),

@@ -1,4 +1,5 @@
-//! Evaluates constants in numbers rather than in the field, like recipes.
+//! Evaluates constants in float64, as recipes do, and converts the results to elements of the
+//! field.
 
 use std::ops::Range;
 
@@ -16,7 +17,8 @@ use crate::prove::field_value::{FieldValue, of_floats, of_numbers, of_shares};
 use crate::shape::facts::extent;
 
 impl Evaluation<'_> {
-    /// The constant results of a node in numbers. `None` if they depend on an input.
+    /// The results of a node whose results are constant, computed in float64. `None` if they depend
+    /// on an input.
     pub(super) fn constants(
         &self,
         node: &NodeProto,
@@ -26,8 +28,8 @@ impl Evaluation<'_> {
             Some(id) if bodies(node).next().is_none() => {
                 (self.point.analysis, self.point.alike, id)
             }
-            // In the flattened graph, an If with a known condition has the values of the branch
-            // that it takes.
+            // In the flattened graph, the results of an If with a known condition are those of the
+            // branch that it takes.
             _ => (
                 self.point.laid_out?.0,
                 self.point.laid_out?.1,
@@ -75,8 +77,9 @@ impl Evaluation<'_> {
         analysis: &Analysis,
         alike: Option<&Alike>,
     ) -> Option<FieldValue> {
-        // Values that are constant only at these sizes are used only if a recipe has more than
-        // arithmetic. Such a recipe may use them if each item of a batch has equal elements.
+        // A value that is constant only at these sizes is used only if a recipe is more than
+        // arithmetic, because such a recipe may use a value with equal elements for each item of a
+        // batch.
         let only_at_sizes = &self.point.only_at_sizes.constants;
         let is_of_size = only_at_sizes.contains(analysis.graph.value_name(value));
         if is_of_size && !self.point.has_formulas {
@@ -94,7 +97,7 @@ impl Evaluation<'_> {
         })
     }
 
-    /// The axes of a lane of a Softmax. `None` for other operators.
+    /// The axes over which a Softmax normalizes together. `None` for other operators.
     fn softmax_lane(&self, node: &NodeProto, rank: usize) -> Option<Range<usize>> {
         if node.op() != ("", "Softmax") {
             return None;
@@ -105,8 +108,8 @@ impl Evaluation<'_> {
         Some(first..if alone { first + 1 } else { rank })
     }
 
-    /// The results of a node that divides constants by 0. Constants that are computed from them are
-    /// evaluated in numbers too.
+    /// The constant results of a node that divides constants by 0. Values that are computed from
+    /// these results are evaluated in float64 too.
     pub(super) fn divided_by_zero(
         &self,
         node: &NodeProto,

@@ -1,4 +1,5 @@
-//! The degrees of values as polynomials in the random elements. They bound the error of a proof.
+//! The degrees of values as polynomials in the random elements. The degrees bound the probability
+//! that a proof is wrong.
 
 use super::Evaluation;
 use crate::onnx::operator::Category;
@@ -7,8 +8,9 @@ use crate::prove::operators::resize_interpolated;
 use crate::prove::operators::uninterpreted::MOST_LANES;
 
 impl Evaluation<'_> {
-    /// The degree of a node's result. An uninterpreted function adds the degree of its inputs to
-    /// the doubt, and its result has degree 1. An index represents several random elements.
+    /// The degree of a node's result. For an uninterpreted function, adds the degree of its inputs
+    /// to the doubt, and returns 1. An ArgMax has a higher degree, because each index represents
+    /// several random elements.
     pub(super) fn degree(&self, node: &NodeProto, inputs: &[f64], guessed: bool) -> f64 {
         if guessed {
             let reads = match node.op_type() {

@@ -18,8 +18,8 @@ use crate::prove::random::{Digest, Hash};
 enum CapturedNames<'n> {
     /// No values: a function captures none.
     Closed,
-    /// The values around a node, with the digests computed so far. A body may read a value many
-    /// times.
+    /// The values around a node. Their digests are stored when first computed, since a body may
+    /// read a value many times.
     Around {
         location: &'n Location<'n>,
         digests: RefCell<HashMap<String, Option<Digest>>>,
@@ -63,7 +63,7 @@ impl<'n> CapturedNames<'n> {
         }
     }
 
-    /// The digest that identifies the value of a name. `None` if no value has this name.
+    /// The digest that identifies the value with this name. `None` if there is no such value.
     fn digest(&self, name: &str, key: u64) -> Option<Digest> {
         match self {
             Self::Closed => None,
@@ -87,7 +87,8 @@ impl<'n> CapturedNames<'n> {
         }
     }
 
-    /// Adds the identity of the value of a name to a hash.
+    /// Adds the digest of the value with this name to a hash, or the name itself if there is no
+    /// such value.
     fn add(&self, name: &str, key: u64, hash: &mut Hash) {
         match self.digest(name, key) {
             Some(digest) => hash.digest(digest),
@@ -120,8 +121,9 @@ impl<'w> Evaluation<'w> {
         hash.finish()
     }
 
-    /// Adds the types of integer inputs. Equal integers of different types are equal here, but
-    /// results computed from them may differ. The type of places and extents, int64, is left out.
+    /// Adds the types of integer inputs to a hash. Evaluation does not distinguish equal integers
+    /// of different types, although results computed from them may differ. int64, the type of
+    /// places and extents, is left out.
     fn small_integers(&self, node: &NodeProto, location: &Location, hash: &mut Hash) {
         let Some((analysis, id)) = self.analyzed(node, location) else {
             return;
@@ -234,7 +236,8 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// Adds a body. Names inside are numbered, and captured values are identified by their digests.
+    /// Adds a body to a hash. Names of the body are replaced by numbers, and captured values by
+    /// their digests.
     fn body(&self, graph: &GraphProto, outer: &CapturedNames, hash: &mut Hash) {
         let key = self.point.key;
         let names = CapturedNames::of_body(graph, outer);
@@ -262,8 +265,8 @@ impl<'w> Evaluation<'w> {
     }
 }
 
-/// Adds the name of a random operator, because each occurrence has its own results. In a body, the
-/// name is prefixed by the region path, also after flattening.
+/// Adds the name of a random operator to a hash, because each occurrence of the operator has its
+/// own results. In a body, the region path precedes the name, as it does in the flattened graph.
 fn occurrence(node: &NodeProto, location: &Location, hash: &mut Hash) {
     let region = location.region.unwrap_or_default();
     let mut outputs = node.output.iter().map(String::as_str);

@@ -20,12 +20,12 @@ const DEEPEST: usize = 32;
 
 /// The results of the bodies of a node, as functions of captures and inputs.
 pub(super) struct Bodies {
-    /// The digest of all results.
+    /// The digest of the results of all bodies.
     pub digest: Digest,
     /// The facts about the results of the node that follow from its bodies.
     pub results: Vec<Expected>,
-    /// Integer results that are equal in both branches of an If, or all results of the branch that
-    /// an If is known to take.
+    /// The known results of the node by index: integers on which both branches of an If agree, or
+    /// all results of the branch that an If is known to take.
     pub known: Vec<Option<FieldValue>>,
 }
 
@@ -90,8 +90,8 @@ impl Evaluation<'_> {
         }
     }
 
-    /// The results of each body, sorted by attribute name, or only of the taken body. `None` if a
-    /// body does not fit its inputs, or reads a missing value.
+    /// The results of each body in the order of the attribute names, or only those of the body with
+    /// the index `taken`. `None` if a body does not fit its inputs, or reads a missing value.
     fn evaluated(
         &self,
         call: &Call,
@@ -180,7 +180,7 @@ impl Evaluation<'_> {
         values: &mut HashMap<String, Graded>,
         location: &Location,
     ) -> Result<(), Stopped> {
-        // Even a node without results takes time.
+        // Each node counts against the limits, because even a node without results takes time.
         let room = self.point.allowance.room(&[64]);
         room.map_err(|stop| Stopped::at_node(stop, node))?;
         let scope = CaptureScope {
@@ -225,7 +225,7 @@ impl Evaluation<'_> {
         Ok(())
     }
 
-    /// The element types of the results of a node of a body. `None` for unknown ones.
+    /// The element type of each result of a node in a body. `None` for a result of unknown type.
     fn result_types(&self, node: &NodeProto, location: &Location) -> Vec<Option<DataType>> {
         let Some((analysis, id)) = self.analyzed(node, location) else {
             return vec![];
@@ -306,7 +306,7 @@ fn resolved(inner: &NodeProto, function: &FunctionProto, call: &Call) -> Option<
     Some(node)
 }
 
-/// Draws random inputs of bodies.
+/// Draws random values for the inputs of bodies.
 struct Formals {
     key: u64,
     /// The number of enclosing bodies that have inputs.
@@ -317,7 +317,7 @@ impl Formals {
     /// The iteration number, the condition and the states of a Loop.
     fn of_loop(&self, inputs: &[Option<FieldValue>]) -> Option<Vec<FieldValue>> {
         let round = FieldValue::drawn(self.seed(0), &[], DataType::Int64);
-        // A condition is one of two values.
+        // A Boolean is drawn as 0 or 1.
         let condition = FieldValue::drawn(self.seed(1), &[], DataType::Bool);
         let states = inputs.iter().enumerate().skip(2);
         let states = states.map(|(slot, input)| Some(self.like(slot, input.as_ref()?)));
@@ -344,12 +344,12 @@ impl Formals {
         Some(formals)
     }
 
-    /// A random value with the extents and the kind of another one.
+    /// A random value with the extents and the kind of `value`.
     fn like(&self, slot: usize, value: &FieldValue) -> FieldValue {
         self.of_kind(slot, value.shape().unwrap_or_default(), value)
     }
 
-    /// A random value with these extents and the kind of another one.
+    /// A random value with these extents and the kind of `like`.
     fn of_kind(&self, slot: usize, shape: &[usize], like: &FieldValue) -> FieldValue {
         match like {
             FieldValue::Field(_) | FieldValue::Masked(_) => {
@@ -368,7 +368,7 @@ impl Formals {
     }
 }
 
-/// The integers that an If returns in both branches, if they are equal.
+/// The integers of a result of an If, if both branches return the same ones.
 fn agreed(node: &NodeProto, slot: usize, made: &[Vec<Graded>]) -> Option<FieldValue> {
     let [one, other] = made else { return None };
     match (&one.get(slot)?.0, &other.get(slot)?.0) {
@@ -403,7 +403,8 @@ fn needed<'g>(
     needed
 }
 
-/// For each node, the values for which it is the last reader, and its results without readers.
+/// For each node, the values that can be dropped after it: those that no later node reads, and its
+/// own results without readers.
 fn last_reads<'g>(
     nodes: &[&'g NodeProto],
     results: impl Iterator<Item = &'g str>,
@@ -460,7 +461,7 @@ fn body_kind(made: &[Vec<Graded>], body: usize, slot: usize) -> Option<ValueKind
     kind(&made.get(body)?.get(slot)?.0)
 }
 
-/// The kind of the state of a loop, if one step keeps it.
+/// The kind of a state of a loop. `None` if one step changes the kind.
 fn state_kind(
     made: &[Vec<Graded>],
     slot: usize,
@@ -470,8 +471,8 @@ fn state_kind(
     body_kind(made, 0, slot).filter(|after| *after == before)
 }
 
-/// The axis that a Scan names for one of several values of this rank, or the first axis if it names
-/// none.
+/// The axis that the attribute `list` of a Scan gives for the value at index `place`, which has
+/// this rank. The first axis if the attribute is missing.
 fn scanned_axis(node: &NodeProto, list: &str, place: usize, rank: usize) -> Option<usize> {
     let named = node
         .attr_ints(list)
@@ -480,7 +481,8 @@ fn scanned_axis(node: &NodeProto, list: &str, place: usize, rank: usize) -> Opti
     axis(named, rank).ok()
 }
 
-/// The extents of a scan output: the extents of one step, and an axis with a place for each step.
+/// The extents of a scan output: the extents of the value that one step adds, and an axis along
+/// which the steps lie.
 fn gathered(
     node: &NodeProto,
     row: usize,

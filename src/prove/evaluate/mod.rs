@@ -33,7 +33,7 @@ use crate::shape::facts::extent;
 pub(super) struct Stopped {
     /// The cause.
     pub stop: NotEvaluated,
-    /// The name of the value or the node.
+    /// The name of the value or the node that could not be evaluated.
     pub at: String,
 }
 
@@ -67,13 +67,13 @@ pub(super) struct Point<'p> {
     pub instead: Instead<'p>,
     /// The limits of computation.
     pub allowance: &'p Allowance,
-    /// The constants as recipes compute them, if a recipe has more than arithmetic.
+    /// The constants as recipes compute them, if a recipe is more than arithmetic.
     pub alike: Option<&'p Alike<'p>>,
     /// The analysis of the graph with flattened bodies, if it has any.
     pub laid_out: Option<(&'p Analysis<'p>, Option<&'p Alike<'p>>)>,
-    /// Facts that hold only because every extent is known.
+    /// The values about which more is known at these sizes than at open ones.
     pub only_at_sizes: &'p OnlyAtSizes,
-    /// Whether recipes have more than arithmetic.
+    /// Whether any recipe is more than arithmetic.
     pub has_formulas: bool,
     /// The positive factors that pass through operators, if they are used.
     pub scales: Option<&'p Scales>,
@@ -81,7 +81,7 @@ pub(super) struct Point<'p> {
     pub records_sources: bool,
 }
 
-/// The names of values about which more is known because the extents of the inputs are known.
+/// The names of values about which less would be known if the extents of the inputs were open.
 #[derive(Default)]
 pub(super) struct OnlyAtSizes {
     /// The values that are constant only at these extents.
@@ -95,7 +95,7 @@ pub(super) struct OnlyAtSizes {
 pub(super) struct Findings {
     /// The digests of the values by index. `None` for values that were not needed.
     pub digests: Vec<Option<Digest>>,
-    /// The requested values.
+    /// The requested values themselves, if `evaluate` was called with `keep`.
     pub kept: HashMap<ValueId, FieldValue>,
     /// The names of values of unknown extents, and of functions of such values.
     pub opaque: HashSet<String>,
@@ -103,18 +103,19 @@ pub(super) struct Findings {
     pub uncertain: HashSet<String>,
     /// The names of requested values that are empty although their declared extents do not show it.
     pub empty: HashSet<String>,
-    /// The element types of requested values by name, as far as known.
+    /// The element types of requested values by name. Unknown types are missing.
     pub types: HashMap<String, DataType>,
-    /// Whether a number of places was drawn at random.
+    /// Whether the number of places that a NonZero finds was drawn at random.
     pub draws_counts: bool,
     /// The digests of the values of which roots are taken, except constants.
     pub radicands: HashSet<Digest>,
-    /// The sum of the degrees, which bounds the number of points at which different results may
-    /// agree.
+    /// The sum of the degrees of results and of arguments of uninterpreted functions. It bounds the
+    /// probability that different results agree at a random point.
     pub degree: f64,
 }
 
-/// Evaluates everything that the values `wanted` need. Keeps these values if `keep`.
+/// Evaluates the values `wanted` and all nodes that they depend on. Returns the values themselves
+/// only if `keep`.
 ///
 /// # Errors
 /// If a divisor is 0, or if the computation exceeds the limits.
@@ -176,7 +177,7 @@ struct Evaluation<'w> {
     sources: Vec<(ValueId, Digest)>,
     /// Whether a body could not be evaluated, or not completely.
     is_uncertain: Cell<bool>,
-    /// Whether the extents of the node's results belong only to this point.
+    /// Whether the extents of the current node's results were inferred from values at this point.
     is_of_point: Cell<bool>,
 }
 
@@ -185,11 +186,11 @@ type Graded = (FieldValue, f64);
 
 /// The place of a node.
 struct Location<'c> {
-    /// Its identity in the main graph. `None` in a body.
+    /// The node's id in the main graph. `None` in a body or function.
     node: Option<NodeId>,
-    /// The region path of the body that it is in. `None` in a function.
+    /// The region path of the body that contains the node. `None` in a function.
     region: Option<&'c str>,
-    /// The values around it.
+    /// The values that the node can capture from the graphs around it.
     scope: Option<&'c CaptureScope<'c>>,
     depth: usize,
     /// The number of enclosing bodies with inputs. A branch of an If does not count, since it may
@@ -224,7 +225,7 @@ struct EvaluatedNode<'o> {
     node: &'o NodeProto,
     /// The degree of its results.
     degree: f64,
-    /// Whether it is an uninterpreted function.
+    /// Whether the node was evaluated as an uninterpreted function.
     is_guessed: bool,
     reads_opaque: bool,
 }
@@ -309,7 +310,7 @@ impl<'w> Evaluation<'w> {
         let room = self.point.allowance.room(&shape);
         room.map_err(|stop| Stopped::at(stop, name))?;
         match of_tensor(tensor, self.externals(), self.point.key) {
-            // The type is unknown, or the elements cannot be read.
+            // Then the type is unknown, or the elements cannot be read.
             FieldValue::Opaque(_)
                 if !tensor::data_type(tensor).is_ok_and(|t| !t.is_integer() && !t.is_float()) =>
             {
@@ -414,8 +415,8 @@ impl<'w> Evaluation<'w> {
         if self.is_uncertain.get() {
             findings.uncertain.insert(name.to_owned());
         }
-        // If elements are known in only one graph, or extents belong only to this point, a
-        // difference proves nothing.
+        // A difference in such a value proves nothing: elements may be known in only one graph, or
+        // extents may hold only at this point.
         let category = origin.node.category();
         let is_of_each = category.is_some_and(Category::is_elementwise);
         let is_float = matches!(made, FieldValue::Field(_) | FieldValue::Masked(_));
@@ -457,8 +458,8 @@ impl<'w> Evaluation<'w> {
         Ok(made)
     }
 
-    /// Whether the extents of a value are known for all sizes of the inputs. A symbol that no input
-    /// has is unknown.
+    /// Whether the extents of a value are known for all sizes of the inputs. An extent that is a
+    /// symbol of no input counts as unknown.
     fn has_fixed_shape(&self, value: ValueId) -> bool {
         let analysis = self.point.analysis;
         let shape = analysis.facts.shape(value);

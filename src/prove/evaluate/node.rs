@@ -1,5 +1,5 @@
-//! Evaluates one node. It returns an input unchanged, is interpreted, is constant, or is an
-//! uninterpreted function.
+//! Evaluates one node: a node that returns an input unchanged, an interpreted operator, a constant,
+//! or an uninterpreted function.
 
 use std::iter::once;
 use std::mem::take;
@@ -26,8 +26,8 @@ use crate::prove::random::{Digest, Hash};
 use crate::prove::scales::{Scales, multiplied_result, times};
 use crate::shape::facts::Expected;
 
-/// The number of places that a NonZero finds is drawn from `FEWEST..FEWEST + NUMBERS`, so that two
-/// values rarely have equal numbers.
+/// The number of places that a NonZero finds is drawn from `FEWEST..FEWEST + NUMBERS`. The range is
+/// large enough that the numbers of two NonZeros are rarely equal.
 const FEWEST: usize = 2;
 const NUMBERS: usize = 61;
 
@@ -118,8 +118,8 @@ impl Evaluation<'_> {
         }
     }
 
-    /// The results of a node that is not interpreted. If its bodies agree on a result, it is that
-    /// result. Each other result is an uninterpreted function of the inputs.
+    /// The results of a node that is not interpreted. A result that its bodies determine has that
+    /// value. Each other result is an uninterpreted function of the inputs.
     fn uninterpreted(
         &self,
         call: &Call,
@@ -181,7 +181,8 @@ impl Evaluation<'_> {
         }
         let tensor = constant_tensor(node)?;
         let name = node.output.first()?;
-        // Names in a function are not those of stored tensors.
+        // In a function, the name may by accident be that of a stored tensor with a recipe, so
+        // recipes are not looked up.
         Some(if location.region.is_some() {
             self.tensor(name, &tensor)
         } else {
@@ -189,8 +190,8 @@ impl Evaluation<'_> {
         })
     }
 
-    /// Evaluates the original's node, whose inputs are these inputs multiplied by `factor`, and
-    /// divides the result by `factor`.
+    /// Evaluates a node with its inputs multiplied by `factor`, which gives the inputs of the same
+    /// node in the original, and divides the result by `factor`.
     fn rescaled(&self, call: &Call, factor: u32, location: &Location) -> NodeResults {
         let factors = self.point.scales.map_or(0, Scales::len);
         self.add_doubt(factors as f64);
@@ -205,8 +206,8 @@ impl Evaluation<'_> {
         Ok((made, guessed))
     }
 
-    /// The result of an uninterpreted function whose elements depend on known elements of its
-    /// inputs.
+    /// The result of an uninterpreted function, if it is known which elements of the inputs each
+    /// element of the result depends on.
     fn of_elements(
         &self,
         call: &Call,
@@ -241,7 +242,8 @@ impl Evaluation<'_> {
                     made => made,
                 }
             }
-            // The axes are those of the lanes, so they are no part of the function.
+            // The lanes already depend on the axes, so the attributes are left out of the
+            // function's digest.
             (("", op @ ("ReduceMax" | "ReduceMin")), _) => {
                 self.of_lanes(call, self.operator_alone(op, location), expected)
             }
@@ -268,7 +270,7 @@ impl Evaluation<'_> {
         }
     }
 
-    /// The function of an operator without attributes.
+    /// The digest of an operator without its attributes.
     fn operator_alone(&self, op: &str, location: &Location) -> Digest {
         let node = NodeProto {
             op_type: Some(op.into()),
@@ -277,7 +279,8 @@ impl Evaluation<'_> {
         self.function(&node, None, location)
     }
 
-    /// The result of a function of lanes. Positive factors pass through it, if they are used.
+    /// The result of a function of lanes. If positive factors are used, they pass through the
+    /// function.
     fn of_lanes(&self, call: &Call, digest: Digest, expected: &[Expected]) -> OpResult {
         let Some(scales) = self.point.scales else {
             let (made, _) = of_lanes(call, digest, first_shape(expected), None)?;
@@ -289,8 +292,8 @@ impl Evaluation<'_> {
         Ok(made)
     }
 
-    /// The places of the elements other than 0. Their number is drawn like the size of a symbol,
-    /// for each value separately.
+    /// The places that a NonZero finds. Their number is unknown, so it is drawn at random for each
+    /// input value.
     fn places(&self, call: &Call, function: Digest) -> OpResult {
         let shape = call
             .inputs
@@ -327,7 +330,8 @@ impl Evaluation<'_> {
             .collect()
     }
 
-    /// A random result of a function with these arguments.
+    /// A random value for the result at index `slot` of a function. It depends only on
+    /// `application`, the digest of the function and its arguments.
     fn random_result(
         &self,
         application: Digest,

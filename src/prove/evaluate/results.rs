@@ -67,8 +67,8 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// Adds the facts that follow from the operands at this point. Some extents are known only from
-    /// integers of the evaluation.
+    /// Adds the facts that follow from the operands at this point. Some extents follow only from
+    /// integers that were evaluated.
     fn infer_from_operands(&self, call: &Call, location: &Location, expected: &mut [Expected]) {
         let (graph, facts) = (&self.point.analysis.graph, &self.point.analysis.facts);
         let here = facts.of_inner(graph, call.node, &|name| operand(call, name, location));

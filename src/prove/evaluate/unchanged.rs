@@ -28,8 +28,9 @@ impl Evaluation<'_> {
         input(call, slot?).cloned()
     }
 
-    /// The slot of one operand, if the other one is a single element that equals `number`. The rank
-    /// of that element must not be larger, since the result would have this rank too.
+    /// The slot of the operand that equals the result, if the other operand is a single element
+    /// that equals `number`. The single element must not have a larger rank, since the result would
+    /// have this rank too.
     fn beside(&self, call: &Call, number: i64, location: &Location) -> Option<usize> {
         (0..2).find_map(|slot| {
             let neutral = input(call, slot)?;

@@ -6,16 +6,16 @@ use super::NotEvaluated;
 
 /// The remaining limits of a computation.
 pub(in crate::prove) struct Allowance {
-    /// The maximum number of elements of a value.
+    /// The maximum number of elements of each value.
     largest: u64,
     elements: Cell<u64>,
     products: Cell<u64>,
 }
 
 impl Allowance {
-    /// The limits for a model with `bytes` bytes of weights and `inputs` elements of inputs. Large
-    /// weights are used more often, and values grow on their way from the inputs. Since a small
-    /// file may declare inputs of any size, their contribution is bounded.
+    /// The limits for a model with `bytes` bytes of weights and `inputs` elements of inputs. They
+    /// grow with both, because values may have more elements than the inputs. Since a small file
+    /// may declare inputs of any size, the contribution of the inputs is bounded.
     pub(in crate::prove) fn new(bytes: u64, inputs: u64) -> Self {
         let elements = grown(inputs, 30, 14, 36).saturating_add(bytes.saturating_mul(1 << 8));
         let products = grown(inputs, 32, 17, 37).saturating_add(bytes.saturating_mul(1 << 11));
@@ -26,12 +26,13 @@ impl Allowance {
         }
     }
 
-    /// Reserves room for a value of this shape.
+    /// Counts the elements of a value of this shape against the limits.
     ///
     /// # Errors
-    /// [`NotEvaluated::Beyond`] if it exceeds the limits.
+    /// [`NotEvaluated::Beyond`] if the elements exceed the limits.
     pub(in crate::prove) fn room(&self, shape: &[usize]) -> Result<(), NotEvaluated> {
-        // As in `ndarray`, an extent of 0 does not remove the limit on the others.
+        // An extent of 0 does not remove the limit on the product of the other extents, because
+        // `ndarray` also checks this product.
         let counted = shape.iter().filter(|&&extent| extent != 0);
         let count = counted.fold(1_u64, |count, &extent| count.saturating_mul(extent as u64));
         let fits = count <= self.largest && shape.len() <= 64;
@@ -42,10 +43,10 @@ impl Allowance {
         }
     }
 
-    /// Reserves as many products as the product of these factors.
+    /// Counts `factors[0] · factors[1] · …` multiplications against the limits.
     ///
     /// # Errors
-    /// [`NotEvaluated::Beyond`] if they exceed the limits.
+    /// [`NotEvaluated::Beyond`] if the multiplications exceed the limits.
     pub(in crate::prove) fn products(&self, factors: &[usize]) -> Result<(), NotEvaluated> {
         let count = factors
             .iter()
@@ -58,7 +59,7 @@ impl Allowance {
     }
 }
 
-/// A limit that grows with the number of elements of the inputs, between two powers of 2.
+/// The limit `min(2^least + inputs·2^times, 2^most)`.
 fn grown(inputs: u64, least: u32, times: u32, most: u32) -> u64 {
     (1_u64 << least)
         .saturating_add(inputs.saturating_mul(1 << times))

@@ -11,7 +11,7 @@ use crate::recipe::broadcast;
 /// The exponents for which a power is computed by multiplication.
 const POWERS: std::ops::RangeInclusive<i64> = -8..=8;
 
-/// Reserves room for the result of two operands.
+/// Counts the elements of the broadcast result of two operands against the limits.
 pub(super) fn room(call: &Call) -> Result<(), NotEvaluated> {
     let shape = broadcast(call.shape(0)?, call.shape(1)?).ok_or(NotEvaluated::Misfit)?;
     call.allowance.room(&shape)
@@ -29,10 +29,10 @@ fn two(call: &Call, field: fn(u32, u32) -> u32, int: fn(i64, i64) -> Option<i64>
     Ok(vec![made])
 }
 
-/// Unwraps the integers of a result.
+/// Unwraps the integers of a result, where `None` is an undefined element.
 ///
 /// # Errors
-/// If the operator defines no result for an element, as after an overflow.
+/// If an element is undefined, for example after an overflow.
 pub(super) fn exact(integers: Option<ArrayD<Option<i64>>>) -> Result<ArrayD<i64>, NotEvaluated> {
     let integers = integers
         .filter(|integers| integers.iter().all(Option::is_some))
@@ -52,7 +52,8 @@ pub(super) fn mul(call: &Call) -> OpResult {
     two(call, field::mul, i64::checked_mul)
 }
 
-/// A quotient of integers is rounded towards 0. Engines agree on it if no operand is negative.
+/// Div. A quotient of integers is rounded towards 0, and computed only if no operand is negative,
+/// because engines disagree on negative ones.
 pub(super) fn div(call: &Call) -> OpResult {
     match (call.value(0)?, call.value(1)?) {
         (FieldValue::Field(a), FieldValue::Field(b)) => {
@@ -116,9 +117,9 @@ pub(super) fn sqrt(call: &Call) -> OpResult {
     Ok(vec![FieldValue::Field(call.roots.of(call.field(0)?))])
 }
 
-/// A power with one exponent for all elements, which is recognized by its image. No other number
-/// that a model is likely to contain, and no random element, has the image of a small integer or of
-/// a half.
+/// A power with one exponent for all elements. The exponent is recognized by its image: other
+/// exponents and random elements are very unlikely to have the image of a small integer or of a
+/// half.
 pub(super) fn pow(call: &Call) -> OpResult {
     let base = call.field(0)?;
     let exponents = call.value(1)?.images().ok_or(NotEvaluated::Uncovered)?;

@@ -8,8 +8,8 @@ use crate::recipe::broadcast;
 /// Applies `f` element by element, with broadcasting, in row-major order. `None` if the shapes do
 /// not broadcast.
 ///
-/// The last axes form a run if each operand varies along all of them, or along none. A run is one
-/// loop over slices.
+/// The last axes form a run if each operand has the result's extents along all of them, or extent 1
+/// along all of them. Each run is one loop over slices.
 pub(crate) fn zip<A: Copy, B: Copy, C>(
     a: &ArcArray<A, IxDyn>,
     b: &ArcArray<B, IxDyn>,
@@ -43,15 +43,15 @@ pub(crate) fn zip<A: Copy, B: Copy, C>(
     ArrayD::from_shape_vec(shape, elements).ok()
 }
 
-/// The extents of an operand, with leading axes of extent 1 up to this rank.
+/// The extents of an operand, after as many extents of 1 as are missing to this rank.
 fn padded(extents: &[usize], rank: usize) -> Vec<usize> {
     let mut padded = vec![1; rank - extents.len()];
     padded.extend(extents);
     padded
 }
 
-/// The first axis of a run of one operand. In a run, the operand has all axes whole, or all with
-/// extent 1.
+/// The first axis from which on one operand has either all extents of the result, or only extents
+/// of 1.
 fn first_of_run(shape: &[usize], extents: &[usize]) -> usize {
     let ends_whole = |&first: &usize| extents[first..] == shape[first..];
     let whole = (0..=shape.len()).find(ends_whole);
@@ -85,8 +85,8 @@ mod tests {
 
     use super::*;
 
-    /// All pairs of shapes of rank 3 or less with extents of 0 to 3, against the broadcasting of
-    /// `ndarray`.
+    /// Compares [`zip`] with the broadcasting of `ndarray`, for all pairs of shapes of rank 3 or
+    /// less with extents of 0 to 3.
     #[test]
     fn runs_match_broadcasting_by_index() {
         let shapes: Vec<Vec<usize>> = ndarray::indices((4, 4, 4))

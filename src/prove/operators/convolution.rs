@@ -8,7 +8,8 @@ use super::{Allowance, NotEvaluated};
 use crate::prove::matrices::{Extents, multiply};
 use crate::recipe::Windows;
 
-/// The maximum number of elements of windows that are laid out at once. They fit into a cache.
+/// The maximum number of elements of the matrix of windows that is built at once, so that it fits
+/// into a cache.
 const LAID_OUT: usize = 1 << 20;
 
 /// The extents of a convolution.
@@ -73,14 +74,14 @@ pub(crate) fn convolution(
     Ok(sums)
 }
 
-/// The values of a convolution, and the places that its windows read.
+/// The input values of a convolution, and the places that its windows read.
 struct PaddedLanes {
     extents: ConvolutionExtents,
     /// The length of a lane, with the zero at its end.
     length: usize,
     /// The values `[samples, channels, input]`, with a zero at the end of each lane.
     padded: Vec<u32>,
-    /// For each tap and each place of the result, the place that it reads in a lane.
+    /// For each tap and each place of the result, the place in a lane that the tap reads.
     sources: Vec<Vec<usize>>,
 }
 
@@ -107,7 +108,7 @@ impl PaddedLanes {
         }
     }
 
-    /// The products `[groups, outer, samples, places]` of some groups, at some places.
+    /// The sums `[groups, outer, samples, places]` of a range of groups, at a range of places.
     fn multiply(&self, weight: &[u32], groups: Range<usize>, places: Range<usize>) -> Vec<u32> {
         let ConvolutionExtents {
             samples,
@@ -163,7 +164,7 @@ mod tests {
     use super::*;
     use crate::prove::field;
 
-    /// The convolution by its definition, with two samples, two groups, and a border.
+    /// Compares the convolution with its definition, for two samples, two groups and padding.
     #[test]
     fn convolution_matches_the_definition() {
         let windows = Windows {

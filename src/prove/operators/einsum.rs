@@ -81,7 +81,8 @@ fn parsed(
     if terms.len() != operands.len() {
         return Err(NotEvaluated::Uncovered);
     }
-    // The number of axes of the ellipsis. An operand with fewer of them has the last ones.
+    // The number of axes of the ellipsis. If the ellipsis of an operand has fewer axes, they are
+    // the last ones.
     let mut dots = 0;
     for (term, elements) in terms.iter().zip(&operands) {
         if term.contains('.') {
@@ -110,7 +111,7 @@ fn letters(term: &str) -> usize {
     term.chars().filter(|&label| label != '.').count()
 }
 
-/// The operands, summed over labels that only one operand has and the result lacks.
+/// Sums each operand over the labels that neither another operand nor the result has.
 fn summed(terms: &[EinsumTerm], result: &[char]) -> Vec<EinsumTerm> {
     let mut readers: HashMap<char, usize> = HashMap::default();
     for &label in terms.iter().flat_map(|term| &term.labels) {
@@ -151,7 +152,7 @@ fn diagonal(elements: &Elements, mut labels: Vec<char>) -> Option<EinsumTerm> {
     Some(EinsumTerm { elements, labels })
 }
 
-/// The places of the first repeated label: its first axis and its second one.
+/// The first two axes of the first label that occurs more than once.
 fn repeated(labels: &[char]) -> Option<(usize, usize)> {
     (0..labels.len()).find_map(|again| {
         let before = &labels[..again];
@@ -183,10 +184,10 @@ fn widen(terms: &mut [EinsumTerm]) -> Result<(), NotEvaluated> {
     Ok(())
 }
 
-/// The labels of a term of an Einsum. Its ellipsis stands for `own` axes, which are the last of
-/// `all`. `None` if the term is invalid.
+/// The labels of a term of an Einsum. The ellipsis of the term stands for the last `own` of the
+/// `all` axes that an ellipsis stands for in the longest term. `None` if the term is invalid.
 fn labels(term: &str, all: usize, own: usize) -> Option<Vec<char>> {
-    // The labels of an ellipsis are not letters.
+    // The axes of an ellipsis get private characters as labels, which no term contains.
     let of_dots: String = (all - own.min(all)..all)
         .filter_map(|at| char::from_u32(0xE000 + at as u32))
         .collect();
@@ -197,8 +198,8 @@ fn labels(term: &str, all: usize, own: usize) -> Option<Vec<char>> {
     others.next().is_none().then_some(labels)
 }
 
-/// The product of two operands, summed over the common labels that neither another operand nor the
-/// result has.
+/// The product of two operands, summed over the labels of both that are not in `wanted`, the labels
+/// of the other operands and of the result.
 fn contracted(
     call: &Call,
     one: &EinsumTerm,

@@ -1,13 +1,13 @@
-//! Operators that select elements at places that a tensor of integers gives.
+//! Operators that select elements at places given by a tensor of integers.
 
 use super::movement::{picked, reshaped};
 use super::{Call, NotEvaluated, OpResult};
 use crate::prove::field_value::{FieldValue, slice};
 
-/// The place of an index along an axis.
+/// The place along an axis that an index selects.
 ///
-/// An index that depends on inputs may be any integer, but represents one in range. So its place is
-/// the index modulo the extent. A settled index must be in range.
+/// An index that depends on inputs is a random integer here, which represents an index in range. So
+/// it selects the place `index` modulo `extent`. A settled index must be in range.
 ///
 /// # Errors
 /// [`NotEvaluated::Misfit`] for a settled index out of range.
@@ -27,7 +27,7 @@ pub(super) fn gather(call: &Call) -> OpResult {
     gathered(call, call.value(0)?, along)
 }
 
-/// Takes the places of a table along an axis that the second input lists.
+/// Takes the parts of a table at the places along an axis that the second input lists.
 pub(super) fn gathered(call: &Call, table: &FieldValue, along: usize) -> OpResult {
     let shape = table.shape().ok_or(NotEvaluated::Uncovered)?;
     let (mut shape, indices) = (shape.to_vec(), call.indices(1)?);
@@ -40,7 +40,8 @@ pub(super) fn gathered(call: &Call, table: &FieldValue, along: usize) -> OpResul
     Ok(vec![reshaped(&taken, &shape)?])
 }
 
-/// The place of a tuple of indices among all places of these axes, in row-major order.
+/// The row-major offset of the place that a tuple of indices selects, one index for each of these
+/// axes.
 ///
 /// # Errors
 /// The errors of [`place`].

@@ -10,8 +10,8 @@ use crate::prove::field;
 use crate::prove::field_value::{FieldValue, slice};
 use crate::recipe::broadcast;
 
-/// A Cast. An integer that is cast to a float becomes its image. Integers are kept if the type can
-/// hold them.
+/// A Cast. Integers become their images in the field if they are cast to floats, and stay if they
+/// are cast to an integer type that can represent them.
 pub(super) fn cast(call: &Call) -> OpResult {
     let value = call.value(0)?;
     let to = match (call.op(), call.optional(1)) {
@@ -35,7 +35,7 @@ pub(super) fn cast(call: &Call) -> OpResult {
             }
             value.clone()
         }
-        // A cast to int64 changes no integer.
+        // A cast to int64 does not change integers.
         FieldValue::Varying(_) if to == DataType::Int64 => value.clone(),
         _ => return Err(NotEvaluated::Uncovered),
     };
@@ -59,8 +59,8 @@ pub(crate) fn wrapped(made: FieldValue, data_type: DataType) -> FieldValue {
     }
 }
 
-/// A sum or a product of int64 numbers, some of which are unknown. The elements that represent them
-/// are added or multiplied.
+/// A sum or a product of int64 numbers, some of which are unknown: adds or multiplies the elements
+/// of the field that represent the numbers.
 pub(crate) fn of_unknown_integers(call: &Call) -> OpResult {
     let mut images = vec![];
     for slot in 0..2 {
@@ -193,7 +193,7 @@ pub(super) fn shape(call: &Call) -> OpResult {
     Ok(vec![FieldValue::int(arr1(&extents).into_dyn())])
 }
 
-/// A bound of the axes that a Shape returns, clamped to the rank.
+/// The attribute `start` or `end` of a Shape as an axis, clamped to the rank.
 fn axis_bound(named: i64, rank: i64) -> usize {
     let bound = if named < 0 {
         named.saturating_add(rank)
@@ -246,7 +246,7 @@ pub(super) fn non_zero(call: &Call) -> OpResult {
     )])
 }
 
-/// OneHot: one of two values at each place.
+/// OneHot.
 pub(super) fn one_hot(call: &Call) -> OpResult {
     let (indices, depth) = (call.integers(0)?, call.integers(1)?);
     let depth = depth

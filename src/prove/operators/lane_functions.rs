@@ -1,11 +1,11 @@
-//! Uninterpreted functions of lanes. Two laws are known: for adding a number to a lane, and for
-//! multiplying a lane by a number.
+//! Uninterpreted functions of lanes. Two laws are used: one for adding a number to a lane, and one
+//! for multiplying a lane by a number.
 //!
-//! A maximum has `f(x + t) = f(x) + t`, and `f(k·x) = k·f(x)` for k > 0. Sampling of images and
-//! rotation of channel pairs are linear: the second law holds for every k, and the first one if
-//! their weights sum to 1. So the result is `a + d·g`. Here a is the first element of the lane, d
-//! is the first difference from a that is not 0, and g is an uninterpreted function of the
-//! normalized lane.
+//! A maximum has `f(x + t) = f(x) + t`, and `f(k·x) = k·f(x)` for k > 0. GridSample and
+//! RotaryEmbedding are linear, so the second law holds for every k. The first law holds for them if
+//! the weights of each sum are 1 in total. If both laws hold, the result is `a + d·g`: a is the
+//! first element of the lane, d is the first difference from a that is not 0, and g is an
+//! uninterpreted function of the normalized lane `(x − a)/d`.
 
 use ndarray::ArrayD;
 
@@ -40,8 +40,8 @@ const DEFORM_CONV: &[&str] = &[
     "strides",
 ];
 
-/// Returns the first difference of the lane that represents a lane. The arguments are the digest of
-/// the operator and the normalized lane, and the lane's own first difference.
+/// Maps a lane's first difference to that of the equivalent lane that represents it. The arguments
+/// are the digest of the operator with the normalized lane, and the lane's own first difference.
 pub(crate) type Like<'l> = &'l dyn Fn(Digest, u32) -> u32;
 
 /// The laws of a function of lanes.
@@ -61,12 +61,12 @@ const LINEAR: Passing = Passing {
 #[derive(Clone, Copy)]
 enum Multiples<'p> {
     All,
-    /// Factors that count as positive, if they are used.
+    /// Only positive factors. `None` if positive factors are not used.
     Positive(Option<Like<'p>>),
 }
 
-/// The result of an operator on lanes, and the number of lanes that are identified with others up
-/// to a positive factor.
+/// The result of an operator on lanes, and the number of lanes that another lane represents, which
+/// differs by a positive factor.
 ///
 /// # Errors
 /// [`NotEvaluated::Uncovered`] if the operator does not compute each lane independently, or if its
@@ -154,7 +154,8 @@ fn attributes(op: &str) -> &'static [&'static str] {
     }
 }
 
-/// The number of axes that a reduction keeps, and the elements with these axes first.
+/// The number of axes that a reduction keeps, and the elements with the kept axes before the
+/// reduced ones.
 fn reduced_last(call: &Call, elements: &Elements) -> Result<(usize, Elements), NotEvaluated> {
     let rank = elements.ndim();
     let reduced = call.reduced(rank)?;
@@ -184,8 +185,8 @@ fn full_windows(call: &Call, elements: &Elements) -> Result<Vec<usize>, NotEvalu
     }
 }
 
-/// DeformConv: products of its weight with the samples of its taps, which are linear in the image
-/// of each channel.
+/// DeformConv: products of its weight with the samples at its taps. The samples are linear
+/// functions of the input channels.
 pub(crate) fn deformed(call: &Call, function: Digest) -> OpResult {
     knows(call, DEFORM_CONV)?;
     let (values, weight) = (call.field(0)?, call.field(1)?);
@@ -250,7 +251,7 @@ fn knows(call: &Call, names: &[&str]) -> Result<(), NotEvaluated> {
     }
 }
 
-/// The identity of a function with some of its inputs as parameters.
+/// The digest of a function together with the inputs in these slots, which count as its parameters.
 fn with_others(call: &Call, function: Digest, slots: impl IntoIterator<Item = usize>) -> Digest {
     let mut hash = Hash::new(0, "of lanes");
     hash.digest(function);
@@ -261,7 +262,7 @@ fn with_others(call: &Call, function: Digest, slots: impl IntoIterator<Item = us
     hash.finish()
 }
 
-/// A function of lanes. Each lane lies along all axes after the first `outer` ones.
+/// A function of lanes. A lane consists of all axes after the first `outer` ones.
 struct Lanes<'l> {
     call: &'l Call<'l>,
     function: Digest,
@@ -291,8 +292,8 @@ impl Lanes<'_> {
         }
     }
 
-    /// The results, and the number of lanes that are identified with others up to a positive
-    /// factor.
+    /// The results, and the number of lanes that another lane represents, which differs by a
+    /// positive factor.
     fn results(&self, elements: &Elements) -> Result<(Vec<FieldValue>, usize), NotEvaluated> {
         self.call.allowance.room(self.shape)?;
         let (outer, along) = elements.shape().split_at(self.outer);

@@ -1,8 +1,8 @@
 //! Operators on masks: floats, some of which are −∞, or count as −∞ in a softmax.
 //!
-//! A softmax gives such a place exactly 0, and no other place of its lane depends on it. Movements,
-//! sums and selections carry these places to the softmax. For every other operator they are
-//! ordinary elements.
+//! At such a place, called hidden, the result of a softmax is exactly 0, and no other result
+//! depends on it. Movements, sums, products with 1 and selections keep places hidden on the way to
+//! the softmax. All other operators treat hidden elements as ordinary ones.
 
 use ndarray::ArrayD;
 
@@ -36,7 +36,7 @@ pub(crate) fn reads_mask(call: &Call) -> bool {
     inputs.any(|input| matches!(input, FieldValue::Masked(_)))
 }
 
-/// The results of an operator that carries the places of a mask.
+/// The results of an operator that keeps the places of a mask hidden.
 ///
 /// # Errors
 /// [`NotEvaluated::Uncovered`] for every other operator.
@@ -49,7 +49,7 @@ pub(crate) fn carried(call: &Call) -> OpResult {
     }
 }
 
-/// The inputs with masks as ordinary elements. A softmax keeps its mask.
+/// The inputs of a call, with masks turned into ordinary elements, except for a softmax.
 pub(crate) fn as_fields(call: &Call) -> Vec<Option<FieldValue>> {
     if call.node.op() == ("", "Softmax") {
         return call.inputs.clone();
@@ -60,7 +60,7 @@ pub(crate) fn as_fields(call: &Call) -> Vec<Option<FieldValue>> {
         .collect()
 }
 
-/// Whether no input is unknown.
+/// Whether all inputs are known.
 fn is_directed(call: &Call) -> bool {
     let mut inputs = call.inputs.iter().flatten();
     !inputs.any(|input| matches!(input, FieldValue::Varying(_) | FieldValue::Opaque(_)))
@@ -90,7 +90,7 @@ fn sum(call: &Call) -> OpResult {
     })
 }
 
-/// A product. A hidden place stays hidden if its factor is 1.
+/// A product. A hidden place stays hidden only if it is multiplied by 1.
 fn product(call: &Call) -> OpResult {
     element_wise(call, |a, b| match (a, b) {
         (1, other) | (other, 1) => other,
@@ -104,7 +104,7 @@ fn element_wise(call: &Call, f: fn(u32, u32) -> u32) -> OpResult {
     Ok(vec![FieldValue::masked(made.ok_or(NotEvaluated::Misfit)?)])
 }
 
-/// The elements of an input, with their bits [`HIDDEN`].
+/// The elements of an input, in which the bit [`HIDDEN`] marks hidden places.
 pub(super) fn elements<'c>(call: &'c Call, slot: usize) -> Result<&'c Elements, NotEvaluated> {
     match call.value(slot)? {
         FieldValue::Field(elements) | FieldValue::Masked(elements) => Ok(elements),

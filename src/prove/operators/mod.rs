@@ -55,7 +55,7 @@ pub(super) enum NotEvaluated {
     Beyond,
 }
 
-/// The results of an operator: all, or the first ones.
+/// The results of an operator. Results at the end may be missing.
 pub(super) type OpResult = Result<Vec<FieldValue>, NotEvaluated>;
 
 /// A node and its inputs.
@@ -66,7 +66,7 @@ pub(super) struct Call<'c> {
     pub opset: i64,
     /// The inputs. `None` for an input that is left out.
     pub inputs: Vec<Option<FieldValue>>,
-    /// The number of results up to the last one with a reader.
+    /// The number of results that are needed: up to the last one with a reader.
     pub wanted: usize,
     /// The limits of computation.
     pub allowance: &'c Allowance,
@@ -112,7 +112,7 @@ impl Call<'_> {
         }
     }
 
-    /// The integers of an input. Unknown integers are represented by their images.
+    /// The integers of an input. An unknown integer is represented by its element of the field.
     fn indices(&self, slot: usize) -> Result<Integers, NotEvaluated> {
         match self.value(slot)? {
             FieldValue::Int(integers) => Ok(integers.clone()),
@@ -127,7 +127,7 @@ impl Call<'_> {
         self.settled.get(slot) == Some(&true)
     }
 
-    /// The known integers of an input: extents, axes or places. Floats are refused.
+    /// The known integers of an input of extents, axes or places. Floats are refused.
     fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, NotEvaluated> {
         match self.optional(slot) {
             Some(FieldValue::Field(_) | FieldValue::Masked(_)) => Err(NotEvaluated::Misfit),
@@ -446,7 +446,7 @@ pub(super) fn interpret(call: &Call) -> OpResult {
     } else {
         return Err(NotEvaluated::Uncovered);
     };
-    // The interpreter may not compute all results that are read.
+    // Some interpreters do not compute all results of their operator.
     if made.len() < call.wanted {
         Err(NotEvaluated::Uncovered)
     } else {

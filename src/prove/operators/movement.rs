@@ -96,7 +96,7 @@ pub(crate) fn transposed<T: Copy>(array: &ArcArray<T, IxDyn>, perm: &[usize]) ->
         .into_owned()
 }
 
-/// The part of a value at these places of an axis.
+/// The part of a value at these places along an axis, where `None` gives 0.
 pub(super) fn picked(
     call: &Call,
     value: &FieldValue,
@@ -115,7 +115,7 @@ pub(super) fn identity(call: &Call) -> OpResult {
     Ok(vec![call.value(0)?.clone()])
 }
 
-/// A Dropout outside of training. It returns its input, and a mask that is true everywhere.
+/// A Dropout, which outside of training returns its input and a mask that is true everywhere.
 pub(super) fn dropout(call: &Call) -> OpResult {
     let trains = match call.optional(2) {
         Some(_) => call
@@ -252,7 +252,8 @@ fn sliced(
     step: i64,
 ) -> Result<Vec<Option<usize>>, NotEvaluated> {
     if step < 0 && start < -extent {
-        // The specification selects the first place here, and its reference implementation none.
+        // Refused: the specification selects the first place here, and its reference implementation
+        // selects none.
         return Err(NotEvaluated::Uncovered);
     }
     let (low, high) = if step > 0 {
@@ -333,7 +334,7 @@ pub(super) fn concat(call: &Call) -> OpResult {
     Ok(vec![joined(&values, along)?])
 }
 
-/// Concatenates values of one kind along an axis.
+/// Concatenates values along an axis. All must be floats or all integers.
 fn joined(values: &[&FieldValue], along: usize) -> Result<FieldValue, NotEvaluated> {
     let fields: Option<Vec<_>> = values
         .iter()
@@ -353,7 +354,7 @@ fn joined(values: &[&FieldValue], along: usize) -> Result<FieldValue, NotEvaluat
         (Some(fields), _) => concatenated(&fields, along).map(FieldValue::field),
         (_, Some(integers)) => concatenated(&integers, along).map(FieldValue::int),
         // Known integers that are concatenated with unknown integers become unknown. Negative
-        // integers are refused, since a negative index selects another place than its image.
+        // integers are refused, because a negative index and its image select different places.
         _ => {
             if !values.iter().all(|value| has_integer_images(value)) {
                 return Err(NotEvaluated::Uncovered);

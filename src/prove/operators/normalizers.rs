@@ -70,7 +70,7 @@ fn affine(
     })?))
 }
 
-/// The axes from the axis that the node names to the last axis.
+/// The axes from the one that the attribute `axis` names to the last one.
 fn behind(call: &Call, rank: usize) -> Result<Vec<usize>, NotEvaluated> {
     Ok((call.axis(-1, rank)?..rank).collect())
 }
@@ -153,7 +153,7 @@ pub(super) fn of_runtime(call: &Call) -> OpResult {
     }])
 }
 
-/// Normalizes over all places of the channels of each group.
+/// Normalizes each group over its channels and all their places.
 fn by_group(
     x: &Elements,
     groups: usize,
@@ -239,7 +239,8 @@ pub(super) fn rms(call: &Call) -> OpResult {
     ])
 }
 
-/// LayerNormalization or its simplified form after a sum. The sum is the last result.
+/// SkipLayerNormalization and its simplified form: a sum, and the normalization of the sum. The sum
+/// is also the last result.
 pub(super) fn skip(call: &Call) -> OpResult {
     let simplified = call.op() == "SkipSimplifiedLayerNormalization";
     let mut sum = call.field(0)?.clone();

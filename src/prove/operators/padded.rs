@@ -7,8 +7,8 @@ use super::{Call, NotEvaluated, OpResult, axes};
 use crate::onnx::operator::input_at;
 use crate::prove::field_value::FieldValue;
 
-/// Pad. The border of an axis consists of one number, or of elements from inside. Negative padding
-/// crops.
+/// Pad. Fills the border with one number or with elements of the value, depending on the mode.
+/// Negative padding crops.
 pub(super) fn pad(call: &Call) -> OpResult {
     let mode = call.text("mode", "constant")?;
     let rank = call.shape(0)?.len();
@@ -57,8 +57,8 @@ pub(super) fn pad(call: &Call) -> OpResult {
     Ok(vec![value])
 }
 
-/// The place whose element a mode uses at a place outside of an axis of this extent. `None` for the
-/// fill value.
+/// The place whose element this mode copies to `place`, which is outside of an axis of this extent.
+/// `None` if the mode writes the fill value.
 fn inside(mode: &str, place: i64, extent: usize) -> Option<usize> {
     let last = extent as i64 - 1;
     let place = match mode {
@@ -71,7 +71,8 @@ fn inside(mode: &str, place: i64, extent: usize) -> Option<usize> {
     usize::try_from(place).ok().filter(|&place| place < extent)
 }
 
-/// The elements of an axis at these places. A missing place has the element `fill`, or 0.
+/// The part of a value at these places along an axis. A place that is `None` gets `fill`, or 0
+/// without it.
 fn filled(
     value: &FieldValue,
     along: usize,

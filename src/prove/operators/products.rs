@@ -12,7 +12,7 @@ use crate::recipe::broadcast;
 /// The attributes of FusedMatMul.
 pub(super) const FUSED: &[&str] = &["alpha", "transA", "transB", "transBatchA", "transBatchB"];
 
-/// Matrix products over the last two axes. The axes before them broadcast.
+/// Matrix products of the last two axes. The other axes broadcast.
 ///
 /// # Errors
 /// If the operands are not matrices, do not fit each other, or exceed the limits.
@@ -61,8 +61,9 @@ pub(crate) fn product(
     ArrayD::from_shape_vec(shape, products).map_err(|_| NotEvaluated::Uncovered)
 }
 
-/// The offsets of the matrices of each product, computed from the extents of the axes before them
-/// and the sizes of the matrices.
+/// The offsets of both matrices of each product. `outer` are the broadcast extents before the
+/// matrices. `left` and `right` hold the operand's own extents before its matrices, and the size of
+/// a matrix.
 fn pairs(
     outer: &[usize],
     left: (&[usize], usize),
@@ -73,7 +74,7 @@ fn pairs(
         .collect()
 }
 
-/// The offset of a matrix, computed from the index of its product.
+/// The offset of an operand's matrix for the product with the index `flat`.
 fn start(outer: &[usize], (shape, size): (&[usize], usize), mut flat: usize) -> usize {
     let (mut start, mut step) = (0, size);
     for (axis, &extent) in outer.iter().enumerate().rev() {
@@ -90,7 +91,8 @@ fn start(outer: &[usize], (shape, size): (&[usize], usize), mut flat: usize) -> 
     start
 }
 
-/// The product of a MatMul: a vector is a row on the left side and a column on the right side.
+/// The product of a MatMul. A vector counts as a row if it is the left operand, and as a column if
+/// it is the right one.
 pub(super) fn matrices(
     left: &Elements,
     right: &Elements,

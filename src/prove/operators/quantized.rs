@@ -1,5 +1,5 @@
-//! Products of codes and scales: DequantizeLinear, and MatMulNBits and GatherBlockQuantized of
-//! com.microsoft.
+//! Products of quantized integers (codes) and scales: DequantizeLinear, and MatMulNBits and
+//! GatherBlockQuantized of com.microsoft.
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -41,9 +41,9 @@ fn images(call: &Call, slot: usize) -> Result<Elements, NotEvaluated> {
     call.value(slot)?.images().ok_or(NotEvaluated::Uncovered)
 }
 
-/// Subtracts zeros from codes, and multiplies the differences by scales. `along` is the axis along
-/// which there are several scales, and the number of codes that share a scale. This number is 0 if
-/// there are no blocks.
+/// Subtracts zeros from codes, and multiplies the differences by scales. `along` holds the axis
+/// along which there are several scales, and the size of the blocks of codes that share a scale,
+/// which is 0 without blocks.
 fn scaled(
     call: &Call,
     codes: &Elements,
@@ -65,7 +65,7 @@ fn scaled(
         .ok_or(NotEvaluated::Misfit)
 }
 
-/// Gives scales a shape that broadcasts over codes.
+/// Reshapes or repeats scales so that they broadcast over codes of this shape.
 fn spread(
     scales: Elements,
     shape: &[usize],
@@ -126,8 +126,9 @@ pub(super) fn product(call: &Call) -> OpResult {
     Ok(vec![FieldValue::field(sum.ok_or(NotEvaluated::Misfit)?)])
 }
 
-/// The zero point of each block of a MatMulNBits. It is given as codes that are packed for each
-/// channel, or as floats. The default is half of the range.
+/// The zero point of each block of a MatMulNBits. The input holds packed codes, padded to whole
+/// bytes for each channel, or floats. Without the input, a zero point is half of the range of
+/// codes.
 fn zeros_of_blocks(
     call: &Call,
     bits: usize,
@@ -152,7 +153,7 @@ fn zeros_of_blocks(
     }
 }
 
-/// The numbers that bytes hold, the lowest bits first.
+/// The codes of 4 or 8 bits that bytes hold, those in the lowest bits first.
 fn unpacked(bytes: &Integers, bits: usize) -> Vec<i64> {
     let bytes = slice(bytes).iter();
     match bits {
@@ -161,7 +162,7 @@ fn unpacked(bytes: &Integers, bits: usize) -> Vec<i64> {
     }
 }
 
-/// Gathers places of a table of 4 or 8 bits.
+/// Gathers parts of a table of 4-bit or 8-bit codes, and dequantizes them.
 pub(super) fn gather(call: &Call) -> OpResult {
     let data = call.integers(0)?;
     let rank = data.ndim();
@@ -176,7 +177,7 @@ pub(super) fn gather(call: &Call) -> OpResult {
     let zeros = match call.optional(3) {
         Some(_) => {
             let zeros = codes(3)?;
-            // An odd number of blocks leaves half a byte.
+            // With an odd number of blocks, the last half byte is unused.
             Some(first_along_last(&zeros, scales.shape())?)
         }
         None if is_packed || bits == 8 => {
@@ -188,7 +189,8 @@ pub(super) fn gather(call: &Call) -> OpResult {
     gathered(call, &FieldValue::field(table), along)
 }
 
-/// Whether the bytes of a table hold two numbers each. The number of blocks decides this.
+/// Whether each byte of a table holds two codes. Decided by comparing the table's extent with the
+/// number of blocks.
 fn is_packed(
     data: &Integers,
     quantized: usize,
@@ -210,7 +212,8 @@ fn is_packed(
     }
 }
 
-/// The images of codes. If codes are packed, each byte holds two of them along the last axis.
+/// The images of codes. If `is_packed`, each byte holds two codes that are adjacent along the last
+/// axis.
 fn codes_along_last(codes: &Integers, is_packed: bool) -> Result<Elements, NotEvaluated> {
     let mut shape = codes.shape().to_vec();
     let numbers = match is_packed {

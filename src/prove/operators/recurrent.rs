@@ -12,7 +12,8 @@ use super::{Call, NotEvaluated, field, zip};
 use crate::prove::field_value::{FieldValue, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
 
-/// Replaces X by the sums, and the biases by their second half. W is contained in the sums.
+/// Replaces X by the sums `X·Wᵀ + Wb`, and the biases by their second half. Removes W, which the
+/// sums contain.
 ///
 /// # Errors
 /// If an input is unknown or does not fit, or if the sums exceed the limits.

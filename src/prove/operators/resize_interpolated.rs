@@ -2,8 +2,8 @@
 //!
 //! In every mode, each place of the result is a weighted sum of places of the input, and the
 //! weights sum to 1. The weights are a function of the attributes, the factors or sizes, and the
-//! extents. Random weights represent them, so that a fact about all such weights holds for every
-//! mode. Cropping, which writes constants, is excluded.
+//! extents. Random weights stand for the weights of every mode, so that models that agree with
+//! random weights agree in every mode. Cropping, which writes constants, is not covered.
 
 use ndarray::ArrayD;
 
@@ -16,7 +16,7 @@ use crate::prove::random::{Digest, Hash, Unknown};
 /// The maximum rank of a resized image.
 pub(crate) const AXES: usize = 8;
 
-/// The result of a Resize with this identity and this shape.
+/// The result of a Resize with the digest `function` and this shape.
 pub(crate) fn interpolated(call: &Call, function: Digest, shape: Option<&[usize]>) -> OpResult {
     let mut elements = call.field(0)?.clone();
     let is_cropped =
@@ -46,9 +46,9 @@ pub(crate) fn interpolated(call: &Call, function: Digest, shape: Option<&[usize]
     Ok(vec![FieldValue::Field(elements)])
 }
 
-/// The factor of an axis. Together with the extents, it determines the weights. It is 0 if sizes
-/// are given, because their quotient is the factor. `None` if the weights also depend on other
-/// axes.
+/// The factor of an axis, which together with the extents determines the weights. It is 0 if sizes
+/// are given, because the extents then determine the factor. `None` if the weights also depend on
+/// other axes.
 fn factor(call: &Call, axis: usize, rank: usize) -> Result<Option<u32>, NotEvaluated> {
     let resized = match call.attr_ints("axes")? {
         Some(list) => axes(&list, rank)?,
@@ -114,8 +114,8 @@ fn resized(
         shape[axis + 1..].iter().product(),
     );
     let made = if columns == 1 {
-        // One product for all rows, and not one for each, because products with a single column are
-        // slow.
+        // Computes one product for all rows instead of one for each, because products with a single
+        // column are slow.
         let across: Vec<u32> = (0..from * extent)
             .map(|place| weights[place % extent * from + place / extent])
             .collect();

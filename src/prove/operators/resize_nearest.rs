@@ -5,7 +5,8 @@ use super::{Call, NotEvaluated, OpResult, axes};
 use crate::onnx::operator::factors_at;
 use crate::prove::field_value::slice;
 
-/// The largest factor. Larger elements of the field are not the images of factors.
+/// The largest factor. Larger elements of the field are probably images of fractions or random
+/// elements.
 const MOST_TIMES: u32 = 1 << 16;
 
 /// The first operator set in which a Resize defines the coordinates of its places.
@@ -83,7 +84,7 @@ fn resized_to(call: &Call) -> Result<Vec<ResizedAxis>, NotEvaluated> {
 }
 
 /// The input place that is nearest to an output place of a Resize, by the definition of the
-/// operator. `None` for other attributes.
+/// operator. `None` if `coordinates` or `rounding` is not supported.
 fn nearest(
     place: usize,
     (from, to): (usize, usize),

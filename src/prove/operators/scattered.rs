@@ -62,7 +62,7 @@ pub(super) fn elements(call: &Call) -> OpResult {
 /// Combines a stored element with an update.
 type Put = fn(u32, u32) -> u32;
 
-/// The elements of a value, and the function that combines them with updates.
+/// A copy of the elements of a value, and the function that combines an element with an update.
 fn copied(call: &Call, value: &Elements) -> Result<(Vec<u32>, Put), NotEvaluated> {
     let put: Put = match call.text("reduction", "none")? {
         "none" => |_, new| new,

@@ -1,5 +1,5 @@
-//! Uninterpreted functions: equal functions of equal arguments have equal results, and all other
-//! results are random.
+//! Uninterpreted functions: their results are random, but equal functions of equal arguments have
+//! equal results.
 
 use ndarray::ArrayD;
 
@@ -64,13 +64,14 @@ pub(crate) fn element_wise(call: &Call, function: Digest, is_integer: bool) -> O
     }])
 }
 
-/// The largest number of lanes for which the results of an ArgMax are indices in range.
+/// The largest number of lanes for which the results of an ArgMax are changed to be indices in
+/// range.
 pub(crate) const MOST_LANES: usize = 64;
 
-/// The results of ArgMax and ArgMin: the residue of each element modulo the number of elements of
-/// the input is an index along the axis. So the sum of such an index and the index of the first row
-/// of a lane is a row of this lane. Each result represents as many random elements as there are
-/// lanes.
+/// The results of ArgMax and ArgMin. Each is chosen so that its residue modulo the number of
+/// elements of the input is an index along the axis: if the offset of a lane is added, the sum
+/// still selects an element of this lane. Each result represents as many random elements as there
+/// are lanes.
 pub(crate) fn in_range(call: &Call, made: Vec<FieldValue>) -> OpResult {
     let shape = call.shape(0)?;
     let extent = shape[call.axis(0, shape.len())?];
@@ -91,7 +92,8 @@ pub(crate) fn in_range(call: &Call, made: Vec<FieldValue>) -> OpResult {
     Ok(limited)
 }
 
-/// BiasGelu and FastGelu: a function of the sum with the bias, or of the input if there is no bias.
+/// BiasGelu and FastGelu: a function of the sum of the input and the bias, or of the input if there
+/// is no bias.
 pub(crate) fn biased(call: &Call, function: Digest) -> OpResult {
     let mut sum = call.field(0)?.clone();
     if let Some(bias) = call.optional_field(1)? {
@@ -131,7 +133,8 @@ pub(crate) fn activated(call: &Call, function: Digest) -> OpResult {
     )
 }
 
-/// Softsign: `x/(1 + |x|)`, as a model may write it out. `|x|` is uninterpreted.
+/// Softsign: `x/(1 + |x|)`, so that it equals the same formula written as operators. `|x|` is
+/// uninterpreted.
 pub(crate) fn softsign(call: &Call, abs: Digest) -> OpResult {
     let elements = call.field(0)?;
     let sizes = element_wise(call, abs, false)?
@@ -146,7 +149,7 @@ pub(crate) fn softsign(call: &Call, abs: Digest) -> OpResult {
     )])
 }
 
-/// The largest integer that is interpreted as a difference between the bounds of a Clip, or as the
+/// The largest integer that is recognized as the difference between the bounds of a Clip, or as the
 /// inverse of a slope.
 const WHOLE: u32 = 64;
 
@@ -224,8 +227,8 @@ fn slope(number: f32) -> Result<u32, NotEvaluated> {
 }
 
 /// Softmax and LogSoftmax: functions of the differences of a lane to its first element. The results
-/// of a Softmax sum to 1. Hidden places of a lane have the result 0, and the others do not depend
-/// on them.
+/// of a Softmax sum to 1. The result is 0 at hidden places of a lane, and the results at other
+/// places do not depend on hidden ones.
 pub(crate) fn softmax(call: &Call, function: Digest) -> OpResult {
     let elements = elements(call, 0)?;
     let shape = elements.shape();
@@ -256,14 +259,16 @@ pub(crate) fn softmax(call: &Call, function: Digest) -> OpResult {
     Ok(vec![FieldValue::field(made)])
 }
 
-/// Replaces a lane by its Softmax or LogSoftmax. Hidden places count if there are no others.
+/// Replaces a lane by its Softmax or LogSoftmax. If all places of the lane are hidden, they count
+/// as visible.
 fn lane_shares(lane: &mut [u32], unknown: Unknown, are_shares: bool) {
     if lane.iter().all(|element| element & HIDDEN != 0) {
         lane.iter_mut().for_each(|element| *element &= !HIDDEN);
     }
     let visible = lane.iter().filter(|&element| element & HIDDEN == 0);
     let first = visible.clone().next().copied().unwrap_or_default();
-    // Two states of 64 bits, because many elements are mixed into one state.
+    // Uses two states of 64 bits, because collisions in one state become likely with many lanes of
+    // many elements.
     let states = visible
         .clone()
         .fold([unknown.start(), !unknown.start()], |states, &element| {

@@ -53,7 +53,7 @@ fn mixed(condition: &Elements, one: &Elements, other: &Elements) -> Option<Array
     zip(&part, other, field::add)
 }
 
-/// The elements of one operand where the condition is not 0, and those of the other one elsewhere.
+/// The elements of `one` where the condition is not 0, and the elements of `other` elsewhere.
 fn chosen<T: Copy>(
     condition: &Integers,
     [one, other]: [&ArcArray<T, IxDyn>; 2],

@@ -26,8 +26,8 @@ pub(super) const CONV_TRANSPOSE: &[&str] = &[
 /// The largest number in an attribute.
 const LARGEST: i64 = 1 << 31;
 
-/// The windows of a kernel over the places of its input, and the number of zeros after the last
-/// place.
+/// The windows of a kernel over the places of its input, and for each axis the number of zeros
+/// after the last place.
 fn windows(
     call: &Call,
     kernel: &[usize],
@@ -64,8 +64,8 @@ struct KernelLayout<'l> {
     pads: Vec<i64>,
     /// The number of additional places in the output of a transposed convolution.
     more: Vec<i64>,
-    /// The requested extents of the output of a transposed convolution. An extent is 0 if none is
-    /// given.
+    /// The extents that `output_shape` requests for the output of a transposed convolution, or 0
+    /// for each axis without the attribute.
     asked: Vec<i64>,
     auto_pad: &'l str,
     rounds_up: bool,
@@ -115,7 +115,7 @@ impl<'l> KernelLayout<'l> {
         })
     }
 
-    /// The number of places from the first to the last one of a window.
+    /// The number of places that a window spans, from its first to its last tap.
     fn reach(&self, axis: usize) -> i64 {
         (self.kernel[axis] as i64 - 1) * self.dilations[axis] + 1
     }
@@ -126,8 +126,8 @@ impl<'l> KernelLayout<'l> {
         (size - 1) * self.strides[axis] + self.more[axis] + self.reach(axis)
     }
 
-    /// The number of zeros before and after the places of an axis, or the number of places that a
-    /// transposed convolution crops there.
+    /// The number of zeros before and after the places of an axis. For a transposed convolution,
+    /// the number of places that it crops there.
     fn padding(&self, axis: usize) -> Result<(i64, i64), NotEvaluated> {
         let (size, stride) = (self.input[axis] as i64, self.strides[axis]);
         let (asked, auto_pad) = (self.asked[axis], self.auto_pad);
@@ -182,7 +182,8 @@ fn numbers(
     fits.then_some(numbers).ok_or(NotEvaluated::Uncovered)
 }
 
-/// The padding before and after. `auto_pad` decides on which side an odd place is added.
+/// Splits padding into the parts before and after. If `total` is odd, `auto_pad` decides which part
+/// is larger.
 fn halves(total: i64, auto: &str) -> (i64, i64) {
     let small = total / 2;
     if auto == "SAME_UPPER" {
@@ -281,8 +282,8 @@ pub(super) fn with_bias(call: &Call, slot: usize, mut made: Vec<u32>, shape: &[u
     )])
 }
 
-/// The windows of a pooling operator over the places of an image, and the number of places after
-/// the last one.
+/// The windows of a pooling operator over the places of an image, and for each axis the padding
+/// after the last place.
 pub(super) fn pooled(call: &Call, input: &[usize]) -> Result<(Windows, Vec<i64>), NotEvaluated> {
     let kernel = call
         .attr_ints("kernel_shape")?
@@ -331,8 +332,8 @@ pub(crate) fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, Fie
     is_around.then(|| (node, FieldValue::Field(row_major(inside.to_owned()))))
 }
 
-/// The inverse of the number of places in each window. Padding counts only with
-/// `count_include_pad`.
+/// The inverse of the number of places in each window. Padding is counted only if
+/// `count_include_pad` is set.
 fn parts(call: &Call, windows: &Windows, after: &[i64]) -> Result<Vec<u32>, NotEvaluated> {
     let counted = match call.flag("count_include_pad", false)? {
         false => windows.clone(),

@@ -27,7 +27,7 @@ pub struct Report {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Machine {
-    /// The name of the processor, as it reports it.
+    /// The name of the processor, as the processor reports it.
     pub processor: String,
     /// The number of hardware threads.
     pub cores: usize,
@@ -45,7 +45,7 @@ pub struct Setting {
     pub threads: usize,
     /// The number of measured rounds; every variant runs once per round.
     pub rounds: usize,
-    /// Whether it was stopped early.
+    /// Whether the measurement was stopped early.
     pub interrupted: bool,
     /// The variants, in the order in which they were given.
     pub variants: Vec<Measured>,
@@ -160,11 +160,11 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// The minimum number of rounds for an interval between two of them that contains the median
-    /// with a probability of 95 %.
+    /// The minimum number of rounds at which the interval from the smallest to the largest ratio
+    /// contains the true median with a probability of at least 95 %.
     const FEWEST: usize = 6;
 
-    /// Whether the variants differ measurably; `None` with too few rounds to tell.
+    /// Whether the variants differ measurably; `None` if there are too few rounds.
     pub fn is_different(&self) -> Option<bool> {
         (self.rounds >= Self::FEWEST).then(|| !self.ratio.holds(1.0))
     }
@@ -185,18 +185,18 @@ impl Ratio {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Memory {
-    /// The peak of the live bytes, in the order of the graph.
+    /// The peak of the live bytes, if the operators run in the order of the graph.
     pub live_peak: u64,
     /// The operator at the peak.
     pub live_peak_at: String,
     /// The peak of the live bytes while operators of normalizers run; `None` if there are none.
     pub live_at_normalizers: Option<u64>,
-    /// The live bytes at each step.
+    /// The live bytes at each operator, in the order of the graph.
     pub curve: Vec<u64>,
-    /// The steps that are operators of normalizers.
+    /// The indices in `curve` of the operators that belong to normalizers.
     pub normalizer_steps: Vec<usize>,
-    /// The peak of the heap during a run. This and the next two are `None` if they were not
-    /// measured.
+    /// The peak of the heap during a run; `None` if it was not measured, as for the next two
+    /// fields.
     pub heap_peak: Option<u64>,
     /// The total size of all blocks that a run requests.
     pub allocated: Option<u64>,
@@ -247,7 +247,7 @@ impl Class {
 pub struct Share {
     /// The class.
     pub class: Class,
-    /// Its time in seconds, from the operator profile.
+    /// The time of the class in seconds, measured operator by operator.
     pub seconds: f64,
 }
 

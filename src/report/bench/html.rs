@@ -18,8 +18,8 @@ const MEASURES: &str = "Live peak: values held at one time, by the order of the 
 
 const STYLE: &str = include_str!("bench.css");
 
-/// Writes one report, or several after a table of their ratios, as an HTML page. The page suits
-/// light mode, dark mode, phones and paper.
+/// Writes an HTML page with one report, or with several reports after a table of their ratios. The
+/// page suits light mode, dark mode, phones and paper.
 pub fn html(reports: &[Report]) -> String {
     let title = match reports {
         [report] => report.model.clone(),
@@ -124,7 +124,8 @@ fn legend() -> String {
     format!("<ul class=\"legend\">{}</ul>", entries.concat())
 }
 
-/// A table with all its columns below a heading. It scrolls if the page is narrower.
+/// Writes a heading, and a table with all its columns below it. The table scrolls if the page is
+/// narrower.
 fn table(out: &mut String, heading: &str, table: &Table) -> std::fmt::Result {
     let title = escape(table.title);
     let heads: String = table.columns.iter().map(head).collect();
@@ -183,8 +184,8 @@ mod tests {
             .map(|cell| format!("<td class=\"text\">{cell}</td>"));
         let numbers =
             ["1.01 [0.99, 1.03]", "0.80 [0.79, 0.81]"].map(|cell| format!("<td>{cell}</td>"));
-        // The report has no floor and no model without means, and a column that would contain only
-        // dashes is left out.
+        // The report has no floor and no portable variant, and columns that would contain only
+        // dashes are left out.
         let row = texts.concat() + &numbers.concat();
         assert_eq!(overview.matches(&row).count(), 2, "{overview}");
     }

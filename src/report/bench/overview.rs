@@ -1,11 +1,11 @@
-//! Several reports in one table, with a line for each model and size of its inputs.
+//! Writes several reports as one table, with a line for each model and each size of its inputs.
 
 use super::data::{Measurement, Memory, Ratio, Report, Setting};
 use super::sentences::{maybe_bytes, ratio};
 use super::table::{Cells, Table};
 use crate::report::format::plain;
 
-/// A numerator and a denominator of ratios of variants.
+/// Two variants whose times are divided: the numerator and the denominator.
 type Pair = (&'static str, &'static str);
 
 const EXPORTED_BY_LN: Pair = ("as exported", "LN twin");
@@ -38,8 +38,8 @@ pub(crate) fn overview_heading() -> String {
     format!("{:<21}{} {PEAK}\n", "ratio of latencies", heads.concat())
 }
 
-/// Writes a line for each setting of a report, in 80 columns: the ratios, and the peak of memory
-/// relative to that of the exported model.
+/// Writes a line for each setting of a report, 80 characters wide: the ratios, and the peak of
+/// memory of the fused model relative to that of the exported one.
 pub(crate) fn overview_lines(report: &Report) -> String {
     let mut lines = String::new();
     for setting in &report.settings {
@@ -58,7 +58,8 @@ fn peak_ratio(setting: &Setting) -> Option<f64> {
     Some(fused as f64 / exported.max(1) as f64)
 }
 
-/// A table of the ratios that any report has, for each setting of all reports.
+/// A table with a row for each setting of all reports, and a column for each ratio that any report
+/// has.
 pub(super) fn ratios(reports: &[Report]) -> Table {
     let pairs: Vec<Pair> = WIDE
         .into_iter()
@@ -86,7 +87,7 @@ pub(super) fn ratios(reports: &[Report]) -> Table {
     }
 }
 
-/// A table of the memory of each setting of all reports.
+/// A table of memory, with a row for each setting of all reports.
 pub(super) fn memory(reports: &[Report]) -> Table {
     type Bytes = fn(&Memory) -> Option<u64>;
     const COLUMNS: [(&str, &str, Bytes); 8] = [

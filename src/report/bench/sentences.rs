@@ -17,7 +17,7 @@ pub(super) fn ratio(ratio: &Ratio) -> String {
     )
 }
 
-/// The names of the references in their order.
+/// The names of the references, in the order of the report.
 pub(super) fn references(setting: &Setting) -> Vec<&str> {
     let first = setting.ran().next();
     first
@@ -27,8 +27,8 @@ pub(super) fn references(setting: &Setting) -> Vec<&str> {
         .collect()
 }
 
-/// One line for each pair of variants. If both are references, the later one is compared with the
-/// earlier one.
+/// One line for each variant and each reference. If both variants of a pair are references, only
+/// the later one is compared with the earlier one.
 pub(super) fn verdicts(setting: &Setting) -> Vec<String> {
     let references = references(setting);
     let mut verdicts = vec![];
@@ -128,7 +128,7 @@ fn heap_sentence(ran: &[Named]) -> Option<String> {
 /// The name and the memory of a variant.
 type Named<'a> = (&'a str, &'a Memory);
 
-/// The variants with the smallest and the largest value of `of`. Variants without a value are left
+/// The variants for which `of` is smallest and largest. Variants for which `of` is `None` are left
 /// out.
 fn extremes<'a>(
     ran: &[Named<'a>],

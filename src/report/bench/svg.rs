@@ -1,7 +1,8 @@
 //! Charts as SVG that is embedded in a page.
 //!
-//! Colours are classes to which the page's style sheet assigns values, so that one chart suits
-//! light mode, dark mode and paper. A charting library would write fixed colours.
+//! Colours are CSS classes to which the page's style sheet assigns values, so that one chart suits
+//! light mode, dark mode and paper. No charting library is used, because it would write fixed
+//! colours.
 
 use std::fmt::Write;
 
@@ -39,8 +40,8 @@ fn chart(height: f64, title: &str, body: &str) -> String {
     )
 }
 
-/// Draws a bar for each median, with a line for its interval. `index` counts all variants, so that
-/// each keeps its colour.
+/// Draws a bar for each median, with a line for its interval. Each variant comes with its index
+/// among all variants, including those that did not run, so that it keeps its colour.
 pub(super) fn latency(ran: &[(usize, &str, &Measurement)]) -> String {
     let longest = ran
         .iter()

@@ -10,16 +10,16 @@ use crate::report::format::{plain, time};
 
 /// The maximum width of a sentence, and of a table if the width of the terminal is unknown.
 const WIDTH: usize = 80;
-/// The width that each column of text gets if its cells need it, and the maximum width of a column
-/// of text that is not the last.
+/// The width that each column of text gets in any case if its cells need it (`SHORT`), and the
+/// maximum width of a column of text that is not the last (`LONG`).
 const SHORT: usize = 13;
 const LONG: usize = 28;
 /// The gap between columns.
 const GAP: usize = 2;
-/// On a narrower terminal, each row of a table becomes a paragraph.
+/// On a terminal narrower than this, each row of a table becomes a paragraph.
 const NARROW: usize = 60;
 
-/// Writes the report as text. Tables are at most `width` columns wide, and sentences at most 80.
+/// Writes the report as text. Tables are at most `width` characters wide, and sentences at most 80.
 pub(crate) fn terminal_of(report: &Report, width: usize) -> String {
     let mut out = String::new();
     // Writing to a string does not fail.
@@ -50,7 +50,7 @@ fn write(out: &mut String, report: &Report, width: usize) -> std::fmt::Result {
     notes.try_for_each(|note| wrap(out, note, width))
 }
 
-/// The measurements of one setting: the gain in a sentence, then the tables.
+/// Writes the measurements of one setting: the gain in a sentence, then the tables.
 fn setting(out: &mut String, setting: &Setting, width: usize) -> std::fmt::Result {
     lead(setting).map_or(Ok(()), |sentence| wrap(out, &sentence, width))?;
     writeln!(out)?;
@@ -69,8 +69,9 @@ fn setting(out: &mut String, setting: &Setting, width: usize) -> std::fmt::Resul
     lines(out, &table::shares(setting), width)
 }
 
-/// Writes a table without detail columns. If it is too wide, the last columns of numbers are left
-/// out, and texts are cut. On a narrow terminal, each row is a paragraph.
+/// Writes a table without its columns of kind [`Cells::Detail`]. If the table is too wide, its last
+/// columns of numbers are left out, and texts are cut. On a narrow terminal, each row is a
+/// paragraph.
 fn lines(out: &mut String, table: &Table, width: usize) -> std::fmt::Result {
     if width < NARROW {
         return stacked(out, table, width);
@@ -139,8 +140,8 @@ impl FittedColumn {
     }
 }
 
-/// The columns that fit on a line. The width that the numbers leave is given to the texts, from
-/// left to right.
+/// The columns of a table that fit on a line. Columns of text share the width that the columns of
+/// numbers leave, from left to right.
 fn fitted(table: &Table, width: usize) -> Vec<FittedColumn> {
     let mut columns: Vec<FittedColumn> = (0..table.columns.len())
         .filter(|&index| table.columns[index].kind != Cells::Detail)
@@ -168,7 +169,7 @@ fn fitted(table: &Table, width: usize) -> Vec<FittedColumn> {
     columns
 }
 
-/// The width that the columns leave. `None` if they do not fit.
+/// The width that is left after these columns. `None` if the columns do not fit.
 fn spare_width(columns: &[FittedColumn], width: usize) -> Option<usize> {
     let taken: usize = columns.iter().map(|column| column.width + GAP).sum();
     width.saturating_add(GAP).checked_sub(taken)
@@ -200,7 +201,7 @@ fn bars(out: &mut String, setting: &Setting) -> std::fmt::Result {
     writeln!(out)
 }
 
-/// Breaks a text into lines of at most `width` columns.
+/// Breaks a text into lines of at most `width` characters.
 fn wrap(out: &mut String, text: &str, width: usize) -> std::fmt::Result {
     let width = width.min(WIDTH);
     let mut column = 0;

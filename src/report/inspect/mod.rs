@@ -32,11 +32,11 @@ pub(crate) struct Outline {
     pub model: String,
     /// The version of unfold.
     pub version: String,
-    /// The number of bytes of the file before and after.
+    /// The number of bytes of the model's file before and after folding.
     pub file_bytes: [u64; 2],
     /// The sites of the plan.
     pub sites: Vec<OutlineSite>,
-    /// A sentence about each residual stream that is centred.
+    /// A sentence about each residual stream from which folding subtracts the mean.
     pub streams: Vec<String>,
     /// The tensors that are in the result but not in the model.
     pub tensors: Vec<ReportedTensor>,
@@ -46,7 +46,8 @@ pub(crate) struct Outline {
     pub rows: Vec<OutlineRow>,
     /// The blocks; the first one is the whole graph.
     pub blocks: Vec<OutlineBlock>,
-    /// The inputs and outputs of the operators before, and the new or changed ones after.
+    /// The inputs and outputs of the operators before folding, and the new or changed inputs and
+    /// outputs after it, by name.
     pub values: [BTreeMap<String, OutlineValue>; 2],
 }
 
@@ -64,7 +65,7 @@ pub(crate) struct ReportedTensor {
     pub formula: String,
     /// The constants of the model in the formula.
     pub inputs: Vec<String>,
-    /// The names of the sites for which it is stored.
+    /// The names of the sites for which the tensor was computed.
     pub sites: Vec<String>,
 }
 
@@ -95,13 +96,13 @@ pub(crate) struct OutlineSite {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum SiteState {
-    /// Everything in it that can fold is folded.
+    /// Everything in the site that can fold is folded.
     Folded,
-    /// Some of it is folded, and some of it stays.
+    /// Some parts of the site are folded, and some stay.
     Partly,
-    /// It stays because of a refusal.
+    /// The site stays because of a refusal.
     Refused,
-    /// It stays because there is nothing to fold.
+    /// The site stays because it has nothing to fold, or because it was skipped.
     Left,
 }
 
@@ -111,10 +112,10 @@ pub(crate) enum SiteState {
 pub(crate) struct OutlinePart {
     /// The name of the part.
     pub part: &'static str,
-    /// The direction in which it folds, such as `forward`, or `shift` or `scale` if only that folds;
-    /// `None` if it stays.
+    /// The direction in which the part folds, such as `forward`, or `shift` or `scale` if only the
+    /// shift or the scale folds; `None` if the part stays.
     pub goes: Option<&'static str>,
-    /// The operators that absorb it.
+    /// The operators that absorb the part.
     pub into: Vec<String>,
     /// The reasons why the part, or some of it, stays.
     pub refusals: Vec<ReportedRefusal>,
@@ -124,7 +125,7 @@ pub(crate) struct OutlinePart {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ReportedRefusal {
-    /// The refused direction or part: `forward` and `backward`, or `scale`, or `shift`.
+    /// The refused direction or part: `forward` or `backward`, `scale` or `shift`.
     pub what: &'static str,
     /// The name of the reason.
     pub reason: &'static str,
@@ -134,11 +135,11 @@ pub(crate) struct ReportedRefusal {
     pub at: String,
 }
 
-/// An operator before and after.
+/// An operator before and after folding.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct OutlineRow {
-    /// The difference between the two.
+    /// The change from the operator before to the operator after.
     pub change: RowChange,
     /// The class of the operator.
     pub class: Class,
@@ -162,7 +163,7 @@ pub(crate) enum RowChange {
     Same,
     /// An input or output has another name, because a neighbour was removed.
     Rewired,
-    /// It has other constants or attributes, or is another operator.
+    /// The node has other constants or attributes, or another operator.
     Changed,
     /// The operator was removed.
     Gone,
@@ -219,7 +220,8 @@ impl Distribution {
     /// The number of intervals.
     const INTERVALS: usize = 24;
 
-    /// Counts these elements. `None` without elements, or if an element is not finite.
+    /// Computes the distribution of these elements. `None` without elements, or if an element is
+    /// not finite.
     pub(crate) fn new(elements: &[f64]) -> Option<Self> {
         let min = elements.iter().copied().fold(f64::INFINITY, f64::min);
         let max = elements.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -230,7 +232,7 @@ impl Distribution {
         let mut counts = vec![0; Self::INTERVALS];
         for element in elements {
             let place = (element - min) / (max - min) * Self::INTERVALS as f64;
-            // Without a range, the quotient is NaN, which becomes 0.
+            // If all elements are equal, the quotient is NaN, which becomes 0.
             counts[(place as usize).min(Self::INTERVALS - 1)] += 1;
         }
         Some(Self {
@@ -252,7 +254,7 @@ pub(crate) struct OutlineBlock {
     pub items: Vec<OutlineItem>,
 }
 
-/// A part of a block.
+/// An entry of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -272,7 +274,7 @@ pub(crate) enum OutlineItem {
 /// # Errors
 /// If the outline cannot be encoded in JSON.
 pub(crate) fn outline_html(outline: &Outline) -> serde_json::Result<String> {
-    // In a JSON string the escape is equivalent. In a page, `<` would begin a tag, which may end
+    // In JSON, the escape is equivalent to `<`. In a page, `<` would begin a tag, which might end
     // the script.
     let data = serde_json::to_string(outline)?.replace('<', "\\u003c");
     let model = escape(&outline.model);
