@@ -316,7 +316,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
             .unwrap_or(rank);
         let mut affine = Affine::identity(rank);
         for node in own {
-            // A sum of branches has no γ and β.
+            // A sum of branches has no separate γ and β, so the whole affine is used.
             let Some(step) = self.affine_of(node, site.axis, rank) else {
                 return whole;
             };

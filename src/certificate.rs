@@ -43,7 +43,7 @@ const FORMAT: u32 = 1;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(into = "WrittenCertificate", try_from = "WrittenCertificate")]
 pub struct Certificate {
-    /// The version of unfold that wrote it.
+    /// The version of unfold that wrote the certificate.
     pub unfold: String,
     /// The options of the run.
     pub options: FoldOptions,
@@ -86,7 +86,7 @@ impl CertifiedSite {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
-    /// Everything in it that can fold is folded.
+    /// Everything in the normalizer that can fold is folded.
     Folded,
     /// A part of the normalizer is folded, such as its affine or only the shift, and another part
     /// stays.

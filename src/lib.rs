@@ -57,7 +57,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`run::Engine::graph`] is tract's own model, for callers that work on in tract.
+//! [`run::Engine::graph`] is tract's own model, for callers that continue with the API of tract.
 
 // Some functions are called only by the command. Without its features they have no callers.
 #![cfg_attr(not(feature = "cli"), allow(dead_code))]

@@ -25,8 +25,8 @@ pub struct FoldOptions {
     /// Whether residual streams are centred, so that LayerNormalizations become RMS normalizations.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub centre: bool,
-    /// Whether a normalizer is removed if only other normalizers follow it. The result is equal
-    /// except for their ε.
+    /// Whether a normalizer is removed if later normalizers cancel its scale. The result is equal
+    /// except for the ε of the later normalizers.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub merge_norms: bool,
     /// Whether a normalizer is taken as constant if `var + ε` rounds to its ε in floating point.
@@ -89,7 +89,7 @@ impl Default for FoldOptions {
 }
 
 /// Reads the options in a file. If they have no target, they were written by a version of unfold
-/// whose default was the portable form.
+/// whose default was the portable form, which is then the target.
 pub(crate) fn noted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FoldOptions, D::Error> {
     let mut options = serde_json::Map::deserialize(deserializer)?;
     options
@@ -176,7 +176,7 @@ impl Provenance {
         })
     }
 
-    /// Adds a record to a model that it was folded from `original`.
+    /// Adds to a model the record of the run that folded it from `original`.
     pub(crate) fn note(model: &mut Model, original: &Model, plan: &Plan, options: FoldOptions) {
         let taken: HashSet<&str> = model
             .proto

@@ -155,7 +155,7 @@ pub enum Reason {
     /// Two operands are added, and only one of them carries the scale, as on a residual stream.
     #[error("meets a second operand without the same scale, as in a residual stream")]
     ResidualStream,
-    /// Two parts of a value are added that carry different scales, such as the halves in a rotary
+    /// Two parts of a value that carry different scales are added, such as the halves in a rotary
     /// embedding.
     #[error("channels with different scales are added, as in a rotary embedding")]
     DifferentScales,
@@ -175,8 +175,8 @@ pub enum Reason {
     /// The affine varies along an axis over which the operator averages, pools or normalizes.
     #[error("the affine varies along an axis that is reduced")]
     ReducedAxis,
-    /// The affine has a shift other than 0, but the padding is 0, and there is no exact bias for
-    /// each position.
+    /// The affine has a shift, which would not be added to the zeros of the padding, and the bias
+    /// for each position cannot be computed exactly.
     #[error("a shift meets zero padding, to which it would not be added")]
     Padding,
     /// A constant on which the affine depends could not be computed.
@@ -247,7 +247,7 @@ pub enum Reason {
     /// The ε of a normalizer is large, but hides only small variances.
     #[error("epsilon is all of variance + epsilon only for variances below {0}")]
     SmallEpsilon(String),
-    /// The remaining affine is 1 and 0 only because of rounding.
+    /// The scale and the shift of the remaining affine are 1 and 0 only because of rounding.
     #[error("the remaining affine is 1 and 0 only after rounding")]
     Rounded,
     /// The parameters of the site are already the identity.

@@ -39,14 +39,15 @@ impl Given {
     }
 }
 
-/// A recipe with its constants, which are in memory or in files. A caller computes only the part
-/// that it needs, and gets the numbers that this part has in the whole.
+/// A recipe with its constants, which are in memory or in files. A caller can compute only the part
+/// of the tensor that it needs. The numbers are equal to those of the whole tensor.
 #[derive(Debug)]
 pub(crate) struct Promise {
     recipe: Recipe,
     data_type: DataType,
     given: HashMap<Arc<str>, Given>,
-    /// The axis along which the tensor is cut into parts. One place of it has few elements.
+    /// The axis along which the tensor is cut into parts. One place along it has at most [`PART`]
+    /// elements.
     axis: usize,
     /// The number of places of the axis in a part.
     places: usize,
@@ -126,7 +127,8 @@ impl Promise {
         evaluate_from(&self.recipe, self)
     }
 
-    /// Whether each number is a sum of many terms, which should not be computed twice.
+    /// Whether many of the numbers are sums of many terms, so that the tensor should not be
+    /// computed twice.
     pub(crate) fn is_costly(&self) -> bool {
         let mut steps = self.recipe.steps().into_iter();
         steps.any(|step| {
@@ -280,7 +282,7 @@ impl Supply for Promise {
     }
 }
 
-/// The number of elements for each place of an axis.
+/// The product of the extents after an axis.
 fn elements_behind(shape: &[usize], axis: usize) -> usize {
     shape[axis + 1..].iter().product()
 }

@@ -46,8 +46,8 @@ pub(crate) use windows::Windows;
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::tensor::DataType;
 
-/// A smaller number results from a saturated Softmax or Sigmoid. In every float type, adding it to
-/// the other terms of their sum is like adding 0.
+/// A result of a Softmax or Sigmoid below this counts as 0. In every float type, adding it to the
+/// other terms, which are near 1 in total, changes nothing.
 pub(crate) const DECIDED: f64 = 1.0 / (1_u128 << 64) as f64;
 
 /// A formula for a tensor, over constants of a model. Clones share their parts.
@@ -67,8 +67,8 @@ pub(crate) struct Operation {
 pub(crate) enum Op {
     /// A constant of the model, by the name of its value.
     Constant(Arc<str>),
-    /// Numbers that are not a constant of the model, such as 1 and 0, or an epsilon. They are a
-    /// list of all elements, or one number that all elements equal.
+    /// Numbers that are not a constant of the model, such as 1 and 0, or an epsilon. The list has
+    /// all elements, or one number that all elements equal.
     Literal(Arc<[f64]>),
     /// `a` rounded to an element type, as if it had been stored.
     Round(DataType),
@@ -158,7 +158,7 @@ impl Recipe {
         }
     }
 
-    /// Whether all elements equal `wanted`, as a literal.
+    /// Whether the last operation is a literal whose elements all equal `wanted`.
     fn is_number(&self, wanted: f64) -> bool {
         self.everywhere() == Some(wanted)
     }

@@ -103,7 +103,7 @@ impl Numbers {
         })
     }
 
-    /// Whether all numbers equal `wanted`, as a literal.
+    /// Whether the recipe is a literal whose elements all equal `wanted`.
     pub(crate) fn is_number(&self, wanted: f64) -> bool {
         self.recipe.is_number(wanted)
     }
@@ -177,6 +177,7 @@ impl Numbers {
             return Some(self.clone());
         }
         // The recipe merges movements in a row, so its last step may not apply to these numbers.
+        // The values are reshaped directly.
         let values = self.values.to_shape(shape).ok()?.into_owned().into();
         Some(Self {
             recipe: self.recipe.reshape(shape)?,
@@ -308,7 +309,7 @@ fn varies(numbers: &ArrayD<f64>) -> bool {
     numbers.iter().any(|number| Some(number) != numbers.first())
 }
 
-/// Whether a sum may lose a number because it is too small compared with the other one.
+/// Whether `a + b` may lose `a`, because `a` is too small compared with `b`.
 fn is_lost(a: f64, b: f64) -> bool {
     a != 0.0 && a.abs() < BLURRED * b.abs()
 }

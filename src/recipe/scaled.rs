@@ -12,13 +12,13 @@ use crate::onnx::tensor::{DataType, Floats};
 use crate::onnx::value_range::ValueRange;
 use crate::refusal::{Reason, Refusal};
 
-/// The number of elements that are computed at a time. They stay in the nearest cache.
+/// The number of elements that are computed at a time. They fit in the first-level cache.
 const BLOCK: usize = 1 << 11;
 
 /// The number of elements that are read at a time.
 const READ: usize = 1 << 15;
 
-/// An operand with more elements is not small.
+/// The largest number of elements of a small operand.
 const SMALL: usize = 1 << 16;
 
 /// A constant with a chain of operations on its elements.
@@ -38,8 +38,8 @@ struct Applied {
     /// The axes before a run, the last axis first. Each has its extent, and the distance between
     /// its places in the operand.
     axes: Vec<(usize, usize)>,
-    /// The number of consecutive elements that are combined with one element of the operand, or one
-    /// by one with consecutive elements of it.
+    /// The number of consecutive elements in a run. A run is combined with one element of the
+    /// operand, or one by one with consecutive elements of the operand.
     run: usize,
     /// Whether a run is combined with one element.
     same: bool,
@@ -157,8 +157,8 @@ impl Applied {
             .align(shape.len())
             .filter(|operand| operand.len() <= SMALL)?;
         let extents = operand.shape().to_vec();
-        // Finds the first axis such that the operand, along this axis and all later ones, is one
-        // number or has all places.
+        // Finds the first axis such that, along this and all later axes, the operand has extent 1
+        // or the extents of the tensor.
         let first = (0..=shape.len())
             .find(|&axis| is_one_number(&extents[axis..]) || extents[axis..] == shape[axis..])?;
         let operand: Vec<f64> = evaluate_from(&operand, supply).ok()?.into_iter().collect();

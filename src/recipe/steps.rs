@@ -9,7 +9,7 @@ use crate::onnx::tensor::DataType;
 /// extents do not overflow.
 const MOST: usize = 1 << 40;
 
-/// The largest number in the windows of a step.
+/// The largest stride, dilation, padding and product of extents in the windows of a step.
 const WIDEST: usize = 1 << 30;
 
 /// One operation of a recipe: its kind, the indices of its inputs, and the extents of its result.
@@ -167,8 +167,8 @@ fn written(op: &Op) -> StepOp {
     }
 }
 
-/// Reads an operation literally. The constructors, which may simplify it, only check its inputs and
-/// compute its extents.
+/// Reads an operation exactly as it is written. The constructors of [`Recipe`], which may simplify
+/// an operation, are called only to check its inputs and to compute its extents.
 fn read(step: &RecipeStep, inputs: &[&Recipe]) -> Result<Recipe, String> {
     let shape = &step.shape;
     if !is_countable(shape) {
@@ -193,7 +193,7 @@ fn read(step: &RecipeStep, inputs: &[&Recipe]) -> Result<Recipe, String> {
 /// An operation and the extents of its result. `None` if the inputs do not fit.
 type CheckedOp = (Op, Option<Vec<usize>>);
 
-/// Whether the product of all extents except 0 is small enough.
+/// Whether the product of all extents except 0 is at most [`MOST`].
 fn is_countable(shape: &[usize]) -> bool {
     let mut extents = shape.iter().filter(|&&extent| extent != 0);
     let product = extents.try_fold(1_usize, |all, &extent| all.checked_mul(extent));
@@ -310,7 +310,7 @@ fn are_sound(windows: &Windows) -> Option<()> {
     sound.then_some(())
 }
 
-/// Whether every product of leading extents is small enough.
+/// Whether every product of leading extents is at most [`WIDEST`].
 fn are_small(extents: &[usize]) -> bool {
     let product = extents.iter().try_fold(1_usize, |all, &extent| {
         all.checked_mul(extent).filter(|&all| all <= WIDEST)

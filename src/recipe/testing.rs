@@ -32,7 +32,7 @@ pub(super) fn vector() -> Recipe {
     Recipe::constant("v", &[6])
 }
 
-/// Recipes that end in each of the operations.
+/// For each operation, at least one recipe that ends in it.
 pub(super) fn recipes() -> Vec<Recipe> {
     let scaled = weight().mul(&vector()).unwrap();
     let grouped = weight().reshape(&[2, 2, 3, 2]).unwrap();

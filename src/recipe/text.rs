@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 
 use super::{Op, Recipe, Windows};
 
-/// A part of a formula whose text is longer than this gets a name of its own.
+/// A part of a formula whose text has more bytes than this gets a name of its own.
 const WIDE: usize = 100;
 
 /// The longest list of places that is printed. Of a longer list, only the length is printed.

@@ -25,8 +25,8 @@ pub(crate) struct Windows {
 
 impl Windows {
     /// For each tap and each place of the result, the place of the input that the tap reads, as a
-    /// row-major index. `None` in the border, and if no tap of a transposed convolution reaches the
-    /// place.
+    /// row-major index. `None` if the tap reads the padding, or falls between the strides of a
+    /// transposed convolution.
     pub(crate) fn meets(&self) -> impl Iterator<Item = Vec<Option<usize>>> + '_ {
         indices(&self.kernel).map(|tap| {
             indices(&self.output)

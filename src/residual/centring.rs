@@ -2,9 +2,9 @@
 //!
 //! `LN(x) = γ·RMS(x − mean(x)) + β`. If the only readers of a stream are LayerNormalizations over
 //! exactly its channels, no reader depends on the mean of its values. So no writer has to write the
-//! mean. Each writer is projected once, `W ← W·(I − 11ᵀ/C)`, and so are its bias, tables, tokens
-//! and positions. Then each LayerNormalization is an RMS normalization, because the mean of the
-//! squares is the variance.
+//! mean. Each constant that is written to the stream is projected once, `W ← W·(I − 11ᵀ/C)`:
+//! weights, biases, tables, tokens and positions. Then each LayerNormalization is an RMS
+//! normalization, because the mean of the squares is the variance.
 //!
 //! If the constants of a writer cannot be projected, an operator after it subtracts the mean in
 //! each run. If a stream begins with an input of the model, `input_mean` adds the
@@ -29,9 +29,9 @@ use crate::residual::input_mean;
 use crate::residual::layer_norm_to_rms::{has_range, without_mean};
 use crate::residual::streams::{Channels, ReadBy, Stream, StreamWriter, WrittenBy};
 
-/// The number of normalizers that must lose their mean for each mean that is subtracted at run
-/// time. A subtraction reads all values twice and writes them once. So it takes as long as one to
-/// three normalizers save.
+/// The least number of normalizers that stop subtracting a mean, for each mean that is subtracted
+/// at run time instead. A subtraction reads all values twice and writes them once. So it takes as
+/// long as one to three normalizers save.
 const WORTH: usize = 4;
 
 /// A constant with more elements is not copied for the stream if it has other readers.
@@ -49,8 +49,8 @@ pub(crate) struct Centred {
 /// Plans to centre a stream. `None` if no normalizer of the stream subtracts a mean.
 ///
 /// # Errors
-/// A refusal at a reader that depends on the mean, at a writer that keeps one, or if no normalizer
-/// would become cheaper.
+/// A refusal at a reader that depends on the mean, at a writer whose mean cannot be removed, or if
+/// no normalizer would become cheaper.
 pub(crate) fn plan(
     (analysis, view): (&Analysis, &View),
     sites: &[Site],
@@ -61,8 +61,8 @@ pub(crate) fn plan(
         ReadBy::Normalizer(site) => Some((site, cores[site].as_ref().filter(|core| core.centred)?)),
         _ => None,
     });
-    // A normalizer that reads several values of the stream, such as x and a Cast of x, is listed
-    // for each.
+    // A normalizer that reads several values of the stream, such as x and a Cast of x, is a reader
+    // for each of them, but counts once.
     let readers: Vec<(usize, &Core)> = readers.collect::<BTreeMap<_, _>>().into_iter().collect();
     let &(first, core) = readers.first()?;
     let normalizers: Vec<(usize, Replacement)> = readers
@@ -112,7 +112,7 @@ impl Writers<'_> {
     fn check_unseen(&self) -> Result<(), Refusal> {
         let graph = &self.analysis.graph;
         for reader in &self.stream.readers {
-            // Other readers of an input of the model read it with its mean.
+            // An input of the model keeps its mean for other readers, so they may depend on it.
             if self.is_input(reader.at) {
                 continue;
             }
@@ -149,7 +149,8 @@ impl Writers<'_> {
         // A constant operand needs no projection if the mean of its sum is subtracted.
         let behind: HashSet<NodeId> = taken_off.iter().map(|&(node, _)| node).collect();
         projected.retain(|(node, _)| !behind.contains(node));
-        // A normalizer that writes to the stream stays, since its result is centred.
+        // A normalizer that writes to the stream stays, because the edit that centres its result
+        // already replaces its last node.
         normalizers
             .retain(|(_, replacement)| !replacement.nodes.iter().any(|node| behind.contains(node)));
         let mut subtracted = self.subtracted(&taken_off, &inputs);
@@ -202,7 +203,7 @@ impl Writers<'_> {
         inputs.chain(nodes).map(str::to_owned).collect()
     }
 
-    /// Whether the stream begins here with an input of the model.
+    /// Whether the value is an input of the model with which the stream begins.
     fn is_input(&self, at: Channels) -> bool {
         let source = WrittenBy::Input;
         self.analysis.graph.is_input(at.value)
@@ -212,7 +213,7 @@ impl Writers<'_> {
     /// The changes that centre the writers.
     ///
     /// # Errors
-    /// A refusal if a value of the stream has no producer and is no input of the model.
+    /// A refusal if a value of the stream has no producer and is not an input of the model.
     fn changes(&self) -> Result<WriterChanges, Refusal> {
         let graph = &self.analysis.graph;
         let mut changes = WriterChanges::default();
@@ -282,7 +283,8 @@ impl Writers<'_> {
     /// along this axis.
     fn linear(&self, node: NodeId, axis: usize) -> Option<Vec<Change>> {
         let at = self.analysis.at(node);
-        // In a grouped operator, a channel reads only the channels of its own group.
+        // In a grouped operator, each result reads only its own group, so no weight of the same
+        // shape gives the result minus its mean over all channels.
         (at.attr("group", 1) == Ok(1)).then_some(())?;
         let rules = linear(self.analysis.graph.domain_op(node))?;
         let slots = rules.slots(&at).ok()?;
@@ -307,7 +309,7 @@ impl Writers<'_> {
         Some(changes)
     }
 
-    /// The change of a constant to one without its mean along an axis.
+    /// The change that subtracts from a constant its mean along an axis.
     fn constant(&self, node: NodeId, slot: usize, axis: usize) -> Option<Change> {
         let recipe = self.analysis.at(node).constant(slot).ok()?;
         if recipe.shape().get(axis) != Some(&self.stream.channels) {
@@ -339,8 +341,8 @@ impl Writers<'_> {
         Some(Change::Input(node, slot, tensor))
     }
 
-    /// Whether a constant, or a value computed from it, has readers other than the writers of the
-    /// stream.
+    /// Whether a constant, or a value from which it is computed, has readers other than the writers
+    /// of the stream.
     fn is_shared(&self, value: ValueId) -> bool {
         let graph = &self.analysis.graph;
         let mut open = vec![value];

@@ -8,7 +8,8 @@ use crate::analysis::node_view::At;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::{Category, dequantizes};
 
-/// The value that is quantized and dequantized again to this one, with constant scales.
+/// If a value is the result of a quantization and a dequantization with constant scales, the value
+/// that is quantized.
 pub(super) fn quantized_from(analysis: &Analysis, value: ValueId) -> Option<ValueId> {
     let graph = &analysis.graph;
     let (dequantize, _) = graph.producer(value)?;
@@ -18,8 +19,8 @@ pub(super) fn quantized_from(analysis: &Analysis, value: ValueId) -> Option<Valu
     graph.input(quantize, 0).filter(|_| is_pair)
 }
 
-/// The values that are dequantized from the codes of a QuantizeLinear. `None` if another operator
-/// reads the value or its codes.
+/// If a reader is a QuantizeLinear, the values that are dequantized from its codes. `None` for
+/// other readers, or if an operator other than DequantizeLinear reads the codes.
 pub(super) fn dequantized_by(analysis: &Analysis, reader: Reader) -> Option<Vec<ValueId>> {
     let graph = &analysis.graph;
     let Reader::Node { node, input: 0 } = reader else {
@@ -74,8 +75,8 @@ fn is_scaled(analysis: &Analysis, node: NodeId, op: &str) -> bool {
 }
 
 /// The nodes and sides that absorb a power instead of the quantized constants of a node. Empty if
-/// nothing can absorb it for one of these constants. `None` if the node has no quantized constant
-/// on that side.
+/// nothing can absorb the power for one of these constants. `None` if the node has no quantized
+/// constant on that side.
 pub(super) fn carriers(at: &At, side: Side) -> Option<Vec<(NodeId, Side)>> {
     let constant = match side {
         Side::Constant(slot) => slot,
@@ -105,7 +106,7 @@ fn is_layer(at: &At) -> bool {
 }
 
 /// The operator on codes that computes an input, possibly followed by movements. `None` if its
-/// result or theirs have other readers.
+/// result, or the result of one of the movements, has other readers.
 fn dequantizer(at: &At, slot: usize) -> Option<(NodeId, Side)> {
     let graph = at.graph;
     let mut value = graph.input(at.node, slot)?;
@@ -122,8 +123,8 @@ fn dequantizer(at: &At, slot: usize) -> Option<(NodeId, Side)> {
     None
 }
 
-/// The product of integers that this product of scales multiplies, as in the result of a dynamic
-/// quantization: `Cast(codes·codes)·(scale·constant)`.
+/// If the node computes `scale·constant` with the scale of a dynamic quantization, the value
+/// `Cast(codes·codes)·(scale·constant)` that reads its result.
 pub(super) fn product_of_codes(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     let graph = &analysis.graph;
     let constant = analysis.at(node).constant_operand()?;

@@ -1,8 +1,8 @@
 //! Replaces normalizers that are constant in floating point. Their ε is so large that `var + ε` is rounded to ε.
 //!
-//! In floats, `(x − mean(x))/√(var(x) + ε)` equals `(x − mean(x))/√ε` for each variance below half a unit in the last
-//! place of ε. Some networks without normalizers are trained in this way, in code that has normalizers. Over the reals,
-//! both formulas differ, so the pass is an option.
+//! In floats, `(x − mean(x))/√(var(x) + ε)` equals `(x − mean(x))/√ε` for each variance below half
+//! a unit in the last place of ε. Such an ε serves to train networks without normalizers in code
+//! that has normalizers. In real arithmetic, the two formulas differ, so the pass is an option.
 //!
 //! An operator is written out with the constant `1/√ε`. If a normalizer is already written out in
 //! parts, its division by `√(var + ε)` becomes a division by the constant `√ε`. Later passes fold
@@ -23,7 +23,8 @@ use crate::refusal::{Reason, Refusal};
 /// The smallest ε of a normalizer that may be constant. A usual ε is smaller, and only prevents a division by 0.
 const LEAST_EPSILON: f64 = 1.0;
 
-/// A variance that inputs usually have. A normalizer is constant only if its limit is not below this variance.
+/// A variance that inputs usually have. A normalizer is constant only if its [`variance_limit`] is
+/// not below this variance.
 const USUAL_VARIANCE: f64 = 1.0;
 
 /// Plans which normalizers become constant, with the edits. `is_skipped` decides by name or kind whether a site stays.

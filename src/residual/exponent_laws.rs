@@ -93,8 +93,8 @@ impl Node<'_, '_> {
             ("", "ReduceSumSquare") => Some(self.makes(2 * first)),
             ("", "LpNormalization") => Some(self.makes(0)),
             ("", "LayerNormalization" | "RMSNormalization" | "SimplifiedLayerNormalization") => {
-                // If its statistics have a type other than float32, its result depends on the scale
-                // of its input.
+                // If the statistics have a type other than float32, the result depends on the scale
+                // of the input, so only the plain law holds.
                 let is_usual = self.at.attr("stash_type", 1) == Ok(1) && self.is_unread(1);
                 let mut law = Some(self.normalizer()).filter(|_| is_usual)?;
                 law.attributes
@@ -171,7 +171,7 @@ impl Node<'_, '_> {
         law
     }
 
-    /// The law of a node whose first outputs have the unit of the first input.
+    /// The law of a node whose first `outputs` outputs have the exponent of the first input.
     fn passed(&self, outputs: usize) -> Law {
         let mut law = self.makes(self.first());
         law.made
@@ -196,7 +196,7 @@ impl Node<'_, '_> {
         law
     }
 
-    /// The law of codes times a scale, which gets the exponent of the goal.
+    /// The law of codes times a scale. A constant scale gets the exponent `goal`.
     fn dequantized(&self) -> Law {
         let exponent = match self.at.is_constant(1) {
             true => self.goal.unwrap_or_default(),
@@ -288,8 +288,8 @@ impl Node<'_, '_> {
         is_whole.then(|| self.makes(made as i32))
     }
 
-    /// The law of a normalizer by statistics of its first input. Its ε has the unit of squares, and
-    /// its parameters get the exponent of the goal.
+    /// The law of a normalizer that divides by statistics of its first input. Its ε has twice the
+    /// exponent of that input, and its parameters get the exponent `goal`.
     fn normalizer(&self) -> Law {
         let goal = self.goal.unwrap_or_default();
         let mut law = self.makes(goal);

@@ -1,8 +1,8 @@
 //! Writes a LayerNormalization of a value whose mean is 0 as an RMS normalization.
 //!
-//! Before: `γ·(x − mean(x))/√(var(x) + ε)`, as one operator or written out. After:
-//! `γ·x/√(mean(x²) + ε)`, in the written-out form that tract and onnxruntime fuse into one
-//! operator. onnxruntime needs a scale after it, even if it is 1.
+//! Before: `γ·(x − mean(x))/√(var(x) + ε)`, as one operator or written out. After: `γ·x/√(mean(x²)
+//! + ε)`, in the written-out form that tract and onnxruntime fuse into one operator. onnxruntime
+//! fuses this form only if a scale follows it, even if the scale is 1.
 
 use crate::affine::recognize::decomposed_norm::Core;
 use crate::affine::recognize::{Replacement, Site, View};
@@ -26,7 +26,8 @@ pub(super) fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Repl
     let scale = scale(view, site, core)?;
     let last = view.graph.producer(core.output)?.0;
     let graph = view.graph;
-    // Constants 1 and 0 may be there only so that an engine recognizes a LayerNormalization.
+    // A Mul by 1 and an Add of 0 may be there only so that an engine recognizes a
+    // LayerNormalization. They are replaced too.
     let neutral = if matches!(scale, Scale::None) {
         neutral_behind(view, core.output)
     } else {

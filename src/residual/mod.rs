@@ -1,4 +1,4 @@
-//! Other bases of residual streams.
+//! Changes of the basis of residual streams.
 //!
 //! All blocks of a network read the residual stream and add to it. If all writers and all readers
 //! of the stream absorb a change of its basis, the function of the model stays the same.
@@ -38,7 +38,7 @@ pub(crate) const SCALING: &str = "scaling";
 pub(crate) struct BasisChange {
     /// The streams, in execution order.
     pub streams: Vec<StreamPlan>,
-    /// The edits. The sites of an edit are indices of streams.
+    /// The edits. Their `sites` are indices of streams.
     pub edits: Vec<Edit>,
 }
 

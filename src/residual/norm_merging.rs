@@ -106,7 +106,7 @@ fn divides(core: &Core, site: &Site) -> bool {
     site.is_bare() && !core.centred && core.factor.is_none() && core.inside.is_none()
 }
 
-/// The replacement of a removed normalizer.
+/// Replaces a normalizer by an Identity.
 fn without(view: &View, core: &Core) -> Option<Replacement> {
     let last = view.graph.producer(core.output)?.0;
     let mut maker = Maker::new(view.graph, last);

@@ -38,7 +38,7 @@ pub(super) struct ScaledStreams {
 /// Scales streams by `2^-power`. Each stream is identified by its index, as sites are.
 ///
 /// # Errors
-/// [`Failed`] for the streams that cannot be scaled. The others can be scaled without them.
+/// [`Failed`] for the streams that cannot be scaled. The caller can try again without them.
 pub(super) fn scale(
     analysis: &Analysis,
     streams: &[(usize, &Stream)],
@@ -229,7 +229,7 @@ impl Exponents<'_> {
         }
     }
 
-    /// The law of a node that its constants can satisfy.
+    /// Finds a law of the node that the constants of the node can satisfy.
     fn law(&self, at: &At, carried: &[Option<i32>], goal: Option<i32>) -> Result<Law, Reason> {
         if !self.analysis.activations.contains(at.node) {
             for law in [
@@ -256,7 +256,8 @@ impl Exponents<'_> {
             if !self.takes(at, Side::Constant(slot)) || self.is_table_of_others(value) {
                 return Ok(false);
             }
-            // An epsilon is a single element, so no other element compensates for its rounding.
+            // A constant with a single element, such as an epsilon, must be exact, because no other
+            // element compensates for its rounding.
             if self.analysis.constants.len(value) == Some(1)
                 && let Some(&number) = at.numbers(slot)?.iter().next()
             {
@@ -266,8 +267,8 @@ impl Exponents<'_> {
         Ok(true)
     }
 
-    /// Whether an array with at least two axes has a reader that writes no stream. A Mul costs less
-    /// than a copy of the array.
+    /// Whether a constant has at least two axes, and a reader that does not write to a stream. Then
+    /// a Mul costs less than a copy of the constant.
     fn is_table_of_others(&self, value: ValueId) -> bool {
         let graph = &self.analysis.graph;
         let is_table = self.analysis.facts.rank(value).is_some_and(|rank| rank > 1);
@@ -284,7 +285,8 @@ impl Exponents<'_> {
         made.is_some_and(|made| self.goals.contains_key(&made))
     }
 
-    /// Whether a node, or one of its [`carriers`], can absorb a power of two from that side.
+    /// Whether a node, or all of its [`carriers`] in its place, can absorb a power of two at
+    /// `side`.
     fn takes(&self, at: &At, side: Side) -> bool {
         match carriers(at, side) {
             Some(carriers) => {
@@ -296,8 +298,8 @@ impl Exponents<'_> {
         }
     }
 
-    /// Lets a node absorb a power on that side. This removes the exponent of an operand, or adds it
-    /// to a result or a constant.
+    /// Lets a node absorb a power at `side`. This subtracts `exponent` from the exponent of an
+    /// operand, or adds it to that of a result or a constant.
     fn fold(&mut self, at: &At, side: Side, exponent: i32, stream: usize) {
         let exponent = if let Side::Operand(_) = side {
             -exponent
@@ -404,7 +406,7 @@ fn carriers(at: &At, side: Side) -> Option<Vec<(NodeId, Side)>> {
         .or_else(|| selected_weights::carrier(at, side).map(|carrier| vec![carrier]))
 }
 
-/// Whether a node can absorb a power of two from that side.
+/// Whether the node itself can absorb a power of two at `side`.
 fn takes_itself(at: &At, side: Side) -> bool {
     let Ok(rank) = rank(at, side) else {
         return false;

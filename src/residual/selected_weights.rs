@@ -25,7 +25,7 @@ fn selection(at: &At, slot: usize) -> Option<NodeId> {
     let mut value = at.graph.input(at.node, slot)?;
     while at.graph.only_reader(value).is_some() {
         let (node, _) = at.graph.producer(value)?;
-        // Another result of a Split would get the power too.
+        // A second result, as of a Split, would get the power too.
         at.graph.only_output(node)?;
         let category = at.graph.category(node)?;
         if !matches!(category, Category::Movement | Category::Selection) {

@@ -1,5 +1,5 @@
-//! Writes normalizers of com.microsoft that contain the residual sum as a sum and a normalizer, so
-//! that the rules for these two apply. onnxruntime fuses both again.
+//! Splits each normalizer of com.microsoft that contains the residual sum into a sum and a
+//! normalizer, so that the rules for these two apply. onnxruntime fuses both again.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
@@ -114,8 +114,8 @@ impl NormalizedSum {
             maker.op("LayerNormalization", &inputs, attributes);
             return Some(());
         }
-        // ONNX has no such operator before version 23. onnxruntime fuses these nodes into its own
-        // operator.
+        // ONNX has no RMS normalization before operator set 23. onnxruntime fuses these nodes into
+        // its own operator.
         let own = at
             .facts
             .data_type(at.input(0).ok()?)

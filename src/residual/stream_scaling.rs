@@ -20,7 +20,7 @@ use crate::residual::{BasisChange, listed, name, stays};
 /// The largest k of the scale `2^-k`. With a larger one, squares leave the range of float32.
 const LARGEST: u32 = 40;
 
-/// Returns k, if streams can be scaled by `2^-k`.
+/// Returns `power` if streams can be scaled by `2^-power`.
 ///
 /// # Errors
 /// [`Error::Power`] if they cannot.

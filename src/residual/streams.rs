@@ -96,13 +96,13 @@ pub(crate) struct StreamReader {
 pub(crate) enum ReadBy {
     /// A normalization by statistics over exactly its channels, given by the index of its site.
     Normalizer(usize),
-    /// A linear operator with constants, which reads the channels by this operand.
+    /// A linear operator with constants, which reads the channels as this operand.
     Linear(NodeId, usize),
     /// The caller: the value is an output of the model.
     Output,
     /// A body of this node.
     Body(NodeId),
-    /// Any other node, which reads it by this operand.
+    /// Any other node, which reads the value as this operand.
     Other(NodeId, usize),
 }
 
@@ -268,7 +268,8 @@ impl<'w> Traversal<'w> {
         }
     }
 
-    /// Records a value. `false` if its channels lie along two axes.
+    /// Records a value. Returns `false` if the value is already recorded with another axis of
+    /// channels.
     fn reach(&mut self, at: Channels) -> bool {
         let axis = *self.axes.entry(at.value).or_insert_with(|| {
             self.open.push(at);

@@ -4,7 +4,7 @@
 //!
 //! The transfer [rule](crate::affine::rule::Rule) of a node finds the channels of its result. It is
 //! applied to a probe, which is a scale with a different number for each channel. Sums are handled
-//! here, because a rule sees an affine of each operand but not its axis.
+//! here, because a rule sees the affine of an operand, but not the operand's axis of channels.
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -88,8 +88,8 @@ pub(super) fn ahead(
     })
 }
 
-/// Whether a node is a linear operator whose constants have the channels that lie along this axis
-/// of an operand, or of its result.
+/// Whether a node is a linear operator whose constants can absorb a scale of the channels along
+/// this axis of an operand, or of its result.
 pub(super) fn is_taken(
     analysis: &Analysis,
     node: NodeId,

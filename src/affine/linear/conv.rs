@@ -7,9 +7,9 @@
 //!
 //! If every result depends on one place only, a scale that varies over places commutes with the
 //! operator: `W·(x·diag(s)) = (W·x)·diag(s)`. An example is a kernel of size 1 that mixes tokens,
-//! which lie along the channel axis. The summands then differ from place to place, so an Add holds
-//! them: `(W·x + b)·diag(s) + t` is `W·(x·diag(s)) + (b·diag(s) + t)`, and `W·(x·diag(s) + t) + b`
-//! is `(W·x + (b/s + W·(t/s)))·diag(s)`.
+//! which lie along the channel axis. The bias and the shift then differ from place to place, so an
+//! Add holds them: `(W·x + b)·diag(s) + t` is `W·(x·diag(s)) + (b·diag(s) + t)`, and `W·(x·diag(s)
+//! + t) + b` is `(W·x + (b/s + W·(t/s)))·diag(s)`.
 
 use crate::affine::Affine;
 use crate::affine::linear::geometry::{Geometry, groups};
@@ -69,7 +69,8 @@ impl Rule for ConvTranspose {
 }
 
 /// The forward step of a Conv with a weight that a DequantizeLinear computes. In a depthwise Conv,
-/// each channel of the operand belongs to one channel of the result.
+/// the scale of an input channel moves to axis 0 of the weight, since that channel belongs to one
+/// channel of the result.
 fn into_dequantized_channels(at: &At, affine: &Affine) -> Result<Step, Reason> {
     Geometry::from_node(at)?;
     only_along(&Affine::scale(affine.scale.clone()), &[1])?;
@@ -87,8 +88,8 @@ fn into_dequantized_channels(at: &At, affine: &Affine) -> Result<Step, Reason> {
 /// the bias for each place.
 ///
 /// # Errors
-/// `reason` if the scale cannot pass without an additional Add, or [`Reason::TooLarge`] if the Add
-/// is too large.
+/// `reason` if the scale has no inverse, or if only a bias would need the Add. [`Reason::TooLarge`]
+/// if the Add is too large.
 fn forward_by_place(
     at: &At,
     affine: &Affine,
@@ -130,8 +131,8 @@ fn backward_by_place(at: &At, affine: &Affine, places: usize) -> Result<Step, Re
     adds_by_place(at, places, step)
 }
 
-/// Checks that the scale of an affine varies over places and passes an operator whose results
-/// depend on one place each. Returns the number of places.
+/// Checks that each result of the node depends on one place, and that the scale of the affine
+/// varies over places only, so that it passes the node. Returns the number of places.
 fn passes_places(at: &At, affine: &Affine) -> Result<usize, Reason> {
     let geometry = check(at)?;
     let places: Vec<usize> = (2..affine.rank()).collect();
@@ -213,7 +214,7 @@ impl Linear for Conv {
     ) -> Result<Recipe, Reason> {
         match side {
             Side::Operand(_) => along_grouped(at, weight, scale),
-            // A scale that varies over places propagates to the input.
+            // A scale that varies over places passes the node, so the weight is unchanged.
             _ if is_by_places(scale) => Ok(weight.clone()),
             _ => along(weight, scale, 0),
         }
@@ -324,8 +325,8 @@ pub(crate) fn along(weight: &Recipe, scale: &Numbers, axis: usize) -> Result<Rec
         .ok_or(Reason::WrongAxis)
 }
 
-/// Multiplies the weight by a scale along axis 1, which counts the channels within a group. The
-/// groups lie along axis 0.
+/// Multiplies the weight by a scale of the channels. Axis 1 of the weight has the channels of one
+/// group, and the groups follow each other along axis 0.
 pub(crate) fn along_grouped(at: &At, weight: &Recipe, scale: &Numbers) -> Result<Recipe, Reason> {
     let (group, shape) = (groups(at)?, weight.shape());
     if scale.len() == 1 || group == 1 {

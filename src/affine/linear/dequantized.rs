@@ -10,8 +10,9 @@ use crate::refusal::Reason;
 /// The forward step, which moves the scale of an operand to the axis `along` of the weight.
 ///
 /// # Errors
-/// [`Reason::Granularity`] if the scales of the weight cannot absorb it, and [`Reason::Quantized`]
-/// for a shift, whose image depends on the elements of the weight.
+/// [`Reason::Granularity`] if the affine has different scales for weights that share a quantization
+/// scale. [`Reason::Quantized`] for a shift, because its image depends on the elements of the
+/// weight.
 pub(super) fn forward(
     at: &At,
     weight: usize,
@@ -31,7 +32,7 @@ pub(super) fn forward(
 /// the whole affine to the bias.
 ///
 /// # Errors
-/// [`Reason::Quantized`] for a shift without a bias.
+/// [`Reason::Quantized`] if the affine has a shift and the node has no bias.
 pub(super) fn backward(
     at: &At,
     weight: usize,

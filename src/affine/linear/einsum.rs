@@ -4,8 +4,8 @@
 //! `y[o] = Σ x[i]·W[w]`, where each letter of an operand is an index. A scale along letters of the
 //! weight can be multiplied into the weight, from the input or from the result. A scale along
 //! letters that are not summed is the same on the input and on the result. A shift `t` adds `Σ
-//! t[i]·W[w]`, whatever letters it varies along. Each summand contains every operand exactly once,
-//! so a scalar scale of any operand is the same scale of the result.
+//! t[i]·W[w]`, whatever letters it varies along. Each summand is a product of one element of every
+//! operand, so a scalar scale of any operand is also a scale of the result.
 
 use crate::affine::Affine;
 use crate::affine::linear::{Linear, Slots};
@@ -70,7 +70,7 @@ impl Rule for Einsum {
                     .ok_or(reason),
             };
         }
-        // Prefers a constant, which absorbs the affine, to an operand that would only pass it.
+        // Prefers a constant, which absorbs the affine, to an operand that would only pass it on.
         let (constants, varying): (Vec<usize>, Vec<usize>) =
             (0..at.arity()).partition(|&slot| at.is_constant(slot));
         let slots = constants.into_iter().chain(varying);
@@ -96,7 +96,7 @@ fn on_operand(at: &At, slot: usize, affine: &Affine) -> Option<Affine> {
         .or_else(|| Letters::beside(at, other_of_two(slot)?)?.pulled(at, affine))
 }
 
-/// Returns the other one of the first two operands. `None` if `slot` is a later operand.
+/// Returns the index of the other operand among the first two. `None` if `slot` is a later operand.
 fn other_of_two(slot: usize) -> Option<usize> {
     1_usize.checked_sub(slot)
 }
@@ -176,7 +176,7 @@ impl Letters {
         if !are_distinct || ranks.contains(&None) {
             return None;
         }
-        // The operand may have letters of its own that are summed.
+        // The operand may have summed letters that the weight lacks, but not the reverse.
         let is_summed = weight
             .iter()
             .all(|letter| result.contains(letter) || operand.contains(letter));
@@ -204,8 +204,8 @@ impl Letters {
             .filter(|_| affine.has_no_shift() || self.mixes(at))
     }
 
-    /// Whether a summand of the operand passes the only contracted letter unchanged, because the
-    /// other operand is row-stochastic.
+    /// Whether a shift of the operand reaches the result unchanged, because the other operand is
+    /// row-stochastic along the only contracted letter.
     fn mixes(&self, at: &At) -> bool {
         let mut summed = self
             .summed()
@@ -214,9 +214,9 @@ impl Letters {
         along.is_some_and(|axis| add_up_to_one(at, self.slot, axis))
     }
 
-    /// Computes the result for a constant in place of the operand, as a matrix product. The rows
-    /// are the letters of only the operand, and the columns the letters of only the weight. Letters
-    /// of the operand, the weight and the result are batch axes.
+    /// Computes the result for a constant in place of the operand, as a matrix product. Letters of
+    /// the result that only the operand has are the rows, those that only the weight has are the
+    /// columns, and those that both have are batch axes.
     fn product_of(&self, constant: &Recipe, weight: &Recipe) -> Option<Recipe> {
         let (kept, summed): (Vec<char>, Vec<char>) = self
             .weight
@@ -328,7 +328,8 @@ impl Letters {
         })
     }
 
-    /// The number of places that are summed and along which the shift is constant.
+    /// How often each element of the shift is summed: the product of the extents of the summed
+    /// letters that only the operand has and along which the shift is constant.
     fn times(&self, at: &At, shift: &Numbers) -> Result<f64, Reason> {
         let same = self.summed_alone().filter(|&axis| shift.shape()[axis] == 1);
         same.map(|axis| Ok(at.places(1 - self.slot, axis)? as f64))

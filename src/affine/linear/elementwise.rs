@@ -210,8 +210,8 @@ fn aligned_constant(at: &At, affine: &Affine, slot: usize) -> Result<Numbers, Re
 }
 
 /// Whether a constant factor widens a value and can absorb the whole scale. An example is a
-/// tokenizer of numbers, which expands each number to channels. The operators after it sum over the
-/// new axis, so they could not absorb the scale.
+/// tokenizer of numerical features, which multiplies each feature by one weight for each channel.
+/// The operators after the factor sum over the new axis, so they could not absorb the scale.
 fn widens(at: &At, affine: &Affine, slot: usize) -> bool {
     let shapes = at.shape(1 - slot).ok().zip(at.output_shape(0).ok());
     let extents = at.weight(slot).and_then(|_| at.extents(slot)).ok();
@@ -229,8 +229,9 @@ fn widens(at: &At, affine: &Affine, slot: usize) -> bool {
     !affine.has_no_scale() && value != made && fits
 }
 
-/// `(s·x + t) + c = s·(x + c/s) + t`: the step that keeps position embeddings as a summand of the
-/// stream. `None` for other operators, and if the constant is equal for all positions.
+/// `(s·x + t) + c = s·(x + c/s) + t`: the step that keeps position embeddings `c` as a summand of
+/// the stream, divided by `s`. `None` if the node does not add a constant, or adds the same
+/// constant at all positions.
 pub(crate) fn beside_positions(at: &At, inputs: &[Option<Affine>]) -> Option<Step> {
     let slot = at.constant_operand()?;
     let takes = at.graph.is(at.node, "Add") || (at.graph.is(at.node, "Sub") && slot == 1);
@@ -292,8 +293,8 @@ fn forward_two(at: &At, left: &Option<Affine>, right: &Option<Affine>) -> Result
     }
 }
 
-/// `(s·x + t) + y = s·(x + y/s) + t`: the affine that the other operand needs, so that the sum has
-/// the basis of the operand with the affine.
+/// `(s·x + t) + y = s·(x + y/s) + t`: the scale `1/s` that the operand `y` needs, so that the
+/// affine of the operand `x` passes the sum.
 fn stream(at: &At, other: usize, carried: &Affine) -> Result<Affine, Reason> {
     let (scale, shift) = (carried.scale.shape(), carried.shift.shape());
     // After a shift that varies over positions, every bias on the path would have to vary over

@@ -1,7 +1,8 @@
 //! Gemm: `Y = alpha·A'·B' + beta·C`, with A or B constant and either of them transposed or not.
 //!
 //! An affine of A scales `B'` along its contracted axis, and adds `alpha·t·B'` to `beta·C`. If C is
-//! written again, beta becomes 1, because `beta·C` may round where C does not.
+//! written again, it includes beta, and the attribute becomes 1, because a product `beta·C` may
+//! round where C does not.
 
 use crate::affine::Affine;
 use crate::affine::linear::{Linear, Slots, dequantized, known_attributes, only_along};
@@ -203,7 +204,7 @@ impl Linear for Gemm {
     }
 }
 
-/// Transposes a matrix unless it is plain.
+/// Transposes a matrix unless `is_plain` holds.
 fn turned_unless(is_plain: bool, matrix: &Recipe) -> Option<Recipe> {
     if is_plain {
         Some(matrix.clone())

@@ -80,8 +80,8 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// Computes the zeros before the first place along each spatial axis, if they are known, and
-    /// whether the image may be padded with zeros at all.
+    /// Computes the number of zeros before the first place along each spatial axis, if it is known,
+    /// and whether the input may be padded at all.
     fn padding(&self, at: &At) -> Result<(Option<Vec<i64>>, bool), Reason> {
         let spatial = self.kernel.len();
         let auto = at.attr_text("auto_pad", "NOTSET")?;
@@ -100,7 +100,7 @@ impl Geometry {
                 let totals = (0..spatial).map(|axis| self.same_padding(axis));
                 match totals.collect::<Option<Vec<i64>>>() {
                     Some(totals) => {
-                        // If the total is odd, the additional zero is after the image (`UPPER`) or
+                        // If the total is odd, the additional zero is after the input (`UPPER`) or
                         // before it (`LOWER`).
                         let more = i64::from(auto == "SAME_LOWER");
                         let before = totals.iter().map(|total| (total + more) / 2).collect();
@@ -113,10 +113,10 @@ impl Geometry {
         })
     }
 
-    /// The number of zeros that `SAME` adds around the image along an axis. `None` if it depends on
+    /// The number of zeros that `SAME` adds around the input along an axis. `None` if it depends on
     /// unknown extents.
     fn same_padding(&self, axis: usize) -> Option<i64> {
-        // A kernel of extent 1 reads no place outside of the image.
+        // A kernel of extent 1 reads no place outside of the input.
         if self.kernel[axis] == 1 {
             return Some(0);
         }
@@ -164,7 +164,7 @@ impl Geometry {
     /// The spatial extents of input and output over which the image of a shift is computed.
     ///
     /// # Errors
-    /// They are unknown, the image is too large, or the shift varies over samples.
+    /// An extent is unknown, the image is too large, or the shift varies over samples.
     pub(super) fn room(&self, shift: &Numbers) -> Result<(Vec<usize>, Vec<usize>), Reason> {
         let (input, output) = match self.alike(shift) {
             Some(places) => (places.clone(), places),
@@ -181,8 +181,8 @@ impl Geometry {
         }
     }
 
-    /// Computes `L(t)`. If each place follows from one place of the shift, this is one product with
-    /// the kernel summed over its taps.
+    /// Computes `L(t)`. If each place of the result follows from one place of the shift, it is the
+    /// product of the shift with the kernel summed over its taps.
     pub(super) fn image(&self, weight: &Recipe, shift: &Numbers) -> Result<Recipe, Reason> {
         let extents = self.room(shift)?;
         self.image_in(weight, shift, extents)

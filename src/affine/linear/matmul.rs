@@ -2,9 +2,9 @@
 //! either operand may be transposed.
 //!
 //! `(x·diag(s) + t)·W = x·(diag(s)·W) + t·W` and `(x·W)·diag(s) + t = x·(W·diag(s)) + t`. A weight
-//! on the left folds in the same way, transposed. If both operands vary, a scale passes along the
-//! axes that are not contracted. A shift passes if the other operand is row-stochastic, as in
-//! attention.
+//! on the left folds in the same way, transposed. If both operands vary, a scale along an axis that
+//! is not contracted passes to the result. A shift passes if the other operand is row-stochastic,
+//! as in attention.
 
 use crate::affine::Affine;
 use crate::affine::linear::elementwise::shrunk_to;
@@ -185,7 +185,7 @@ fn contracted_axis(at: &At, slot: usize, rank: usize) -> usize {
     }
 }
 
-/// Checks that the weight can absorb the affine from that side.
+/// Checks that the weight can absorb the affine from `side`.
 fn check(at: &At, affine: &Affine, side: Side) -> Result<(), Reason> {
     let affine = &match side {
         Side::Operand(slot) => turned_affine(at, slot, affine),
@@ -275,8 +275,8 @@ fn split_last(shape: &[usize], has_axis: bool) -> Result<(&[usize], usize), Reas
     }
 }
 
-/// Whether a summand of an operand along the contracted axis passes to the result, because the
-/// other operand is row-stochastic.
+/// Whether a shift of an operand reaches the result unchanged, because the other operand is
+/// row-stochastic along the contracted axis.
 fn mixes(at: &At, slot: usize) -> bool {
     let other = 1 - slot;
     let has_no_factor =

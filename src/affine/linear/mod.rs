@@ -92,7 +92,7 @@ pub(crate) trait Linear: Rule {
     fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason>;
 
     /// Computes `L(t)`, the summand that a shift on the operand adds to the result or to the bias.
-    /// It broadcasts over the shape of either.
+    /// It broadcasts over the shape of the result or of the bias.
     ///
     /// # Errors
     /// The summand cannot be computed.
@@ -157,7 +157,7 @@ fn check_constant(at: &At, slot: usize, affine: &Affine) -> Result<(), Reason> {
     at.weight(slot)?;
     check_readable(at, slot)?;
     let extents = at.extents(slot)?;
-    // A Where broadcasts a scalar in any case.
+    // A Where broadcasts a scalar constant, which may therefore take the shape of the affine.
     let is_one = at.graph.is(at.node, "Where") && extents.iter().product::<usize>() == 1;
     let fits = broadcasts_to(affine.scale.shape(), &extents)
         && broadcasts_to(affine.shift.shape(), &extents);
@@ -187,8 +187,8 @@ pub(crate) fn only_along(affine: &Affine, axes: &[usize]) -> Result<(), Reason> 
     }
 }
 
-/// Refuses an affine that varies along an axis other than the channels, or has another number of
-/// channels.
+/// Refuses an affine that varies along an axis other than `axis`, or whose extent along `axis` is
+/// neither 1 nor `channels`.
 fn check_channels(affine: &Affine, axis: usize, channels: usize) -> Result<(), Reason> {
     only_along(affine, &[axis])?;
     let extents = [affine.scale.shape()[axis], affine.shift.shape()[axis]];

@@ -127,7 +127,8 @@ impl ScaledCodes for DequantizeLinear {
     }
 }
 
-/// The inputs of MatMulNBits that hold the bias, and the block of each place along K.
+/// The inputs of MatMulNBits that hold the bias and, for each place along K, the index of its
+/// block.
 const BIAS: usize = 5;
 const BLOCK_OF_PLACE: usize = 4;
 

@@ -7,7 +7,7 @@ use crate::onnx::operator::Category;
 /// A scale between products and a softmax.
 pub(super) struct AttentionScale;
 
-/// The largest number of operators before the softmax.
+/// The largest number of operators between the scale and the softmax.
 const REACH: usize = 12;
 
 impl Normalizer for AttentionScale {

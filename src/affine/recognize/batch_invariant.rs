@@ -45,7 +45,7 @@ const COMPUTE: &[&str] = &[
     "ReduceMax",
 ];
 
-/// The values that were computed for one read, so that shared ones are computed once.
+/// The values that one call of [`Alike::read`] has computed, so that it computes each only once.
 type Readings = RefCell<HashMap<ValueId, Option<Numbers>>>;
 
 /// Determines which values are equal for every item of a batch.
@@ -63,7 +63,8 @@ impl<'v> Alike<'v> {
         }
     }
 
-    /// Whether a value is equal for every item of a batch. Shapes count as equal.
+    /// Whether a value is equal for every item of a batch. Results of Shape operators count as
+    /// equal.
     pub(crate) fn is(&self, value: ValueId) -> bool {
         self.holds(value, DEPTH)
     }
@@ -123,7 +124,7 @@ impl<'v> Alike<'v> {
         numbers
     }
 
-    /// Computes the result of a node whose constants are at most `depth` steps before it.
+    /// Computes a value from constants that are at most `depth` operators before it.
     fn compute(&self, value: ValueId, depth: usize, made: &Readings) -> Option<Numbers> {
         let depth = depth.checked_sub(1)?;
         let node = self.view.maker(value)?;

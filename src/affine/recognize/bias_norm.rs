@@ -39,8 +39,7 @@ impl Normalizer for BiasNorm {
     }
 }
 
-/// Finds the nodes of `1/√(mean((x − b)²))`, the last one first. They may be followed by a scalar
-/// factor.
+/// Finds the nodes of `1/√(mean((x − b)²))`, the last one first. A scalar factor may follow them.
 fn statistics(view: &View, x: ValueId, scales: ValueId) -> Option<Vec<NodeId>> {
     let graph = view.graph;
     let chain = view

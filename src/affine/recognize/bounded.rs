@@ -1,6 +1,6 @@
-//! pointwise: `γ·f(αx + s) + β` with any other bounded function of one variable. Examples are
-//! `x/√(x²+1)`, arctan, a clip and the sine. The function is written in operators with known
-//! bounds.
+//! pointwise: `γ·f(αx + s) + β` with any bounded function of one variable that has no kind of its
+//! own. Examples are `x/√(x²+1)`, arctan, a clip and the sine. The function is written in operators
+//! with known bounds.
 
 use crate::affine::recognize::batch_invariant::Alike;
 use crate::affine::recognize::bounds::{Bounds, bounds};
@@ -11,8 +11,8 @@ use crate::hash::HashMap;
 use crate::ir::NodeId;
 use crate::onnx::operator::Category;
 
-/// The largest magnitude of the values. A function with larger values, such as a clip at 6, is an
-/// activation.
+/// The largest magnitude of the results of a function that counts as a normalizer. A function with
+/// larger results, such as a clip at 6, is an activation.
 const LARGEST: f64 = 2.0;
 
 /// Any bounded function between two affines.

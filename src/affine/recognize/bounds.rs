@@ -64,9 +64,11 @@ pub(super) struct Bounds {
     pub low: f64,
     /// An upper bound of all values.
     pub high: f64,
-    /// An upper bound of the magnitude of the values, for each `z`.
+    /// The magnitude of the function is at most this, for each `z`. `None` if no such growth is
+    /// known.
     most: Option<Pace>,
-    /// A lower bound of the magnitude of the values, for each `z`.
+    /// The magnitude of the function is at least this, for each `z`. `None` if no such growth is
+    /// known.
     least: Option<Pace>,
 }
 
@@ -285,7 +287,7 @@ mod tests {
     fn quotient_of_unequal_or_unknown_growth_is_unbounded() {
         let root = Z.magnitude().plus(one()).root().unwrap();
         assert_eq!(Z.times(root.inverse().unwrap()).high, f64::INFINITY);
-        // It is unknown whether z² − z grows, and z² has a zero.
+        // It is unknown whether z² − z grows, and z² has a zero, so neither has an inverse.
         assert!(Z.square().plus(Z.negated()).inverse().is_none());
         assert!(Z.square().inverse().is_none());
     }

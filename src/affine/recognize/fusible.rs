@@ -14,7 +14,8 @@ use crate::shape::facts::extent;
 /// Builds the site of a core over the last axis.
 pub(super) fn site(view: &View, kind: &'static str, core: &Core) -> Site {
     let mut site = decomposed_norm::site(view, kind, core);
-    // Parameters may have the type of the weights while statistics are computed in float32.
+    // Casts may follow the core, if statistics are computed in float32 and the parameters have
+    // another type.
     let (output, casts) = behind_casts(view, core.output);
     let chain = view.chain_from(output);
     if let Some((chain, part)) =
@@ -75,7 +76,7 @@ fn part(view: &View, core: &Core, output: ValueId, chain: &Chain) -> Option<Part
     })
 }
 
-/// Whether the form that onnxruntime fuses has such a node in its core.
+/// Whether the core of the form that onnxruntime fuses may contain this node.
 fn is_fusible(view: &View, core: &Core, node: NodeId) -> bool {
     match view.graph.domain_op(node) {
         // The form of RMSNorm may end in a Mul by the reciprocal.

@@ -104,8 +104,8 @@ impl Groups {
         })
     }
 
-    /// The axis of the channels in the value before it is reshaped. `None` unless statistics are
-    /// computed for each item and run of channels, over everything else.
+    /// The axis of the channels in the value before it is reshaped. `None` unless each run of
+    /// channels of each item has its own statistics, over everything else.
     fn channels(&self, view: &View, whole: ValueId) -> Option<usize> {
         let mut atoms = AxisFactors::default();
         let before = atoms.axes(&view.facts.shape(whole)?)?;
@@ -140,7 +140,8 @@ impl Groups {
                 return None;
             }
         }
-        // With a single group of all channels, no axis is cut. Exporters put the channels on axis 1.
+        // With a single group of all channels, no axis is cut, and the channels are on axis 1,
+        // where exporters put them.
         Some(cut.unwrap_or(1))
     }
 }

@@ -48,7 +48,7 @@ impl Normalizer for HardSwish {
 }
 
 /// The first node of the written-out HardSwish that ends at a node. `None` if the operator set of
-/// the model has the operator.
+/// the model has a HardSwish.
 pub(crate) fn written_out(view: &View, node: NodeId) -> Option<NodeId> {
     let (_, nodes) = found(view, node).filter(|_| view.graph.model().own_opset() < SINCE)?;
     nodes.first().copied()
@@ -80,8 +80,8 @@ fn divided(view: &View, div: NodeId) -> Option<(ValueId, Vec<NodeId>)> {
     Some((input, nodes))
 }
 
-/// Matches `x·clip(x + 3, 0, 6)`, or with `by_sixth` the product of x and a sixth of the clip.
-/// Returns x and the nodes.
+/// Matches `x·clip(x + 3, 0, 6)`, or, if `by_sixth` holds, `x·(clip(x + 3, 0, 6)/6)`. Returns x and
+/// the nodes.
 fn gated(view: &View, mul: NodeId, by_sixth: bool) -> Option<(ValueId, Vec<NodeId>)> {
     let (left, right) = (view.graph.input(mul, 0)?, view.graph.input(mul, 1)?);
     if !view.graph.is(mul, "Mul") {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// The family of a kind: when its statistics are known.
+/// The family of a kind: the form in which its sites compute at inference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -43,8 +43,9 @@ pub struct Kind {
     /// normalization by statistics or of a bounded function.
     #[serde(skip)]
     pub is_bounded: bool,
-    /// Whether computed constants identify the kind. If they were stored, the site would be another
-    /// kind. For example, a BN would be any per-channel affine.
+    /// Whether the computation of constants identifies the kind. If only the computed constants
+    /// were stored, the site would be of another kind. For example, a BN would be any per-channel
+    /// affine.
     #[serde(skip)]
     pub is_told_by_constants: bool,
 }

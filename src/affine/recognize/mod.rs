@@ -108,8 +108,9 @@ pub(crate) trait Normalizer: Sync {
     /// The site that ends in this node. `None` if the node is not of this kind.
     fn recognize(&self, view: &View, node: NodeId) -> Option<Site>;
 
-    /// The names of classes, modules and functions of this kind, in lower case. A word of a node's
-    /// scope must begin with one of them. The name of a function must contain one.
+    /// The names of classes, modules and functions of this kind, in lower case. A chain matches if
+    /// one of its words begins with one of these names. A function matches if its name contains one
+    /// of them.
     fn names(&self) -> &'static [&'static str] {
         &[]
     }
@@ -125,7 +126,7 @@ pub(crate) trait Normalizer: Sync {
     }
 }
 
-/// A part of the names of most kinds.
+/// The word in the names of most normalizers.
 const NORM: &str = "norm";
 
 /// Whether a function with this name is a normalizer. The name consists of letters and digits in

@@ -1,7 +1,7 @@
 //! Factors that widen statistics: `(x − μ)·(rstd·γ)`, where `rstd` is one scalar for all channels.
 //!
-//! Without `γ` the product has the extents of `rstd`. This changes nothing if arithmetic combines
-//! the product only with values of the full width.
+//! Without `γ`, the product has the extents of `rstd`. Later results are unchanged if arithmetic
+//! combines the product only with values of the full width.
 
 use crate::analysis::Analysis;
 use crate::hash::HashSet;
@@ -9,7 +9,7 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::shape::facts::{Shape, extent, same_shape};
 
-/// The largest number of operators before a value of the full width.
+/// The largest number of operators between the product and a value of the full width.
 const DEPTH: usize = 4;
 
 /// The values that could be narrower.
@@ -21,7 +21,8 @@ pub(super) struct Narrowing {
 }
 
 impl Narrowing {
-    /// Whether a value, the product of `from` and a constant, could have the extents of `from`.
+    /// Whether no reader would notice if a value, the product of `from` and a constant, had the
+    /// extents of `from`.
     pub(super) fn is_needless(
         &mut self,
         analysis: &Analysis,
@@ -44,8 +45,8 @@ impl Narrowing {
         fits
     }
 
-    /// Whether all readers of a value combine it with values of the full width, even if the value
-    /// had this shape.
+    /// Whether every path from a value combines it with a value of the full width within `depth`
+    /// operators, if the value itself has only this shape.
     fn meets(&mut self, analysis: &Analysis, value: ValueId, shape: &Shape, depth: usize) -> bool {
         let readers = analysis.graph.readers(value);
         self.narrowed.insert(value);

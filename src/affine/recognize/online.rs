@@ -5,13 +5,13 @@ use crate::affine::recognize::{Family, Site, View};
 use crate::ir::NodeId;
 use crate::ir::axes::axis;
 
-/// The core of each site that normalizes by statistics of its input, in the order of the sites.
+/// For each site, its core, or `None` if the site does not normalize by statistics of its input.
 pub(crate) fn cores(view: &View, sites: &[Site]) -> Vec<Option<Core>> {
     sites.iter().map(|site| core(view, site)).collect()
 }
 
 /// The core of a site that normalizes by statistics of its input. `None` if the site has no such
-/// core, or if the axes are unknown.
+/// core, if its axes are unknown, or if a place may be divided by the statistics of another place.
 pub(crate) fn core(view: &View, site: &Site) -> Option<Core> {
     if site.kind.family != Family::Online {
         return None;

@@ -112,7 +112,7 @@ pub(crate) struct Expansion<'w, 'm> {
     constants: Vec<TensorProto>,
     /// The formulas of the float constants.
     formulas: Vec<NewConstant>,
-    /// The parameters that are given: [channels], or a single scalar.
+    /// The parameters that the node has, each as [channels] or as a single scalar.
     given: Vec<(Parameter, Numbers)>,
     /// The axis of the channels, and the rank of the value.
     axis: Option<(usize, usize)>,
@@ -308,14 +308,14 @@ impl Expansion<'_, '_> {
         });
     }
 
-    /// Adds the constant that an operator reads, followed by `behind` axes of extent 1. Returns its
-    /// name.
+    /// Adds the constant that an operator reads, whose axis is followed by `behind` axes of extent
+    /// 1. Returns its name.
     fn constant(&mut self, op: &str, numbers: &Numbers, behind: usize) -> Option<String> {
         let mut shape = vec![numbers.len()];
         shape.extend(vec![1; if numbers.len() == 1 { 0 } else { behind }]);
         let shaped = numbers.reshape(&shape)?;
         let data_type = self.data_type?;
-        // If a factor would lose digits, the node stays opaque.
+        // If a factor would be subnormal and lose digits, the node stays opaque.
         if op == "Mul"
             && numbers
                 .iter()
@@ -457,7 +457,7 @@ fn vector(values: Vec<f64>) -> Option<ArrayD<f64>> {
 }
 
 /// Reshapes a parameter to a vector over the channels, which are followed by `behind` axes. The
-/// parameter must be a vector, or broadcast along these axes.
+/// parameter must be a vector, or have extent 1 along all axes other than the channels.
 fn by_channel(numbers: &Numbers, behind: usize) -> Option<Numbers> {
     let (length, rank) = (numbers.len(), numbers.ndim());
     let along = numbers.shape().iter().position(|&extent| extent == length);

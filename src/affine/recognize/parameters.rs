@@ -39,7 +39,8 @@ pub(super) fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Sit
     };
     let (post, reason) = match affine(view, node, operator) {
         Ok(affine) => {
-            // An identity can absorb an affine after it.
+            // Neutral parameters do not fold, but they can absorb an affine after the node, so the
+            // part is kept.
             let reason = affine.is_identity().then_some(Reason::Identity);
             let part = Part {
                 resets: operator.resets(view, node, affine.rank()),

@@ -17,7 +17,7 @@ pub(super) struct Bounded {
     pub output: ValueId,
     /// The nodes of the function.
     pub nodes: Vec<NodeId>,
-    /// One operator for all of them, if the graph uses several.
+    /// One operator that computes the function, if the graph uses several.
     pub replacement: Option<Replacement>,
 }
 
@@ -50,14 +50,15 @@ pub(super) const fn opaque(
     }
 }
 
-/// Writes the form with this operator as `f`, without γ and β.
+/// Writes `f(αx)`, where f is the operator `function`. The last step of the result applies γ and β.
 pub(super) fn written(node: &mut Expansion, function: &str) -> Option<Written> {
     let alpha = node.get(ALPHA).filter(|alpha| alpha.len() == 1)?;
     let scaled = node.with("Mul", &node.x(), &alpha)?;
     Some(bounded(node, function, &scaled))
 }
 
-/// Writes the function of a value, before γ and β.
+/// Writes `f(value)`, where f is the operator `function`. The last step of the result applies γ and
+/// β.
 pub(super) fn bounded(node: &mut Expansion, function: &str, value: &str) -> Written {
     let value = node.op(function, &[value], vec![]);
     Written {
@@ -67,8 +68,8 @@ pub(super) fn bounded(node: &mut Expansion, function: &str, value: &str) -> Writ
     }
 }
 
-/// Whether a node only casts floats to another float type. In mixed precision, the function is
-/// computed in float32.
+/// Whether a node only casts floats to another float type. In mixed precision, such casts surround
+/// the function, which is computed in float32.
 pub(super) fn is_cast(view: &View, node: NodeId) -> bool {
     view.graph.is(node, "Cast")
         && view
@@ -136,7 +137,7 @@ pub(super) fn site(
     }
     let axis = match chain.axis().or(chain.factor_axis) {
         Some(axis) => axis,
-        // If all channels have one scalar, the chain has no axis of its own.
+        // If all channels have the same scalar, the chain has no axis of its own.
         None if chain.affine.axes().is_empty() => view.facts.rank(output)?.checked_sub(1)?,
         None => return None,
     };

@@ -23,7 +23,8 @@ impl Normalizer for PowerNorm {
             return None;
         }
         let is_named = chain.mentions(self.names()) || chain.mentions(&["running_phi"]);
-        // Parameters with the width of one group belong to a normalizer of each head.
+        // If the parameters have the width of one group, the site normalizes each head and is not a
+        // PN.
         let width = width(&chain.affine);
         if let Some(scaling) = group_scaling(view, chain.input)
             && view.facts.extent(scaling.squared, scaling.rank - 1) != Some(width)

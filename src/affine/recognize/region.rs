@@ -24,8 +24,8 @@ pub(super) struct Region {
 
 impl Region {
     /// Whether all statistics are means over the same axes, and all constants are scalars, as in
-    /// LayerNorm and RMSNorm. A blend of statistics has means over other axes, or constants of
-    /// channels.
+    /// LayerNorm and RMSNorm. A blend of statistics has means over different axes, or constants
+    /// with one number for each channel.
     pub(super) fn blends_nothing(&self, view: &View) -> bool {
         let mut over = None;
         self.nodes.iter().all(|&node| match view.graph.op(node) {
@@ -59,8 +59,9 @@ fn mean_axes(view: &View, node: NodeId) -> Option<Vec<usize>> {
 
 /// The regions that end in a node, the smallest first, and consist of nodes that `belongs` accepts.
 ///
-/// The search goes backward, always from the last open value. A region begins wherever only one
-/// open value is left.
+/// A value is open if the nodes found so far read it but do not compute it. The search goes
+/// backward from the last open value. Whenever only one open value is left, the nodes found so far
+/// are a region.
 pub(super) fn regions(
     view: &View,
     alike: &Alike,
@@ -69,7 +70,7 @@ pub(super) fn regions(
 ) -> Vec<Region> {
     let mut regions = vec![];
     let mut nodes = BTreeMap::from([(view.graph.place(last), last)]);
-    // Inputs of the model come before all nodes.
+    // Inputs of the model have no place and sort before the outputs of all nodes.
     let mut open: BTreeSet<(Option<usize>, ValueId)> = BTreeSet::new();
     let mut reached = last;
     while belongs(reached) {
@@ -96,7 +97,7 @@ pub(super) fn regions(
     regions
 }
 
-/// The operand of a Div or a Mul that is a square root.
+/// The divisor of a Div, or a factor of a Mul, if it is a root, a power or a reciprocal.
 pub(super) fn divisor(view: &View, node: NodeId) -> Option<ValueId> {
     let slots: &[usize] = match view.graph.op(node)? {
         "Div" => &[1],

@@ -6,7 +6,7 @@ use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 
-/// The largest number of operators after the Shape.
+/// The largest number of operators between a Shape and the value.
 const DEPTH: usize = 16;
 
 /// Any other chain that scales by one scalar, or that does nothing.

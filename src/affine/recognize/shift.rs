@@ -95,7 +95,7 @@ fn leads_to_linear(view: &View, node: NodeId, moves: usize) -> bool {
             .is_some_and(|output| are_linear(view, output, moves - 1))
 }
 
-/// Whether a value is only read by an operator that adds a constant, after one or more movements.
+/// Whether the only reader of a value, after one or more movements, adds a constant.
 fn leads_to_sum(view: &View, mut value: ValueId) -> bool {
     let graph = view.graph;
     for moves in 0..=MOVES {
@@ -114,9 +114,9 @@ fn leads_to_sum(view: &View, mut value: ValueId) -> bool {
 }
 
 /// Whether a value comes from an operator that can absorb a constant summand, possibly through
-/// movements and splits. Such operators are a layer with a bias, a table, a normalizer, and an Add
-/// of a constant, such as the 1 that is added to a scale computed from a condition. `reader` must
-/// be the only reader of the value.
+/// movements and splits. Such operators are a layer, the Gather of a table, a normalizer with a
+/// bias, and an Add or Sub of a constant. An example of such an Add is the 1 that is added to a
+/// scale computed from a condition. `reader` must be the only reader of the value.
 fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
     let graph = view.graph;
     for _ in 0..MOVES {
@@ -144,7 +144,7 @@ fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
     false
 }
 
-/// Whether a value is only read in parts, each of which may have a shift of its own.
+/// Whether only Slices read a value. Each slice may then have a shift of its own.
 fn is_cut_up(view: &View, value: ValueId) -> bool {
     let mut readers = view.graph.readers(value).iter();
     let are_parts = readers.all(

@@ -65,7 +65,7 @@ pub(crate) struct Replacement {
     pub nodes: Vec<NodeId>,
     /// The nodes that are added, in execution order. They read values of the graph, each other's
     /// outputs and `constants`. Values that the graph still reads keep their names. All other names
-    /// are proposals.
+    /// may be changed when the nodes are inserted.
     pub made: Vec<NodeProto>,
     /// The constants that the new nodes read.
     pub constants: Vec<NewConstant>,

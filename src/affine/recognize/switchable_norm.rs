@@ -19,7 +19,8 @@ use crate::ir::NodeId;
 /// Switchable Normalization.
 pub(super) struct SwitchableNorm;
 
-/// Terms below this fraction of the largest term result from rounded weights.
+/// Terms below this fraction of the largest term are ignored, because they result from rounded
+/// weights.
 const ROUNDING: f64 = 1e-5;
 
 impl Normalizer for SwitchableNorm {
@@ -86,8 +87,8 @@ fn axes_of_mean<'t>(term: &'t Term, product: &[Factor]) -> Option<&'t BTreeSet<A
     }
 }
 
-/// Whether a formula has several statistics: means over these axes, and possibly the statistic of
-/// BN, a constant for each channel.
+/// Whether a formula has several statistics: a mean for each set of axes in `over`, and possibly
+/// the statistic of BN, which is a constant for each channel.
 fn are_several(over: &BTreeSet<&BTreeSet<AxisFactor>>, formula: &Formula) -> bool {
     let constant = formula.terms.get(&vec![]);
     let has_constants = constant.is_some_and(|constant| !constant.is_uniform());

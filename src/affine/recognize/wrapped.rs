@@ -18,8 +18,9 @@ use crate::refusal::Reason;
 /// The largest number of movements on either side.
 const DEPTH: usize = 4;
 
-/// Moves the affine of a site with fixed statistics to the value before the movements around it, if
-/// they undo each other and are not `taken`. Then marks these movements as taken.
+/// Adds to a site with fixed statistics the movements around it, if they undo each other and are
+/// not in `taken`. The affine then applies to the value before the movements, and `taken` gets the
+/// movements.
 pub(super) fn widen(view: &View, site: &mut Site, taken: &mut NodeSet) {
     let Some(part) = site
         .post

@@ -61,8 +61,8 @@ impl Cutting {
         }
     }
 
-    /// Cuts an input along an axis of the result, if the last axes of both are aligned. Returns the
-    /// input itself if it is constant along that axis.
+    /// Cuts an input along its axis that corresponds to an axis of the result, with the last axes
+    /// of both aligned. Returns the input itself if it does not vary along that axis.
     fn aligned(
         &mut self,
         input: &Recipe,
@@ -98,8 +98,8 @@ impl Cutting {
         left.zip(recipe.op().clone(), &right)
     }
 
-    /// A reshape keeps an axis if the input has an axis of equal extent with equally many elements
-    /// before it.
+    /// Cuts a reshape along an axis that it keeps: the input has an axis of equal extent, before
+    /// which the product of the extents is equal too.
     fn reshape(&mut self, recipe: &Recipe, axis: usize, range: &Range<usize>) -> Option<Recipe> {
         let input = recipe.inputs().first()?;
         let wanted = before_and_along(recipe, axis);
@@ -168,7 +168,8 @@ impl Cutting {
                 let left = self.aligned(left, rank, axis, range);
                 left.product(&self.aligned(right, rank, axis, range))
             }
-            // The values have the groups of the weight, but not its outer channels.
+            // Both operands have the axis of groups, but only the weight has the axis of outer
+            // channels.
             Op::Conv(windows) if axis == 0 => {
                 let values = self.recipe(right, 0, range.clone());
                 let weight = self.recipe(left, axis, range.clone());
@@ -183,13 +184,13 @@ impl Cutting {
     }
 }
 
-/// The number of elements before an axis, and the extent of the axis.
+/// The product of the extents before an axis, and the extent of the axis.
 fn before_and_along(recipe: &Recipe, axis: usize) -> (usize, usize) {
     let shape = recipe.shape();
     (shape[..axis].iter().product(), shape[axis])
 }
 
-/// The extents of a range along an axis of a tensor.
+/// The extents of the part of a tensor in a range along an axis.
 fn extents_of_part(recipe: &Recipe, axis: usize, range: &Range<usize>) -> Vec<usize> {
     let mut shape = recipe.shape().to_vec();
     shape[axis] = range.len();

@@ -13,8 +13,8 @@ use crate::recipe::{Op, Recipe, aligned_extent};
 use crate::refusal::{Reason, Refusal};
 
 /// The order in which a product or a convolution with a large operand is computed in parts. The
-/// large operand has several places along the axis of the parts, so each part is smaller than the
-/// whole.
+/// large operand has several places along the axis of the parts, so each of its parts is smaller
+/// than the whole operand.
 #[derive(Clone, Copy)]
 pub(super) enum PartOrder {
     /// Parts of the result along an axis, each computed separately.
@@ -44,8 +44,8 @@ impl PartOrder {
         Some(order).filter(|order| order.extent(step) > 1)
     }
 
-    /// The order for a matrix product. The large operand is read from front to back, and so only
-    /// once.
+    /// The order for a matrix product, such that the large operand is read from front to back and
+    /// only once.
     fn of_product(step: &Recipe, large: &Recipe, is_left: bool) -> Self {
         let (rows, columns) = (step.rank() - 2, step.rank() - 1);
         let is_turned = matches!(large.op(), Op::Transpose(_));
@@ -67,8 +67,7 @@ impl PartOrder {
         }
     }
 
-    /// The constant that a row is multiplied by, if its elements are stored in the order in which
-    /// the parts need them.
+    /// The constant that multiplies a row, if its elements are stored in the order of the parts.
     fn stored<'s>(self, step: &Recipe, supply: &'s dyn Supply) -> Option<&'s Floats> {
         let ([_, right], [others @ .., _]) = (step.inputs(), step.shape()) else {
             return None;
@@ -162,7 +161,8 @@ impl PartwiseProduct<'_> {
                 PartOrder::Result(_) => dot_each(row, numbers, &mut sums[range]),
             }
         }
-        // Records the range, so that scaling need not read the constant again to know it.
+        // Records the range of the constant's magnitudes, so that scaling need not read the
+        // constant again.
         floats.see(seen);
         Ok(result)
     }

@@ -34,7 +34,8 @@ pub(super) trait Supply {
     /// Reads the elements of a constant in a range along an axis.
     fn places(&self, name: &str, axis: usize, range: Range<usize>) -> Result<ArrayD<f64>, Refusal>;
 
-    /// A stored constant, for callers that read it in parts.
+    /// The stored tensor of a constant, for callers that read it in parts. `None` if the constant
+    /// is not stored.
     fn floats(&self, _: &str) -> Option<&Floats> {
         None
     }
@@ -95,7 +96,8 @@ pub(super) fn evaluate_from(recipe: &Recipe, supply: &dyn Supply) -> Result<Arra
         .ok_or_else(|| Refusal::new(Reason::UnknownShape, ""))
 }
 
-/// Whether the inputs of a step are not computed as steps of their own.
+/// Whether a step reads its inputs in parts itself, so that they are not computed as steps of their
+/// own.
 fn is_leaf(step: &Recipe) -> bool {
     cut_constant(step).is_some() || PartOrder::from_recipe(step).is_some()
 }
@@ -158,7 +160,7 @@ impl Computation {
     }
 
     /// Takes the array of the first input, which can then be changed in place. `None` if another
-    /// input or a later step reads it.
+    /// input is the same step, or if a later step reads it.
     fn take_first_input(&mut self, step: &Recipe) -> Option<ArrayD<f64>> {
         let (first, others) = step.inputs().split_first()?;
         let is_read_twice = others.iter().any(|other| other.id() == first.id());
@@ -208,7 +210,8 @@ fn cut_constant(step: &Recipe) -> Option<(&str, usize, Range<usize>)> {
 /// Computes the part of a recipe that lies in a range along an axis. The numbers are equal to those
 /// of the whole.
 ///
-/// Steps that only this part needs are computed in part. Constants are read whole.
+/// Where this part needs only a part of a step, only that part is computed. Constants are read
+/// whole.
 ///
 /// # Errors
 /// The errors of [`evaluate`].

@@ -49,8 +49,9 @@ impl Chain {
             .any(|word| starts.iter().any(|start| word.starts_with(start)))
     }
 
-    /// Whether the chain scales each channel. A chain without a scale is a bias. A chain with one
-    /// scalar for all channels counts only if its words name a normalizer.
+    /// Whether the chain has one scale for each channel. A chain without a scale is a bias and does
+    /// not count. A chain with one scalar for all channels counts only if its words name a
+    /// normalizer.
     pub(crate) fn is_per_channel(&self) -> bool {
         self.affine.scale.len() > 1
             || (self.nodes.len() > 1 && !self.affine.has_no_scale() && self.is_named())
@@ -82,7 +83,7 @@ impl Chain {
         extent(&self.affine.scale).max(extent(&self.affine.shift))
     }
 
-    /// The part of a site with the affine of the chain.
+    /// Builds the part of a site that has the affine of the chain.
     pub(crate) fn part(&self) -> Part {
         Part {
             affine: self.affine.clone(),

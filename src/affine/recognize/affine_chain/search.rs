@@ -92,7 +92,7 @@ impl Search<'_> {
     }
 
     /// The form of a node that reads one varying value. It extends the form that ends in that value
-    /// if both have one module path and one axis.
+    /// if both have the same module path and the same axis.
     fn append(&mut self, node: NodeId, value: ValueId, output: ValueId) -> Option<Form> {
         let affine = self.step(node, value, output)?;
         let path = scope(self.graph, node).path;
@@ -235,7 +235,7 @@ impl Search<'_> {
     }
 
     /// Whether a value is a result of a dynamic quantization, such as its scale. Engines expect the
-    /// operators on the scale in their places, so these form no chain.
+    /// operators on that scale in their places, so these operators form no chain.
     fn is_quantized(&self, value: ValueId) -> bool {
         let producer = self.graph.producer(value);
         producer.is_some_and(|(node, _)| self.graph.is(node, "DynamicQuantizeLinear"))

@@ -50,9 +50,10 @@ fn arithmetic(at: &At, op: &str, value_is_first: bool, rank: usize) -> Option<Af
     })
 }
 
-/// A constant operand of rank `rank`, if it varies along at most one axis.
+/// Reads a constant operand and aligns it to rank `rank`. `None` if it varies along several axes.
 ///
-/// A constant as large as the value counts only if it repeats the same parameters at each place.
+/// A constant with several axes longer than 1 counts only if it repeats the same parameters along
+/// all axes except one.
 fn parameter(at: &At, slot: usize, rank: usize) -> Option<Numbers> {
     let shape = at.shape(slot).ok()?;
     let extents: Vec<usize> = shape.iter().map(extent).collect::<Option<_>>()?;

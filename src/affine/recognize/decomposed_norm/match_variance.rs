@@ -7,8 +7,8 @@ use crate::ir::{NodeId, ValueId};
 /// The exponent of a root.
 const ROOT: f64 = 0.5;
 
-/// A mean may be written as a sum times a rounded factor. This is the allowed distance of the
-/// factor from one over the number of terms.
+/// A mean may be written as a sum times a rounded factor. This is the allowed relative deviation of
+/// the factor from 1 over the number of terms.
 const ROUNDED: f64 = 1e-6;
 
 /// The quotient `numerator / root^power`.
@@ -18,7 +18,7 @@ pub(super) struct Division {
     pub power: f64,
 }
 
-/// The statistic of the squares.
+/// How squares are reduced to a statistic.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Moment {
     Sum,
@@ -136,8 +136,8 @@ impl<'t, 'a> Trail<'t, 'a> {
         }
     }
 
-    /// Reads `1/r` or `g/r`, possibly multiplied by factors of channels. Returns `r` and the
-    /// exponent of its root.
+    /// Reads `1/r` or `g/r`, possibly multiplied by one factor for each channel. Returns `r` and
+    /// the exponent of its root.
     fn reciprocal(&mut self, value: ValueId) -> Option<(ValueId, f64)> {
         let mut value = self.widened(value);
         let maker = self.view.maker(value);
@@ -215,7 +215,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         self.widened(inner)
     }
 
-    /// Reads the squares that are averaged or summed, with an ε.
+    /// Reads a mean or a sum of squares, to which an ε may be added.
     pub(super) fn mean_square(&mut self, value: ValueId) -> Option<Squares> {
         let value = self.widened(value);
         let value = self.without_epsilon(value);
@@ -285,7 +285,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         })
     }
 
-    /// A Max with 0, and its other operand.
+    /// Reads `max(0, v)`. Returns the Max and `v`.
     fn bounded_by_zero(&self, value: ValueId) -> Option<(NodeId, ValueId)> {
         let graph = self.view.graph;
         let node = self.view.made_by(value, &["Max"])?;
@@ -348,10 +348,10 @@ impl<'t, 'a> Trail<'t, 'a> {
         is_mean.then(|| (vec![reduce, node], inner, axes))
     }
 
-    /// The value that is divided, and whether its mean is subtracted. `None` if the squares are of
-    /// another value.
+    /// The value that is divided, and whether its mean is subtracted. `None` if `squares` are the
+    /// squares of another value.
     ///
-    /// The squares may be of a reshaped value.
+    /// The squared value may have another shape than the numerator.
     pub(super) fn dividend(
         &mut self,
         numerator: ValueId,
@@ -368,7 +368,7 @@ impl<'t, 'a> Trail<'t, 'a> {
                 *along == squares.axes && self.plain(*x) == self.plain(squares.base)
             }
             _ if squares.moment == Moment::Variance => false,
-            // Two subtractions of one mean count as one.
+            // The numerator and the squares may subtract the same mean in separate nodes.
             (Some(one), Some(other)) => one == other && one.1 == squares.axes,
             (None, None) => is_same,
             _ => false,

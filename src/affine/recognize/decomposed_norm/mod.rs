@@ -37,8 +37,8 @@ pub(crate) struct Core {
     pub nodes: Vec<NodeId>,
     /// The Div `g/‖x‖`, if its numerator `g`, a constant of one element, scales the result.
     pub factor: Option<NodeId>,
-    /// The last node of a chain that scales the reciprocal before it is multiplied by the
-    /// normalized value.
+    /// The last node of a chain that scales the reciprocal of the root before the numerator is
+    /// multiplied by it.
     pub inside: Option<NodeId>,
     /// The epsilon that is added to the mean square below the root. `None` if it is unknown, or if
     /// another operator keeps the divisor away from 0.
@@ -121,9 +121,9 @@ pub(crate) fn widening(view: &View, nodes: &[NodeId]) -> Vec<NodeId> {
     widening.collect()
 }
 
-/// Whether each place of a value is combined with its own statistics along some axes. `met` is the
-/// statistic where it is combined with the value. Movements on the path must keep the order of the
-/// numbers, and broadcasts must widen only along these axes.
+/// Whether each place of `value` is combined with its own statistics, which reduce `axes`. `met` is
+/// the value with the statistics that the combining operator reads. Movements on `path` must keep
+/// the order of the elements, and broadcasts must widen only along `axes`.
 pub(crate) fn is_in_place(
     view: &View,
     met: ValueId,
@@ -156,7 +156,8 @@ struct NormalizedPlaces<'p> {
 }
 
 impl NormalizedPlaces<'_> {
-    /// Whether statistics have extent 1 along their axes, or the extents of the value.
+    /// Whether statistics have, along each axis, the extent of the value, or 1 if they reduce that
+    /// axis.
     fn fit(&self, statistics: ValueId) -> bool {
         self.view.facts.shape(statistics).is_some_and(|shape| {
             shape.len() == self.whole.len()
@@ -172,7 +173,7 @@ impl NormalizedPlaces<'_> {
         shape[axis] == self.whole[axis] && (shape[axis].is_some() || !self.is_moved)
     }
 
-    /// Whether a node on the path of the statistics keeps the order of their numbers.
+    /// Whether a node on the path of the statistics keeps the order of their elements.
     fn are_kept_by(&self, node: NodeId) -> bool {
         let graph = self.view.graph;
         match graph.op(node) {
@@ -185,7 +186,7 @@ impl NormalizedPlaces<'_> {
     }
 }
 
-/// Builds the site of a core. A chain after the core is the affine of the site.
+/// Builds the site of a core. A chain inside or after the core is the affine of the site.
 pub(crate) fn site(view: &View, kind: &'static str, core: &Core) -> Site {
     let inside = core.inside.and_then(|node| view.chain(node));
     let chain = inside.or_else(|| view.chain_from(core.output));
@@ -273,5 +274,5 @@ pub(crate) fn scaling<'v>(
 }
 
 /// The largest number of movements and casts in a row between the operators of a normalizer. This
-/// limits the work if many normalizers end in one long row of them.
+/// limits the work if many normalizers end in one long row of movements.
 pub(crate) const REACH: usize = 64;

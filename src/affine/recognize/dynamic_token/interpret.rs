@@ -13,11 +13,11 @@ use crate::recipe::Numbers;
 use crate::refusal::Refusal;
 use crate::shape::facts::extent;
 
-/// The meaning of a region.
+/// A region of nodes, read as a Dynamic Token Normalization.
 pub(super) struct Meaning {
     /// The quotient, in the layout of the input.
     pub output: ValueId,
-    /// The nodes after the region that restore that layout.
+    /// The nodes after the region that restore the layout of the input.
     pub moves: Vec<NodeId>,
     /// The formula of the quotient.
     pub normalized: Normalized,
@@ -25,7 +25,7 @@ pub(super) struct Meaning {
     pub mixing: Numbers,
     /// The blocks of tokens that are averaged before `P`, if there are any.
     pub pooling: Option<Pooling>,
-    /// The reason why other operators cannot compute the region.
+    /// The reason why the region cannot be replaced by other operators.
     pub refusal: Option<Refusal>,
     /// The number of tokens.
     pub tokens: usize,

@@ -24,8 +24,8 @@ use crate::refusal::{Reason, Refusal};
 use interpret::{Meaning, interpret};
 use rewrite::{Place, rewrite};
 
-/// The kind depends on constants. If rounding makes nearly equal token weights equal, they compute
-/// a mean, and the site is another normalizer.
+/// The elements of constants decide whether a site has this kind. If rounding makes nearly equal
+/// token weights equal, they compute a mean, and the site is of another kind.
 const KIND: Kind = Kind {
     is_told_by_constants: true,
     ..Kind::new("DTN", Family::Online)
@@ -119,8 +119,8 @@ struct SiteRewrite<'r> {
 }
 
 impl SiteRewrite<'_> {
-    /// Rewrites the site with fewer operators. Returns them and the affine after them. γ may have
-    /// been before the division, and the operators may leave a factor to the affine.
+    /// Rewrites the site with fewer operators. Returns them and the affine after them. The affine
+    /// may include γ from before the division, and a factor that the new operators leave out.
     fn replacement(&self) -> Option<(Replacement, Option<Part>)> {
         let graph = self.view.graph;
         let unscaled = self.unscaled();
@@ -163,8 +163,8 @@ impl SiteRewrite<'_> {
         nodes.filter_map(|&node| self.view.graph.only_output(node))
     }
 
-    /// The value that the new operators may output without their factor. It is the value before the
-    /// affine after the site. Without such an affine, it is a value inside of the site whose
+    /// The value that the new operators may output without their factor. If an affine follows the
+    /// site, it is the input of that affine. Otherwise it is a value inside of the site whose
     /// readers lead only to the output.
     fn unscaled(&self) -> Option<ValueId> {
         let output = self.meaning.output;

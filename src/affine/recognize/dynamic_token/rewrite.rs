@@ -62,7 +62,7 @@ pub(super) struct Place<'t> {
     pub output: &'t str,
     /// A node of the site, whose name and notes they take over.
     pub like: NodeId,
-    /// Whether they multiply by the scale themselves.
+    /// Whether the new operators multiply by the scale themselves.
     pub scaled: bool,
 }
 
@@ -147,9 +147,10 @@ impl Job<'_> {
         (intra.0 == 1.0 && intra.1 > 0.0 && inter == (0.0, 0.0)).then_some(Blend::Intra)
     }
 
-    /// Whether all tokens have exactly equal weights in a head. If no float is exactly the weight,
-    /// the weights count as equal only if a Softmax computes them. `None` if the weights differ but
-    /// would be equal once they are stored, because the next run would read them as a mean.
+    /// Whether all tokens have exactly equal weights in a head. If no float is exactly one over the
+    /// number of tokens, the weights count as equal only if a Softmax computes them. `None` if the
+    /// weights differ but would be equal once they are stored, because the next run would read them
+    /// as a mean.
     fn is_uniform(&self, head: usize) -> Option<bool> {
         let mixing = &self.meaning.mixing;
         let tokens = mixing.shape()[2];
@@ -237,8 +238,8 @@ impl Job<'_> {
         Some((centred, variance))
     }
 
-    /// Writes numerator and variance with both statistics, scaled so that those of a token have
-    /// weight 1.
+    /// Writes numerator and variance with the statistics of the token and of its neighbours, scaled
+    /// so that the statistics of the token have weight 1.
     fn both(
         &mut self,
         x: &str,
@@ -376,8 +377,9 @@ fn are_shares(recipe: &Recipe, count: usize) -> bool {
     true
 }
 
-/// Reshapes [batch, tokens, channels] to [batch, heads, tokens, channels of a head]. `by_head` has
-/// the extents with tokens before heads. With one head, the value is unchanged.
+/// Reshapes [batch, tokens, channels] to [batch, heads, tokens, channels of a head]. `by_head` is
+/// the shape between the two steps, [batch, tokens, heads, channels of a head]. With one head, the
+/// value is unchanged.
 fn split_heads(maker: &mut Maker, value: &str, by_head: &[i64; 4]) -> String {
     if by_head[2] == 1 {
         return value.to_owned();
@@ -390,7 +392,8 @@ fn extents<const RANK: usize>(extents: [usize; RANK]) -> [i64; RANK] {
     extents.map(|extent| extent as i64)
 }
 
-/// Adds a float32 constant. Sites are computed in this type. `None` if a number does not fit it.
+/// Adds a float32 constant, because the site computes in float32. `None` if a number is not finite
+/// in float32.
 fn floats(maker: &mut Maker, numbers: &Numbers) -> Option<String> {
     let fits = numbers
         .iter()

@@ -49,7 +49,8 @@ impl Coefficient {
         })
     }
 
-    /// The numbers, with an axis for each of these axis factors. `None` if they vary along others.
+    /// The numbers, with an axis for each of these axis factors. `None` if they vary along another
+    /// axis factor.
     fn arranged(&self, order: &[AxisFactor]) -> Option<Numbers> {
         let (mut own, mut extents) = (vec![], vec![]);
         for atom in order {
@@ -66,7 +67,7 @@ impl Coefficient {
     }
 
     /// A number for each place along these axis factors, the last of which varies fastest. `None`
-    /// if they vary along others.
+    /// if the coefficient varies along another axis factor.
     pub(crate) fn along(&self, order: &[AxisFactor], atoms: &AxisFactors) -> Option<Numbers> {
         let extents: Vec<usize> = order
             .iter()
@@ -77,7 +78,8 @@ impl Coefficient {
             .reshape(&[extents.iter().product()])
     }
 
-    /// Applies an operation place by place.
+    /// Combines the numbers of two coefficients place by place. `None` if the result would be too
+    /// large.
     pub(crate) fn zip(
         &self,
         other: &Coefficient,
@@ -126,7 +128,7 @@ impl Coefficient {
             .is_none_or(|&first| self.numbers.iter().all(|&number| number == first))
     }
 
-    /// The coefficient without these axis factors. `None` if it varies along them.
+    /// The coefficient without these axis factors. `None` if it varies along any of them.
     pub(crate) fn constant_along(&self, over: &[AxisFactor]) -> Option<Coefficient> {
         let mut constant = self.clone();
         for atom in over {

@@ -1,8 +1,8 @@
 //! The values of a site as formulas of its input.
 //!
-//! A formula is a sum of products of `x`, of means, and of products with a matrix over tokens, with
-//! constant coefficients. So the order of operations does not matter. A kind is a predicate on the
-//! formula.
+//! A formula is a sum of terms with constant coefficients. Each term is a product of factors: `x`,
+//! means, and products with a matrix over tokens. The order of the operators does not change the
+//! formula, so a kind is a predicate on the formula.
 
 mod coefficient;
 mod read;
@@ -100,8 +100,8 @@ fn mean(term: &[Factor], along: AxisFactor) -> Term {
 /// `scale · Σ coefficient · product of factors`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Formula {
-    /// The coefficient of the whole sum. It is apart from the terms, so that a channel with scale 0
-    /// keeps its terms.
+    /// The coefficient of the whole sum. It is kept apart from the coefficients of the terms, so
+    /// that a channel with scale 0 keeps its terms.
     pub scale: Coefficient,
     /// Maps the factors of each term to its coefficient.
     pub terms: BTreeMap<Term, Coefficient>,
@@ -197,7 +197,7 @@ impl Formula {
 
     /// The product of two formulas. `None` if a term has a degree above 2.
     pub(super) fn times(&self, other: &Formula) -> Option<Self> {
-        // A constant only changes the scale.
+        // A constant factor only changes the scale.
         for (constant, formula) in [(self, other), (other, self)] {
             if let Some(constant) = constant.constant() {
                 return formula.clone().scaled(&constant);

@@ -1,9 +1,9 @@
-//! Subtracted mean: `x − mean(x)`. A LayerNorm leaves it if its σ is constant. It is linear in `x`.
+//! Subtracted mean: `x − mean(x)`, which is linear in `x`. A LayerNorm with a constant σ leaves it.
 //!
 //! Before: `L(x − mean(x))` or `L(x) − mean(L(x))`, where the mean is over the channels, and L is a
-//! convolution or a product with a constant matrix. After: L with another weight. The mean of this
-//! weight over the channels of the subtracted mean is removed. In the second form, the mean of the
-//! bias is removed too. This is exact even if L pads, because the mean of zeros is 0.
+//! convolution or a product with a constant matrix. After: L, whose weight is replaced by the
+//! weight minus its own mean over these channels. In the second form, the bias is replaced in the
+//! same way. This is exact even if L pads, because the mean of zeros is 0.
 
 use crate::affine::recognize::linear_branches::operator::operator;
 use crate::affine::recognize::linear_branches::read::{Branch, Windowed};

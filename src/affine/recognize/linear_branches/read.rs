@@ -27,7 +27,7 @@ pub(super) struct Windowed {
     /// The last node.
     pub node: NodeId,
     pub nodes: Vec<NodeId>,
-    /// The value that it reads.
+    /// The value that the first node reads.
     pub base: ValueId,
     pub branch: Result<Branch, Refusal>,
 }
@@ -45,14 +45,14 @@ impl Windowed {
         )
     }
 
-    /// The linear operator before this one, with the constant that is added after it. `None` if its
-    /// result has other readers.
+    /// The linear operator before this one, with the Add of its bias if there is one. `None` if
+    /// another node reads its result.
     pub(super) fn before(&self, view: &View) -> Option<Self> {
         let first = *self.nodes.first()?;
         view.only_reader(self.base)
             .filter(|&reader| reader == first)?;
         let before = Self::with_bias(view, self.base)?;
-        // Nodes of one body may run more often than nodes of another.
+        // Nodes of one body may run more often than nodes of another, so they are not merged.
         let mut nodes = before.nodes.iter();
         nodes
             .all(|&node| view.are_in_one_body(node, first))
@@ -85,8 +85,8 @@ impl Windowed {
         })
     }
 
-    /// The operator with the constant that a node adds to each channel. `None` if the node does
-    /// anything else.
+    /// Merges the constant that a node adds to each channel into the operator. `None` if the node
+    /// does anything else.
     pub(super) fn shifted(&self, view: &View, node: NodeId) -> Option<Self> {
         let graph = view.graph;
         let made = graph.only_output(*self.nodes.last()?)?;
@@ -113,8 +113,8 @@ impl Windowed {
         })
     }
 
-    /// A mean over windows, together with an affine that is its only reader. The mean has no weight
-    /// that could absorb the affine, and no shift passes it if its border counts.
+    /// Merges a mean over windows with an affine that is its only reader. The affine could not
+    /// fold, because a mean has no weight, and no shift passes a mean that counts its padding.
     pub(super) fn before_affine(view: &View, chain: &Chain) -> Option<Self> {
         let mean = Self::making(view, chain.input).filter(|mean| !mean.has_weight(view))?;
         let mut nodes = chain.nodes.iter();
@@ -230,14 +230,15 @@ impl Branch {
     }
 }
 
-/// The window of the identity on each channel. `None` if the operator has another number of outputs
-/// than of inputs.
+/// The window of the identity on each channel. `None` if the operator has unequal numbers of input
+/// and output channels.
 fn each(beside: &Window) -> Option<Window> {
     let [inner, outer] = beside.channels;
     (inner == outer).then(|| Window::each(inner, beside.axes.len()))
 }
 
-/// Reshapes numbers that vary along one axis only to a list. `None` for other numbers.
+/// Reshapes numbers that vary only along `axis` to a list of one number for each channel. `None` if
+/// they vary along another axis.
 fn per_channel(numbers: &Recipe, rank: usize, axis: usize, channels: usize) -> Option<Recipe> {
     let aligned = numbers.align(rank)?;
     let alone = aligned
@@ -251,8 +252,8 @@ fn per_channel(numbers: &Recipe, rank: usize, axis: usize, channels: usize) -> O
         .expand(&[channels])
 }
 
-/// Reshapes a constant summand after an operator to a list over its channels. `None` if it has
-/// another form.
+/// Reshapes a constant summand after an operator to a list over the operator's output channels.
+/// `None` if the constant varies along another axis.
 pub(super) fn shift(view: &View, constant: ValueId, operator: &Windowed) -> Option<Recipe> {
     let window = &operator.branch.as_ref().ok()?.window;
     let rank = view.facts.rank(view.graph.only_output(operator.node)?)?;
@@ -297,8 +298,7 @@ fn conv(at: &At) -> Result<Branch, Reason> {
     }
 }
 
-/// Reads a mean over places, which is a product with equal weights if the places of the border
-/// count.
+/// Reads an AveragePool, which is a convolution with equal weights if the padding counts.
 fn pool(at: &At) -> Result<Branch, Reason> {
     at.only_attributes(AVERAGE_POOL)?;
     let kernel = at.attr_ints("kernel_shape")?.ok_or(Reason::UnknownShape)?;
@@ -410,7 +410,7 @@ fn axes(at: &At, kernel: &[usize]) -> Result<Vec<Taps>, Reason> {
         let (before, after) = match auto {
             "NOTSET" => (pads[axis], pads[axis + spatial]),
             "VALID" => (0, 0),
-            // With another stride, the border depends on the extent.
+            // With another stride, the padding depends on the extent of the input.
             "SAME_UPPER" if stride == 1 => (all / 2, all - all / 2),
             "SAME_LOWER" if stride == 1 => (all - all / 2, all / 2),
             _ => return Err(Reason::Attribute("auto_pad".into())),

@@ -3,8 +3,8 @@
 //!
 //! Before: `L(concat(a, expand(b)))`, where L is a convolution or a matrix product that reads one
 //! place at a time. After: `L₁(a) + L₂(b)`, each with its own columns of the weight. The product
-//! with `b` is computed once, and the sum broadcasts it. The part is split off if the products with
-//! repeated channels cost more than the sum, or if no Concat is left.
+//! with `b` is computed once, and the sum broadcasts it. `b` is split off if the products with its
+//! repeated channels cost more than the additional sum, or if the split removes the Concat.
 
 use tract_onnx::tract_hir::internal::TDim;
 
@@ -71,7 +71,7 @@ struct Beside {
 }
 
 impl Beside {
-    /// Whether the operand, before any repetition, has all places of the whole along an axis.
+    /// Whether the operand has the extent `whole` along an axis before it is repeated.
     fn has_all(&self, view: &View, axis: usize, whole: &Option<TDim>) -> bool {
         let shape = view.facts.shape(self.value);
         !self.is_repeated || shape.is_some_and(|shape| same(&shape[axis], whole))
@@ -138,8 +138,8 @@ impl<'l> Apart<'l> {
             .where_it_is_less(view)
     }
 
-    /// Keeps the repeated parts that save work. `None` if no repeated part saves work, or if the
-    /// other parts do not cover all places.
+    /// Keeps the repeated parts that save work. `None` if no repeated part saves work, or if there
+    /// is an axis along which every part is repeated.
     fn where_it_is_less(mut self, view: &View) -> Option<Self> {
         if self.parts.iter().filter(|part| !part.is_repeated).count() > 1 {
             self.parts

@@ -62,7 +62,7 @@ impl Sum {
 }
 
 /// The producer of a value, if it is a sum with one reader. A node that ends a longer affine chain
-/// counts as part of that chain.
+/// belongs to that chain and does not count as a sum.
 fn summand(view: &View, value: ValueId) -> Option<NodeId> {
     let node = view.maker(value)?;
     let is_own = view.only_reader(value).is_some()

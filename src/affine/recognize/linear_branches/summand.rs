@@ -24,7 +24,8 @@ enum SummandForm<'v> {
 }
 
 impl<'v> SummandForm<'v> {
-    /// The affine that outputs a value, together with a mean over windows before it.
+    /// The affine that outputs a value, merged with the mean over windows before it if there is
+    /// one.
     fn from_chain(view: &'v View, value: ValueId) -> Option<Self> {
         let chain = view
             .chain(view.maker(value)?)
@@ -71,8 +72,8 @@ impl<'v> Summand<'v> {
         }
     }
 
-    /// A key that ranks the term as the one to which the others are added. A single operator with a
-    /// large weight has the largest key.
+    /// A sort key. The other terms are added to the term with the largest key, which is a single
+    /// operator with a large weight if there is one.
     pub(super) fn rank(&self, view: &View, base: ValueId) -> (bool, bool, usize) {
         let Some(operator) = self.operator(view, base) else {
             return (false, false, 0);

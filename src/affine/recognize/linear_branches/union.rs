@@ -48,7 +48,7 @@ impl<'m> Union<'m> {
             .unwrap_or_else(|| Refusal::new(Reason::UnknownShape, view.graph.value_name(base))))
     }
 
-    /// Merges all terms of a group that fit into its first term.
+    /// Adds to the first term of a group all other terms that fit.
     fn around(
         view: &View,
         parts: &[Summand],
@@ -113,7 +113,7 @@ impl<'m> Union<'m> {
         })
     }
 
-    /// Adds those constants of the sum that have one scalar for each channel.
+    /// Adds to the bias the constants of the sum that have one scalar for each channel.
     fn with_constants(mut self, view: &View, parts: &[Summand]) -> Self {
         for (place, part) in parts
             .iter()
@@ -149,7 +149,7 @@ impl<'m> Union<'m> {
         nodes
     }
 
-    /// The merged operator, and the sum of its result and all other terms.
+    /// Writes the merged operator, and the additions of all other terms to its result.
     ///
     /// # Errors
     /// The element type of the weight is unknown.
@@ -173,7 +173,7 @@ impl<'m> Union<'m> {
             value = maker.op(op, &[&value, graph.value_name(term.value)], vec![]);
         }
         let (mut made, constants) = maker.finish(graph.value_name(sum.output));
-        // The merged operator keeps the name of the one on which it is modelled.
+        // The merged operator keeps the name of the operator that it replaces.
         made[0].name = Some(graph.name(node).to_owned());
         Ok(Replacement {
             nodes: self.nodes(view, sum, parts),

@@ -2,8 +2,8 @@
 //!
 //! Each place `o` of the result is a sum over taps `t` of the input at `o·stride + t·dilation −
 //! before`, which is 0 outside of the input. Windows merge if they have equal strides, and if their
-//! results have equal extents for any input. The union has a tap wherever one of them has one. A
-//! matrix product is a window without spatial axes.
+//! results have equal extents for any input. The union has a tap wherever either window has a tap.
+//! A matrix product is a window without spatial axes.
 
 use crate::recipe::Recipe;
 
@@ -70,8 +70,8 @@ impl Taps {
                 ..self
             });
         }
-        // If the next window reads outside of the result, it reads zeros. This window would compute
-        // zeros there too.
+        // If the next window reads outside of the result of this window, it reads zeros. This
+        // window would compute zeros there too.
         self.is_one_place().then_some(Self {
             kernel: next.kernel,
             stride: self.strided(next.stride)?,
@@ -99,7 +99,7 @@ impl Taps {
             .filter(|&distance| distance < LARGEST)
     }
 
-    /// For each tap of the window `all`, the tap of this window at its place, if there is one.
+    /// For each tap of the window `all`, the tap of this window at the same place, if there is one.
     fn taps(self, all: Self) -> impl Iterator<Item = Option<usize>> {
         (0..all.kernel).map(move |place| {
             let offset = place * all.dilation - all.before + self.before;
@@ -169,7 +169,7 @@ impl Window {
         })
     }
 
-    /// The composition with another window. `None` if it is not a window.
+    /// The composition with another window. `None` if the composition is not a window.
     pub(super) fn then(&self, next: &Self) -> Option<Self> {
         if self.channels[1] != next.channels[0] || self.axes.len() != next.axes.len() {
             return None;
@@ -226,8 +226,8 @@ pub(super) fn in_groups(weight: &Recipe, from: usize, to: usize) -> Option<Recip
     };
     let (outer, inner, taps) = (outer / from, *inner, kernel.iter().product::<usize>());
     // Each row is one block followed by as many blocks of zeros as there are blocks. If the same
-    // numbers are cut into rows that are one block shorter, each block moves one place to the right
-    // from row to row.
+    // numbers are cut into rows that are one block shorter, the block of each row is one place
+    // further to the right than that of the row before.
     let block = outer * inner * taps;
     let rows = weight.reshape(&[to, blocks, 1, block])?;
     let rows = rows.pick(2, std::iter::once(Some(0)).chain(vec![None; blocks]))?;

@@ -20,7 +20,8 @@ pub(super) struct Widening {
 }
 
 impl Widening {
-    /// Reads a Resize. `times` has the factor of the extent of each axis.
+    /// Reads a Resize. `times` has, for each axis, the extent of the result divided by the extent
+    /// of the input.
     fn from_node(at: &At, times: &[usize]) -> Option<Widening> {
         let mode = text(at, "mode", "nearest")?;
         let place = text(at, "coordinate_transformation_mode", "half_pixel")?;
@@ -39,7 +40,7 @@ impl Widening {
             (mode == "nearest" && place == "asymmetric" && rounding == "floor" && antialias == 0)
                 && at.attr_text("keep_aspect_ratio_policy", "stretch").ok()? == "stretch"
                 && (scales.is_empty() || times.eq(scales));
-        // Cropping fills places outside of the image with another constant.
+        // `tf_crop_and_resize` fills places outside of the image with a constant.
         (place != "tf_crop_and_resize").then(|| Widening {
             refusal: (!repeats)
                 .then(|| Refusal::new(Reason::Attribute("mode".into()), at.graph.name(at.node))),

@@ -33,7 +33,7 @@ impl Mixing {
     }
 }
 
-/// The labels of an Einsum that applies a matrix to one axis of a value, and keeps all others.
+/// The labels of an Einsum that applies a matrix to one axis of a value, and keeps all other axes.
 struct Contraction {
     of_value: Vec<char>,
     of_matrix: Vec<char>,
@@ -120,8 +120,8 @@ fn counted(count: usize) -> Numbers {
 }
 
 impl Reading<'_> {
-    /// Reads a constant input with two axes as long as an axis of the value. Other weights are not
-    /// read.
+    /// Reads a constant input if two of its axes are as long as an axis of the value, like those of
+    /// `P`.
     fn matrix(&self, node: NodeId, slot: usize, value: &Value) -> Option<Numbers> {
         let matrix = self.view.graph.input(node, slot)?;
         let shape = self.view.facts.shape(matrix)?;
@@ -170,8 +170,8 @@ impl Reading<'_> {
         self.mixed(&value, matrix, &stack, along, labels.axes(&value.axes)?)
     }
 
-    /// Applies `P` along one axis of a value. `stack` names the axes of the value that correspond
-    /// to the leading axes of the matrix. The last two axes of the matrix are the new and the old
+    /// Applies `P` along one axis of a value. `stack` has the axes of the value that correspond to
+    /// the leading axes of the matrix. The last two axes of the matrix are the new and the old
     /// places.
     fn mixed(
         &mut self,

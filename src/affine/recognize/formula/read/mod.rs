@@ -52,7 +52,7 @@ struct Value {
     formula: Formula,
     power: Power,
     axes: Axes,
-    /// A second formula, in the other half of one of the axes.
+    /// After a Concat of two values, the formula of the second one, and the axis of the Concat.
     beside: Option<(Formula, usize)>,
 }
 
@@ -183,7 +183,7 @@ impl<'r> Reading<'r> {
         Some(())
     }
 
-    /// Reads the last node of the region, for an input with these axes.
+    /// Reads the last node of the region. `input` has the axes of the region's input.
     fn quotient(mut self, last: NodeId, input: &Axes) -> Option<Quotient> {
         let (left, right) = (self.operand(last, 0)?, self.operand(last, 1)?);
         (left.beside.is_none() && right.beside.is_none()).then_some(())?;
@@ -217,7 +217,8 @@ impl<'r> Reading<'r> {
         self.values.get(&input)?.settled(&self.atoms)
     }
 
-    /// An input of a node. If it is a constant, its axes follow from the other operand.
+    /// An input of a node. If it is a constant, its axes are free axis factors, which a broadcast
+    /// matches with those of the other operand.
     fn operand(&mut self, node: NodeId, slot: usize) -> Option<Value> {
         let value = self.view.graph.input(node, slot)?;
         if self.values.contains_key(&value) {
@@ -373,7 +374,8 @@ impl<'r> Reading<'r> {
         Some(Value::new(formula, axes))
     }
 
-    /// The mean over axis factors. `x` does not vary along free axis factors.
+    /// The mean of a formula over axis factors. `x` does not vary along free axis factors, so a
+    /// mean over them changes nothing. `None` if a coefficient varies along them.
     fn averaged(&self, formula: &Formula, over: &[AxisFactor]) -> Option<Formula> {
         let (free, own): (Vec<AxisFactor>, Vec<AxisFactor>) =
             over.iter().partition(|&&atom| self.atoms.is_free(atom));
