@@ -28,7 +28,7 @@ pub(crate) struct Item {
     pub is_rewritten: bool,
     /// The refusals of the last attempt, if it failed in both directions.
     pub tried: Option<Tried>,
-    /// The basis of the residual stream after this item folded into it.
+    /// The new basis of the residual stream into which this item folded, if any.
     pub basis: Option<Basis>,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Tried {
 }
 
 impl Item {
-    /// Whether the item, or a part of it, may still fold.
+    /// Whether the item, or the scale or shift that is left of it, may still fold.
     pub(crate) fn is_open(&self) -> bool {
         matches!(
             self.state,

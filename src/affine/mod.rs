@@ -85,7 +85,8 @@ impl Affine {
         self.shift.are_all(0.0)
     }
 
-    /// Whether the affine is a scale by powers of two only. A multiplication by it rounds nothing.
+    /// Whether the affine is only a scale by powers of two. Multiplying by such a scale rounds
+    /// nothing.
     pub(crate) fn is_only_exponents(&self) -> bool {
         let digits = (1_u64 << (f64::MANTISSA_DIGITS - 1)) - 1;
         self.has_no_shift()

@@ -84,7 +84,8 @@ impl Step {
         }
     }
 
-    /// Whether the step leaves the node and its other inputs unchanged.
+    /// Whether affines only pass in this step, so that the node and all its constants stay
+    /// unchanged and no other input needs an affine.
     pub(crate) fn only_passes_on(&self) -> bool {
         self.folds.is_empty()
             && self.bypass.is_none()
@@ -146,8 +147,9 @@ pub(crate) trait Rule: Sync {
         Err(at.not_linear())
     }
 
-    /// Finds the step that gives the same outputs if inputs carry affines: `f(a₀(x₀), a₁(x₁),
-    /// ...)`. `None` is an input without an affine.
+    /// Finds the step for a node whose inputs carry affines. The folds of the step, and the affines
+    /// that propagate to the outputs, together give `f(a₀(x₀), a₁(x₁), ...)`. `None` is an input
+    /// without an affine.
     ///
     /// # Errors
     /// The reason why the affines can neither pass nor fold here.
@@ -157,7 +159,8 @@ pub(crate) trait Rule: Sync {
         Ok(Step::pass_on(0, affine.clone()))
     }
 
-    /// Finds the step that gives one output with an affine: `a(f(x))`.
+    /// Finds the step for a node of which one output needs the affine `a`. The folds of the step,
+    /// and the affines that propagate to the inputs, together give `a(f(x))`.
     ///
     /// # Errors
     /// The reason why the affine can neither pass nor fold here.

@@ -208,8 +208,8 @@ impl<'l> Left<'l> {
             .sum();
         let mut bytes = tensor.data_type.byte_size(shape.iter().product())? as u64;
         // The new tensor counts at most with the bytes of the tensors from which the replaced
-        // constant was computed. Only the replacement of a stored table that only sums read may
-        // count with more.
+        // constant was computed. The exception is a stored table that only sums read: its
+        // replacement counts in full.
         if sources != [replaced] || !self.is_table_of_sums(replaced) {
             bytes = bytes.min(before);
         }

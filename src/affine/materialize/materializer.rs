@@ -304,8 +304,8 @@ impl<'d> Materializer<'d> {
         false
     }
 
-    /// Builds the change that makes a parameter neutral, or leaves it out. `None` if the node has
-    /// no such input.
+    /// Builds the change that sets a parameter to its neutral value, or removes the input. `None`
+    /// if the node has no such input.
     pub(super) fn reset(&self, reset: &Reset) -> Result<Option<Change>, Reason> {
         let Reset {
             node,
@@ -317,7 +317,7 @@ impl<'d> Materializer<'d> {
         if self.graph.input(node, slot).is_none() {
             return Ok(None);
         }
-        // Only the last input is left out, because some runtimes cannot read an empty name before
+        // Only the last input is removed, because some runtimes cannot read an empty name before
         // another input.
         let is_last = self.graph.inputs(node).iter().rposition(Option::is_some) == Some(slot);
         if optional && is_last && neutral == 0.0 {

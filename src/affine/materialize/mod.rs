@@ -22,7 +22,7 @@ use crate::refusal::{Reason, Refusal};
 /// A tensor that is in the result but not in the model.
 #[derive(Debug, Clone)]
 pub(crate) struct NewTensor {
-    /// The preferred name. It is changed if it is taken.
+    /// The preferred name. If it is taken, the tensor gets another name.
     pub wish: String,
     /// The constant that the tensor replaces, if any. Equal replacements of one constant are stored
     /// once.

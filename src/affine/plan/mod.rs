@@ -98,7 +98,7 @@ impl Stored {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", tag = "reason")]
 pub enum StopReason {
-    /// The last pass finds nothing to do. Another run on the result changes nothing.
+    /// The passes find nothing more to change. Another run on the result changes nothing.
     #[default]
     Fixpoint,
     /// A stage was repeated as often as its bound allows. The result still equals the model, but
@@ -262,7 +262,7 @@ impl Plan {
         }
     }
 
-    /// Copies the outcome of centring each stream, by name.
+    /// Copies from `streams` the outcome of centring each stream, by the name of the stream.
     pub(crate) fn streams_centred_as(&mut self, streams: Vec<StreamPlan>) {
         let mut centred: std::collections::HashMap<String, Option<Centring>> = streams
             .into_iter()
@@ -312,7 +312,7 @@ impl Plan {
             && self.half.is_none()
     }
 
-    /// The number of normalizers that are taken as constant.
+    /// The number of normalizers that an affine replaces, because their statistics are constant.
     pub fn constants(&self) -> usize {
         self.constant
             .iter()

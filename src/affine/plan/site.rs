@@ -144,7 +144,8 @@ pub struct SitePlan {
     pub nodes: Vec<String>,
     /// The outcome of the affine before the core, if there is one.
     pub pre: Option<Outcome>,
-    /// The outcome of the core, if fewer operators could compute it but cannot replace it.
+    /// The outcome of the core. It is set only if fewer operators could compute the core, but a
+    /// refusal keeps the operators that it has.
     pub core: Option<Outcome>,
     /// The outcome of the affine after the core, or of the whole affine of an offline normalizer.
     pub post: Option<Outcome>,

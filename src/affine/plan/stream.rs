@@ -104,7 +104,7 @@ pub struct MergedNorm {
     pub followers: Vec<Follower>,
 }
 
-/// A normalizer that follows a removed one.
+/// A normalizer that follows a removed normalizer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Follower {
@@ -145,7 +145,7 @@ pub struct ConstantNorm {
     pub outcome: Constancy,
 }
 
-/// Whether a normalizer is taken as constant.
+/// Whether a normalizer is taken as constant, so that an affine replaces it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", tag = "outcome")]

@@ -20,7 +20,7 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::extent;
 
-/// The reason against folding a shift that then differs from place to place.
+/// The reason against folding a shift that would then differ from place to place.
 pub(crate) const ADD_BY_PLACE: &str = "its shift would become an Add with a number for each place";
 
 /// The reason against folding a shift that costs a new Add, if the shift is a parameter of a
@@ -106,7 +106,7 @@ impl Planner<'_> {
     fn check_adds(&self, item: usize, propagation: &Propagation) -> Result<(), Refusal> {
         let there = &self.items[item];
         // Folding a parameter saves no operator, but an Add for it costs one. Turning an Add into
-        // another Add saves none either.
+        // another Add saves no operator either.
         let is_parameter = there.part.nodes.is_empty();
         let is_add = there.size() == 1 && there.part.affine.has_no_scale();
         let is_one = is_add || is_parameter;

@@ -270,8 +270,9 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// Finds a propagation of an affine that neither direction accepts by default. Tries backward
-    /// into all readers, backward along a residual stream, and into the layer of a modulation.
+    /// Finds a propagation of an affine that neither direction accepts by default. Tries to
+    /// propagate it backward past values whose readers all need it, backward along a residual
+    /// stream, and forward into the layer of a modulation.
     fn last_resort(&self, item: usize, merge: bool) -> Option<(Direction, Propagation)> {
         let affine = &self.items[item].part.affine;
         if let Some(by_all) = self.back_by_all(item, merge) {

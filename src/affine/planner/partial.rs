@@ -103,8 +103,8 @@ impl Planner<'_> {
     }
 
     /// Like [`Planner::fold_stream_shift`]. An item that was not refused also folds in this way if
-    /// `added` is given. This is the reason against folding it forward: its shift would need an Add
-    /// with a scalar for each place.
+    /// `added` is given. `added` is the reason against folding the item forward: its shift would
+    /// need an Add with a scalar for each place.
     pub(super) fn fold_shift_back(&mut self, item: usize, added: Option<&Refusal>) -> bool {
         let there = &self.items[item];
         let affine = &there.part.affine;
@@ -265,7 +265,8 @@ impl Planner<'_> {
         modulation::shift(&self.overlay, *site, part.output, &part.affine.shift)
     }
 
-    /// The backward propagation of a scale along a residual stream.
+    /// Finds a backward propagation of a scale along a residual stream. `None` if it would create a
+    /// node or copy a weight, or if too many attempts have failed.
     pub(super) fn returning(
         &self,
         item: usize,

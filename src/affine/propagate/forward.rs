@@ -224,7 +224,8 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         let overlay = self.overlay;
         let passed = self.carried[&value].passed;
         let step = match self.step(node, value, &propagation.bypass) {
-            // The movements that follow may separate axes that this movement merges.
+            // Later movements may separate the axes that this movement merges, so the affine moves
+            // past all of them at once.
             Err(refusal) if refusal.reason == Reason::MixedAxes => {
                 let (behind, affine) =
                     across(overlay, value, &self.carried[&value].affine).ok_or(refusal)?;

@@ -52,7 +52,7 @@ pub(crate) fn shift(
     Some(propagation)
 }
 
-/// A value that is multiplied by one factor, and to which one summand is added: `x·f + b`.
+/// The modulation `x·f + b` of a value: a product with a factor, then a sum with a summand.
 struct Modulation<'m, 'a> {
     overlay: &'m GraphOverlay<'a>,
     /// The shift of the value where it enters the product.

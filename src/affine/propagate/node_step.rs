@@ -91,7 +91,8 @@ pub(crate) fn passes(overlay: &GraphOverlay, node: NodeId, step: Step) -> Result
 }
 
 /// Whether the known extents of a value differ from those of an affine on it. This happens in
-/// models that contradict themselves, and rules rely on extents that fit.
+/// models with contradictory shapes. Such an affine is refused, because rules rely on extents that
+/// fit.
 pub(crate) fn contradicts(affine: &Affine, shape: Result<Shape, Reason>) -> bool {
     shape.is_ok_and(|shape| {
         !has_extents(&affine.scale, &shape) || !has_extents(&affine.shift, &shape)

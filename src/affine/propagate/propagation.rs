@@ -115,8 +115,8 @@ impl Propagation {
     /// Adds a fold into a node, and an Add after the node if nothing else can hold the shift.
     ///
     /// # Errors
-    /// The errors of [`Propagation::take`], or if the shift would fold into an Add that is
-    /// being replaced.
+    /// The errors of [`Propagation::take`], or a refusal if the shift would fold into an Add that
+    /// is being replaced.
     pub(crate) fn note(
         &mut self,
         overlay: &GraphOverlay,

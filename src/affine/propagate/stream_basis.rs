@@ -14,8 +14,8 @@ use crate::affine::propagate::propagation::Propagation;
 use crate::affine::propagate::{backward, forward};
 use crate::refusal::{Reason, Refusal};
 
-/// Propagates the affine of a part forward from the part's output, and the affines that it needs
-/// from producers backward.
+/// Propagates the affine of a part forward from the part's output. Then propagates the affines that
+/// this needs from producers backward.
 ///
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot absorb or pass the affine, or at
@@ -39,8 +39,8 @@ pub(crate) fn forward(
     }
 }
 
-/// Propagates an affine of a part, or only its scale or shift, forward. Sums that it meets keep
-/// their basis: no producer of another summand compensates for it.
+/// Propagates an affine of a part, or only its scale or shift, forward. Sums that the affine meets
+/// keep their basis: no producer of another summand compensates for the affine.
 ///
 /// # Errors
 /// The errors of [`forward`].
@@ -71,7 +71,7 @@ fn with_wants(
 
 /// Propagates backward the scales that other factors of products must absorb, and adds the changes
 /// to the propagation. The scale of a parameter is refused: removing it saves no operator, and the
-/// other operand of the product may have an operator to save.
+/// other operand of the product may carry an affine whose fold saves one.
 fn with_factors(
     overlay: &GraphOverlay,
     items: &Items,

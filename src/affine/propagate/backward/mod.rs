@@ -187,7 +187,8 @@ pub(crate) fn by_all(
     start.waiting_for_readers(false, |_| true)
 }
 
-/// The refusal of parameters inside a node, which are applied after the node's own computation.
+/// The refusal of an affine that is the parameters of a node. The node applies them after its own
+/// computation, so no producer can absorb them.
 fn inside_a_node(overlay: &GraphOverlay, part: &Part) -> Refusal {
     let graph = overlay.graph;
     match graph.producer(part.output) {

@@ -40,7 +40,7 @@ impl BackwardPropagation<'_, '_> {
     }
 
     /// Adds an affine of the whole operand as another alternative, if the step of the rule needs an
-    /// affine that varies along more axes.
+    /// affine that varies along more axes than `affine`.
     ///
     /// It may be that no operator absorbs an affine of only a part, for example of the scores that
     /// a relative shift reads. If the other parts have no reader, the whole operand may carry the
