@@ -5,11 +5,11 @@
     python benches/balance.py text ch_PP-OCRv4_rec_infer.onnx
 
 The first model is a trained network of this repository. The second model is from the package rapidocr_onnxruntime. It
-reads lines of text that this script draws. `unfold`, which is found on the PATH, folds the model. Its normalizations
-then have scales of 1, which can become any scale. SmoothQuant computes s from samples, with α = 1/2. It divides γ by s
-and multiplies the weight by s. In attention, the values are divided by s, and the weight of the projection after them
-is multiplied by s. The stream of the digits is centred, and all its writers and readers are multiplied by a Hadamard
-matrix of 40 channels. Each variant is the same function in float32.
+reads lines of text that this script draws. `unfold`, which is found on the PATH, folds the model. The scales of its
+normalizations are then 1, so other scales can be moved into them. SmoothQuant computes s from samples, with α = 1/2. It
+divides γ by s and multiplies the weight by s. In attention, the values are divided by s, and the weight of the
+projection after them is multiplied by s. The stream of the digits is centred, and all its writers and readers are
+multiplied by a Hadamard matrix of 40 channels. Each variant is the same function in float32.
 
 An error is the root mean square over the outputs, relative to the largest output of the model in float32. The table is
 in docs/streams.md.

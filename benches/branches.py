@@ -6,8 +6,8 @@
 
 Each network has random weights and statistics that fit them. Each exporter writes it twice: as trained, and after
 timm's `reparameterize_model`. `unfold`, which is found on the PATH, folds the trained form and proves the result.
-Prints the numbers of nodes, the latencies relative to the form merged by hand, and the errors of both other forms
-relative to the trained one. The table is in docs/branches.md.
+Prints the numbers of nodes, the latencies relative to the form merged by hand, and the errors of the merged form and of
+the folded form relative to the trained form. The table is in docs/branches.md.
 """
 
 import argparse
@@ -33,7 +33,7 @@ CALIBRATION = 4
 
 
 def calibrated(name):
-    """A network as training leaves it: its statistics are those of its own values."""
+    """Returns a network whose statistics are those of its own values, as after training."""
     torch.manual_seed(0)
     model = randomize(timm.create_model(name, pretrained=False))
     for module in model.modules():
@@ -48,9 +48,9 @@ def calibrated(name):
 
 
 def files(name, exporter, folder):
-    """Writes the network merged by hand, the trained network, and the latter after `fuse`.
+    """Writes three files: the network merged by hand, the trained network, and the result of `fuse` on the latter.
 
-    Returns the paths, and the errors of the first and the last one relative to the second.
+    Returns the paths, and the errors of the first and the third file relative to the second.
     """
     model = calibrated(name)
     inputs = {"x": torch.randn(2, *model.default_cfg["input_size"])}

@@ -4,8 +4,8 @@
     python benches/centring.py MODEL.onnx[=TWIN.onnx] ... [--batch 1] [--rounds 20]
 
 `unfold`, which is found on the PATH, folds each model with and without `--centre`. The three models run in interleaved
-rounds on one thread, in tract and in onnxruntime. TWIN is the same network with RMSNorm. It is folded and runs with
-them. The script rewrites the table of this batch size in docs/streams.md.
+rounds on one thread, in tract and in onnxruntime. TWIN is the same network with RMSNorm. It is also folded, and runs in
+the same rounds. The script rewrites the table of this batch size in docs/streams.md.
 """
 
 import argparse

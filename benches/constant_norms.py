@@ -5,9 +5,10 @@
 
 Both exporters write the GPT-2 of transformers with random weights, 2 to 12 layers, ε = 10¹² and γ about 10⁶. `unfold`,
 which is found on the PATH, folds each model with `--constant-norms` and proves the result. The head shares its weight
-with the embedding, so the weight is copied. A token is the one with the largest logit. A latency is the CPU time of a
-process of onnxruntime with one thread, in interleaved rounds. The table has the median, the smallest and the largest
-ratio to the export. Memory is the peak of the resident set of such a process. The table is in docs/streams.md.
+with the embedding, so the weight is copied. The token of a position is the one with the largest logit. A latency is the
+CPU time of a process of onnxruntime with one thread, in interleaved rounds. The table has the median, the smallest and
+the largest ratio to the export. Memory is the peak of the resident set of such a process. The table is in
+docs/streams.md.
 """
 
 import json

@@ -57,7 +57,7 @@ def times(sessions, feed, rounds, seed=0):
 
 
 def in_onnxruntime(paths, batch, rounds):
-    """The ratio of each model in onnxruntime, as text. `batch` is `None` if the models fix it."""
+    """The ratio of the time of each model in onnxruntime, as text. `batch` is `None` if the models fix it."""
     numbers = np.random.default_rng(0)
     feed = {value.name: drawn(value, batch, numbers) for value in session(paths[0]).get_inputs()}
     return [told(*ratio) for ratio in ratios_of(lambda: map(session, paths), feed, rounds)]
@@ -97,7 +97,7 @@ class InOpenVINO:
 
 
 def in_tract(paths, batch, rounds):
-    """The ratio of each model in tract, as text. A dash if tract cannot run the model."""
+    """The ratio of the time of each model in tract, as text. A dash if tract cannot run the model."""
     return [told(*ratio) if ratio else "-" for ratio in tract_ratios(paths, batch, rounds)]
 
 

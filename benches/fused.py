@@ -35,7 +35,7 @@ def optimised(path, batch=None):
 def is_fused(node):
     """Whether a node replaces several operators.
 
-    A FusedMatMul that only scales its product does not count. If the scale is folded into a weight, it is not needed.
+    A FusedMatMul that only scales its product does not count. If the scale is folded into a weight, a MatMul suffices.
     """
     if node.op_type == "FusedMatMul":
         return any(attribute.name.startswith("trans") and attribute.i for attribute in node.attribute)

@@ -7,9 +7,9 @@ Each model in float32 is converted by onnxconverter-common (`keep_io_types=True`
 `unfold`, which is found on the PATH. onnxruntime runs all of them on the same random inputs, on one thread of the CPU.
 An error is the root mean square over an output, relative to its largest magnitude in float32. Of several outputs, the
 largest error counts. With `--ends`, onnxconverter-common and `unfold` (`--io half`) convert each model twice: with
-inputs and outputs in float32, and in half. onnxslim converts it in its only way. The table then has the size of each
-file relative to that of the model, and the engines that run it: onnxruntime and tract (`unfold bench`). The tables are
-in docs/half.md.
+inputs and outputs in float32, and in half. onnxslim converts each model once, because it has no such option. The table
+then has the size of each file relative to that of the model, and the engines that run it: onnxruntime and tract
+(`unfold bench`). The tables are in docs/half.md.
 """
 
 import argparse

@@ -82,7 +82,7 @@ def inflate(network, writers):
 
 
 def multiplied(_, arguments, options):
-    """The arguments of a layer after its first one, the stream, is multiplied."""
+    """Returns the arguments of a layer, the first of which, the stream, is multiplied."""
     stream, *others = arguments
     return (stream * FACTOR, *others), options
 
@@ -101,7 +101,7 @@ def samples(inputs):
 def tokens(exact, half):
     """The number of positions with the same token as in float32, and the number of other positions with a large margin.
 
-    A margin is large if it exceeds twice the error.
+    The margin is the difference of the two largest logits. It is large if it exceeds twice the error.
     """
     error = np.abs(half - exact).max()
     best = np.sort(exact, axis=-1)

@@ -6,9 +6,10 @@
 
 Exports ViT-S with UN or BN, as named, and with calibrated statistics, in each way in which a model gets half precision.
 Folds each model with `unfold`, which is found on the PATH. Computes both models operator by operator: each operator in
-float64, and its result rounded once to its type. No engine is more accurate. The error is relative to the original
-model in float64. It is the root mean square over all logits, divided by the largest logit. For several networks, prints
-the mean error, and the mean of the ratios with its standard error. The table is in docs/types.md.
+float64, and its result rounded once to its type. No engine that computes in these types is more accurate. The error is
+relative to the original model in float64. It is the root mean square over all logits, divided by the largest logit. For
+several networks, prints the mean error, and the mean of the ratios with its standard error. The table is in
+docs/types.md.
 """
 
 import argparse

@@ -68,7 +68,7 @@ def picture(results):
 
 
 def axes():
-    """The frame of the plot, with its marks."""
+    """The frame of the plot, with the marks of both axes."""
     bottom = TOP + HEIGHT
     yield f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{LEFT + WIDTH}"/>'
     yield f'<path class="axis" stroke-dasharray="2 4" d="M{LEFT} {down(1):.0f}H{LEFT + WIDTH}"/>'

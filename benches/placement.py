@@ -142,7 +142,7 @@ def work(path, batch):
 
 
 def ratios(paths, batch, rounds):
-    """The ratio of the second model to the first in each engine, as text."""
+    """The time of the second model relative to the first in each engine, as text."""
     numbers = np.random.default_rng(0)
     feed = {value.name: drawn(value, batch, numbers) for value in session(paths[0]).get_inputs()}
     found = [tract_ratios(paths, batch, rounds)[1]]

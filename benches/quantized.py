@@ -8,8 +8,8 @@ of 8 bits in blocks (`MatMulNBitsQuantizer`). `unfold`, which is found on the PA
 `--scale-stream 2^-5`, and proves both. The table in docs/streams.md has the numbers of operators before and after, of
 streams that are scaled and that stay, of Muls that the scaling adds, and of stored codes that are not in the original.
 It also has the largest difference of the outputs of both results on random inputs, relative to the largest output.
-onnxruntime runs them without optimizations. With optimizations, it fuses the two differently, and a difference in the
-last bit changes codes that it computes.
+onnxruntime runs them without optimizations. With optimizations, it fuses the two results differently, and a difference
+in the last bit changes codes that it computes.
 """
 
 import argparse

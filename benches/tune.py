@@ -57,7 +57,7 @@ def times(files, sizes, rounds):
 
 
 def judged(model, arguments):
-    """The relative times of the candidates, and the picks of all runs."""
+    """Returns the relative times of the candidates, and the picks of all runs."""
     sizes = [word for dim in arguments.dim for word in ("--dim", dim)]
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "tuned.onnx"

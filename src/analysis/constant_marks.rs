@@ -81,8 +81,8 @@ impl<'m> Marks<'m> {
         dequantizes(self.graph.domain_op(node)) || inputs.any(|value| self.quantized[value.index()])
     }
 
-    /// The results of both branches of an If with a constant condition that is not computed yet. If
-    /// the condition is known, the results of the branch that runs, twice. `None` for other nodes.
+    /// The results of the two branches of an If with a constant condition. If the condition is
+    /// already known, both are the results of the branch that runs. `None` for other nodes.
     fn possible_branches(&self, node: NodeId) -> Option<[&'m [Option<ValueId>]; 2]> {
         let condition = self.graph.input(node, 0)?;
         if !self.is_constant(condition) {

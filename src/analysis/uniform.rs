@@ -33,7 +33,7 @@ pub(crate) fn number(analysis: &Analysis, value: ValueId) -> Option<f64> {
 }
 
 /// A small array that broadcasts to a floating-point value: its number if the value is uniform, or
-/// the entry of a table to which all indices of a Gather refer.
+/// the entry of the table that a Gather selects if all its indices are equal.
 pub(crate) fn row(analysis: &Analysis, value: ValueId) -> Option<Recipe> {
     if let Some(number) = number(analysis, value) {
         return Some(Recipe::number(number, 0));

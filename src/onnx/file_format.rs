@@ -1,4 +1,4 @@
-//! Distinguishes ONNX models from other files, and names well-known formats of the others.
+//! Recognizes ONNX models, and names the format of a file that is not a model.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};

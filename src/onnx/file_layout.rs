@@ -116,7 +116,7 @@ impl Layout {
     }
 
     /// Writes the message into a file, and returns the transfers that fill its gaps. The digest may
-    /// still be computed, so [`Layout::write_digest`] writes it later.
+    /// not be known yet, so [`Layout::write_digest`] writes it later.
     ///
     /// # Errors
     /// If elements cannot be read, or the file cannot be written.

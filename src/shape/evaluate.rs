@@ -42,7 +42,7 @@ const OTHER_SENSITIVE: &[&str] = &[
 
 /// The result of an evaluation.
 pub(crate) enum Evaluated {
-    /// The values of the outputs that the node has.
+    /// The values of the outputs that are present.
     Values(Vec<Arc<Tensor>>),
     /// The result depends on values that are known only in a run.
     TooEarly,

@@ -33,8 +33,9 @@ struct Ending<'g> {
     graph: &'g Graph<'g>,
     begin: NodeId,
     end: NodeId,
-    /// The number of inputs before the first state, and of results before the first state.
+    /// The number of inputs of the body before the first state.
     first: usize,
+    /// The number of results of the body before the first state.
     lead: usize,
     /// The number of states.
     states: usize,

@@ -1,5 +1,5 @@
-//! Infers the parts into which a value is split as a sequence, and the parts that are read from
-//! such a sequence.
+//! Infers the parts into which a SplitToSequence splits a value, and the parts that a SequenceAt
+//! reads.
 //!
 //! A sequence is not a tensor, so it lacks a shape. The shape of a part follows from the value that
 //! is split.

@@ -1,4 +1,4 @@
-//! Elements of shapes that are integers of unknown value.
+//! Represents the elements of shapes whose integers are unknown.
 //!
 //! Each such element gets a new symbol, so that the other elements stay known after Concat, Slice
 //! and Gather. An extent never contains such a symbol, because the element may be 0 or −1, which

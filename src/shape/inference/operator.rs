@@ -378,8 +378,8 @@ fn whole_number(value: &Tensor) -> Option<i64> {
 }
 
 /// Whether the result of an Equal is known. tract assumes that a symbol differs from every number,
-/// but a batch may be 1. However, an extent is never negative, and exporters compare extents with
-/// −1.
+/// but a batch may be 1. A comparison of an extent with −1, which exporters write, is known,
+/// because an extent is never negative.
 fn is_equality_known(values: &[Arc<Tensor>]) -> bool {
     if values
         .iter()
