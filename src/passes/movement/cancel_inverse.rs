@@ -112,9 +112,10 @@ struct BetweenSearch<'a> {
     first: NodeId,
     /// The shape of the first movement's input.
     before: Shape,
-    /// The shape of the first movement's result. All values in between have it.
+    /// The shape of the first movement's result. All values between the two movements have this
+    /// shape.
     shape: Shape,
-    /// The layout relative to the input of the first movement.
+    /// The layout of the values between the movements, relative to the input of the first movement.
     trace: LayoutMap,
     /// Whether the last axis is still the last one after the first movement.
     keeps_last_axis: bool,
@@ -178,8 +179,8 @@ impl<'a> BetweenSearch<'a> {
         Some(())
     }
 
-    /// Takes a movement as the last node, if it is the inverse of the first one and the only reader
-    /// of a result of `nodes`.
+    /// Accepts a movement as the last node, if it is the inverse of the first movement, and the
+    /// only reader of a result of `nodes`.
     fn end_at(&mut self, node: NodeId, value: ValueId) -> Option<()> {
         let Analysis { graph, facts, .. } = self.analysis;
         graph.only_reader(value)?;
@@ -210,8 +211,8 @@ impl<'a> BetweenSearch<'a> {
         Some(())
     }
 
-    /// Returns the operators, if all their operands are values in between, or constants that
-    /// broadcast as before.
+    /// Returns the operators, if each of their operands is a value between the movements, or a
+    /// constant that broadcasts in the same way without the movements.
     fn finish(mut self) -> Option<Between> {
         let graph = &self.analysis.graph;
         let mut operands = self

@@ -1,4 +1,4 @@
-//! Replaces a GatherND that takes all places in order by an Unsqueeze of the value.
+//! Writes a GatherND that takes all places of a value in order as an Unsqueeze of the value.
 //!
 //! torch's `vmap` over a padding mask takes `mask[b, k]` for all b and k. It exports two Ranges
 //! that are expanded to each other's axes, a Concat of both, and a GatherND.
@@ -20,7 +20,7 @@ use crate::shape::facts::{extent, same};
 /// The longest chain of operators through which indices are followed.
 const DEPTH: usize = 12;
 
-/// The edits that replace such a GatherND.
+/// The edits that replace each GatherND that takes all places in order.
 pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| as_unsqueeze(analysis, node))
 }
@@ -85,7 +85,8 @@ fn counted_axes(analysis: &Analysis, indices: ValueId, count: usize) -> Option<V
     (is_last && parts.len() == count).then_some(parts)
 }
 
-/// The axis along which a value counts 0, 1, … to its end, while it is constant along all others.
+/// The axis along which a value counts 0, 1, … to its end, while it is constant along all other
+/// axes.
 fn along(analysis: &Analysis, value: ValueId, depth: usize) -> Option<usize> {
     let Analysis { graph, facts, .. } = analysis;
     if let Some(constant) = constant(analysis, value) {
@@ -105,7 +106,7 @@ fn along(analysis: &Analysis, value: ValueId, depth: usize) -> Option<usize> {
             let before = along(analysis, at.input(0).ok()?, left)?;
             let (from, to) = (at.shape(0).ok()?, facts.shape(value)?);
             let behind = before + to.len().checked_sub(from.len())?;
-            // If the axis is repeated, the value does not count along it.
+            // If the Expand repeats the axis, the value does not count along it.
             same(&from[before], &to[behind]).then_some(behind)
         }
         _ if graph.category(node) == Some(Category::Movement) => {

@@ -14,8 +14,8 @@ use crate::ir::regions::region_path;
 use crate::ir::{NodeId, ValueId};
 use crate::shape::facts::{Shape, extent, same};
 
-/// The edits that merge a movement after a Reshape with one reader, a Reshape after a movement, or
-/// two Unsqueezes.
+/// The edits that merge a Reshape with the movement before it, a Reshape without other readers with
+/// the movement after it, or two Unsqueezes.
 pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| {
         merged(analysis, node)
@@ -54,7 +54,8 @@ fn before(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
     (keeps_order && copies_same_extents).then_some((value, named))
 }
 
-/// The input of the Reshape before a movement, and the target extents of both.
+/// The input of the Reshape before a movement, and the target extents of one Reshape that replaces
+/// both.
 fn behind(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
     let graph = &analysis.graph;
     let at = analysis.at(node);
@@ -62,7 +63,8 @@ fn behind(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
     let (source, named) = target(&analysis.at(graph.producer(between)?.0))?;
     let is_alone = graph.only_reader(between).is_some() && !graph.is_output(between);
     let places = ones_come_or_go(&at).filter(|_| is_alone && at.rank(0) == Ok(named.len()))?;
-    // A 0 copies the extent of the axis with the same index, and a removed axis has extent 1.
+    // A 0 copies the extent of the axis with the same index, so this axis must keep its index. A
+    // removed axis must have extent 1.
     let copies_own_extents = places
         .iter()
         .enumerate()
@@ -101,7 +103,7 @@ fn without_ones<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
         .collect();
     let is_beside = region_path(transpose.proto()) == region_path(graph.node(node));
     let is_alone = is_beside && graph.only_reader(turned).is_some() && !graph.is_output(turned);
-    // A 0 would copy another extent.
+    // A 0 in the target would now copy the extent of another axis.
     (is_alone && !named.contains(&0)).then_some(())?;
     let mut maker = Maker::new(graph, node);
     let turned = maker.transpose(graph.value_name(graph.input(unsqueeze, 0)?), &order);
@@ -171,7 +173,8 @@ fn listed_axes(at: &At, rank: usize) -> Option<Vec<usize>> {
     axes(&at.list("axes").ok()??, rank).ok()
 }
 
-/// The input of a Reshape, and its constant target extents. `None` if `allowzero` matters.
+/// The input of a Reshape, and its constant target extents. `None` if a 0 in the target means an
+/// extent of 0, by `allowzero`.
 fn target(at: &At) -> Option<(ValueId, Vec<i64>)> {
     let is_fixed = at.graph.is(at.node, "Reshape")
         && at.is_constant(1)

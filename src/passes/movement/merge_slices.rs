@@ -18,8 +18,8 @@ pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| merged(analysis, node))
 }
 
-/// Writes a Slice of the value that the Slice before it cuts. `None` unless all readers of that
-/// Slice can be merged.
+/// Writes a Slice after another Slice as one Slice of the value. `None` unless all readers of the
+/// first Slice can be merged with it.
 fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let between = graph
@@ -90,7 +90,7 @@ fn both(
 }
 
 /// The composition of two cuts of an axis: places `c..d` of the places `a..b` are `a + c..min(b, a
-/// + d)`, if all are counted from the start.
+/// + d)`, if all of them count from the start. `None` for other cuts.
 fn in_a_row(first: Cut, second: Cut) -> Option<Cut> {
     let start = first.start.checked_add(second.start)?;
     let end = first.end.min(first.start.saturating_add(second.end));

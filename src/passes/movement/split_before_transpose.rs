@@ -4,8 +4,8 @@
 //! axis of extent 3 to the front, and a Split or Gathers select along that axis. After: the Split
 //! or the Gathers come first, and each part has its own Transpose. The Transposes move as many
 //! elements as before, but with one axis less. onnxruntime and tract transpose four axes faster
-//! than five if the last axis moves. If the last axis stays the last, the original form is as fast,
-//! and other engines fuse it.
+//! than five if the last axis moves. If the last axis stays the last, the original form stays,
+//! because it is as fast, and other engines fuse it.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;

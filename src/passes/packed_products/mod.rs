@@ -28,7 +28,7 @@ pub(super) struct TakenPart {
     pub taken: ValueId,
     /// The result of the Squeeze, or else of the node.
     pub output: ValueId,
-    /// The places on the axis of the parts.
+    /// The places that the part takes on the axis of the parts.
     pub places: Range<usize>,
     /// Whether the output is without the axis of the parts.
     pub drops_axis: bool,
@@ -96,7 +96,8 @@ impl PackedProduct {
         }
     }
 
-    /// Whether a selection along an axis of the whole value passes to the operand of the product.
+    /// Whether a selection of places along an axis of the whole value can move to the operand of
+    /// the product.
     pub(super) fn passes(&self, analysis: &Analysis, along: PlaceAxis) -> bool {
         let mut steps: Vec<(NodeId, usize)> = vec![];
         steps.extend(self.transposes.iter().rev().map(|&node| (node, 0)));

@@ -216,7 +216,7 @@ impl GroupWriter<'_> {
         Some(self.maker.floats(data_type, &picked))
     }
 
-    /// Arranges the product of some places as the whole product is arranged.
+    /// Applies the Reshape and the Transposes of the packed product to the product of some places.
     fn arranged(&mut self, product: String, places: usize) -> Option<String> {
         let mut name = product;
         if let Some(node) = self.product.reshape {
@@ -231,8 +231,9 @@ impl GroupWriter<'_> {
         Some(name)
     }
 
-    /// Arranges the product of one place without the axis of the parts. `None` if the product has no
-    /// Reshape, or if its target copies extents after that axis.
+    /// Like [`Self::arranged`], but for one place, and without the axis of the parts. `None` if the
+    /// packed product has no Reshape, or if the target of the Reshape has a 0 at or after that
+    /// axis.
     fn arranged_without_axis(&mut self, product: &str) -> Option<String> {
         let node = self.product.reshape?;
         let mut target = self.analysis.at(node).ints(1).ok()??;
@@ -268,7 +269,7 @@ impl GroupWriter<'_> {
     }
 }
 
-/// The columns of some places.
+/// The indices of the columns that belong to some places.
 fn columns([outer, parts, inner]: [usize; 3], places: &[usize]) -> Vec<Option<usize>> {
     let mut columns = vec![];
     for run in 0..outer {

@@ -61,8 +61,8 @@ fn layer(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     ))
 }
 
-/// Whether `products` products for each place cost less before a Resize. The Resize may then have
-/// to resize more channels.
+/// Whether an operator with `products` products for each place costs less before a Resize. If the
+/// operator increases the number of channels, the Resize must then resize more channels.
 pub(super) fn pays(enlarged: &Enlarged, products: usize, [inner, outer]: [usize; 2]) -> bool {
     let saved = products as f64 * (1.0 - 1.0 / enlarged.ratio());
     let more = outer.saturating_sub(inner) as f64;

@@ -5,9 +5,9 @@
 //! columns of W. Values that no Resize makes larger stay together.
 //!
 //! This is exact: a product with concatenated channels is a sum of products, and each commutes with
-//! a linear map of places. The bias is added to a product without a Resize, or before one whose
-//! weights add up to 1 at each place. The operator is split if the saved products cost more than
-//! the additional sum and the additional channels that are resized.
+//! a linear map of places. The bias is added to a product without a Resize, or before a Resize
+//! whose weights add up to 1 at each place. The operator is split if the saved products cost more
+//! than the additional sum and the additional channels that are resized.
 
 use super::layer::ChannelOperator;
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};
@@ -34,7 +34,7 @@ struct ConcatTerm {
 }
 
 impl ConcatTerm {
-    /// The products for the channels of this operand, before any Resize.
+    /// The number of products for the channels of this operand, at the places before any Resize.
     fn work(&self, analysis: &Analysis, layer: &ChannelOperator) -> Option<WorkTerm> {
         let resized = self.enlarged.as_ref();
         let value = resized.map_or(self.value, |enlarged| enlarged.value);
@@ -155,7 +155,7 @@ impl DividedConcat<'_> {
         Some(())
     }
 
-    /// Writes the operator on some of its channels. Returns the name of the result.
+    /// Writes the operator on some of its input channels. Returns the name of the result.
     fn product(
         &self,
         value: &str,

@@ -22,7 +22,7 @@ pub(super) struct ChannelOperator {
     pub value: ValueId,
     /// The axis of the channels, both in the value and in the result.
     pub axis: usize,
-    /// The rank of both.
+    /// The rank of the value and of the result.
     pub rank: usize,
     /// The number of channels that the operator reads, and the number that it outputs.
     pub channels: [usize; 2],
@@ -52,8 +52,8 @@ impl ChannelOperator {
     }
 }
 
-/// Whether a value is float32 or wider, and so precise enough for sums and products that the model
-/// does not compute.
+/// Whether a value is float32 or wider, and so precise enough for the new sums and products of a
+/// move.
 pub(super) fn is_wide(analysis: &Analysis, value: ValueId) -> bool {
     matches!(
         analysis.facts.data_type(value),

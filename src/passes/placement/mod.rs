@@ -106,7 +106,7 @@ pub(crate) fn refusals(analysis: &Analysis, target: Target) -> Vec<Placed> {
 }
 
 impl PlacementMove {
-    /// Replaces nodes, the last of which outputs `output`, by the nodes of a maker.
+    /// The move that replaces nodes, the last of which outputs `output`, by the nodes of a maker.
     fn new(
         analysis: &Analysis,
         (rule, at): (&'static str, NodeId),
@@ -147,7 +147,7 @@ impl PlacementMove {
     }
 }
 
-/// A number of products that are computed for each of some places.
+/// Work of `products` products for each place. `places` has the extents of the axes of places.
 struct WorkTerm {
     products: usize,
     places: Shape,

@@ -3,10 +3,10 @@
 //! Before: `layout(pad(x))·W`. After: `layout(pad(x·W))`. For example, an image is padded to a
 //! multiple of the extents of a window, and then cut into windows.
 //!
-//! This is exact, because W maps a zero to a zero, and any other Pad copies places of the image. If
+//! This is exact, because W maps zeros to zeros, and any other Pad copies places of the image. If
 //! zeros are padded, an operator with a bias of its own stays, because it does not map zeros to
-//! zeros. An Add of a bias after the product stays after it. Layout operators that keep the axis of
-//! the channels do not mix channels.
+//! zeros. An Add of a bias after the product stays after the Pad. Layout operators that keep the
+//! axis of the channels do not mix channels.
 
 use super::layer::{ChannelOperator, again};
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};
@@ -148,8 +148,8 @@ impl PaddedOperand {
     }
 }
 
-/// Whether a Pad writes zeros around the value, or copies places of the value. `None` if it writes
-/// another number, or removes places.
+/// `true` if a Pad writes zeros around the value, `false` if it copies places of the value. `None`
+/// if it writes another number, or removes places.
 fn pads_zeros(analysis: &Analysis, pad: NodeId) -> Option<bool> {
     let at = analysis.at(pad);
     let pads = at.list("pads").ok()??;

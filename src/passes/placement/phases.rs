@@ -1,4 +1,5 @@
-//! Writes a convolution after a nearest Resize as convolutions with fewer taps before it.
+//! Writes a convolution after a nearest Resize as several convolutions with fewer taps, which read
+//! the value before the Resize.
 //!
 //! Before: `conv(W, resize(x))`, with a Resize by an integer factor s. After: s² convolutions of x,
 //! one for each phase of the result, which a Concat and a DepthToSpace merge.
@@ -35,7 +36,7 @@ const LEAST: usize = 64;
 /// The first operator set in which a DepthToSpace has a mode.
 const HAS_MODE: i64 = 11;
 
-/// The largest factor. Its square is the number of convolutions.
+/// The largest factor of the Resize. The number of convolutions is the square of the factor.
 const MOST_TIMES: usize = 4;
 
 /// The taps of one phase along an axis: for each place that the phase reads, the taps of the
@@ -246,8 +247,8 @@ fn zeros_before(at: &At, kernel: &[usize]) -> Option<Vec<i64>> {
     keeps_extents.then(|| before.to_vec())
 }
 
-/// The phases along an axis with factor `times`, of a kernel of `taps` with `before` zeros before
-/// the image.
+/// The phases of a kernel with `taps` taps, along an axis that the Resize makes `times` times
+/// longer. There are `before` zeros before the image.
 fn phases(times: usize, taps: usize, before: i64) -> Vec<Phase> {
     let mut phases = vec![];
     for phase in 0..times {

@@ -37,7 +37,7 @@ struct Mean {
     axes: Vec<usize>,
     /// Whether these axes stay, with fewer places.
     keeps_axes: bool,
-    /// The sum of the weights of each mean, if it is equal for all.
+    /// The sum of the weights of each mean, if all means have the same sum.
     sum_of_weights: Option<usize>,
     /// The number of places that each mean averages. `None` if it averages all places.
     taps: Option<usize>,
@@ -46,7 +46,7 @@ struct Mean {
     fewer: Option<usize>,
 }
 
-/// The mean of a value, written with the means of other values.
+/// The mean of a value, as a term of the means of other values.
 enum PassedNode {
     /// The mean of the value itself.
     Mean(ValueId),

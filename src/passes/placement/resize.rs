@@ -2,9 +2,9 @@
 //!
 //! Along each axis it is a linear map of places, whose weights depend on the attributes, the factor
 //! and the extent of that axis. A nearest Resize commutes with every operator that computes each
-//! element separately. Any Resize commutes with a linear operator over channels. The index of a
-//! nearest Resize is computed by the definition of the operator, rather than derived from the names
-//! of modes.
+//! element separately. Any Resize commutes with a linear operator over channels. The place that a
+//! nearest Resize reads is computed by the definition of the operator, and not inferred from the
+//! names of modes.
 
 use tract_onnx::prelude::TDim;
 
@@ -23,7 +23,7 @@ use crate::shape::facts::{Shape, extent, same};
 /// The first operator set in which a Resize has `coordinate_transformation_mode`.
 const HAS_COORDINATES: i64 = 11;
 
-/// The largest multiple with which an unknown extent is compared.
+/// The largest integer factor that is recognized, if extents are unknown or the node reads factors.
 const MOST_TIMES: usize = 16;
 
 /// The way in which a place of the result is computed from places of the input.
@@ -131,8 +131,8 @@ impl Enlarged {
             })
     }
 
-    /// Whether the nearest place to i is `⌊i/s⌋`. The first s places decide, because the nearest
-    /// place to `i + s` is the one after that of i.
+    /// Whether place i of the result reads place `⌊i/s⌋` for every i. The first s places decide,
+    /// because place `i + s` reads the place after the one that place i reads.
     fn index_is_quotient(&self, times: usize) -> bool {
         let Ok(times) = i64::try_from(times) else {
             return false;
@@ -148,14 +148,16 @@ impl Enlarged {
         match self.coordinates.as_str() {
             "asymmetric" => Some(2 * i),
             "half_pixel" | "half_pixel_symmetric" => Some(2 * i + 1 - times),
-            // With a factor of 1, the only place of an axis is at 0, as in the other modes.
+            // This mode differs from `half_pixel` only if the result has one place. Then the factor
+            // is 1, and both modes give 0.
             "pytorch_half_pixel" => Some(2 * i + 1 - times),
             "tf_half_pixel_for_nn" => Some(2 * i + 1),
             _ => None,
         }
     }
 
-    /// The index of a [scaled coordinate](Self::scaled_coordinate).
+    /// The place that is read for a [scaled coordinate](Self::scaled_coordinate), by the rounding
+    /// mode.
     fn nearest_index(&self, scaled: i64, times: i64) -> Option<i64> {
         match self.nearest.as_str() {
             "floor" => Some(scaled.div_euclid(2 * times)),

@@ -14,19 +14,20 @@ use crate::onnx::proto::GraphProto;
 /// Ifs whose condition is a constant, each with the branch that it takes.
 #[derive(Default)]
 pub(super) struct TakenBranches {
-    /// The end nodes of the Ifs, each with an output and the result of the branch for it.
+    /// For each output of these Ifs: the end node of the If, the output, and the result of the
+    /// taken branch that replaces it.
     results: Vec<(NodeId, ValueId, ValueId)>,
     /// The region path of each taken branch, mapped to that of its enclosing region.
     around: HashMap<String, String>,
 }
 
 impl TakenBranches {
-    /// Finds such Ifs in a graph whose bodies are flattened.
+    /// Finds Ifs with a constant condition in a graph whose bodies are flattened.
     pub(super) fn find(analysis: &Analysis) -> Self {
         let graph = &analysis.graph;
         let mut found = Self::default();
         // Before IR version 4, initializers of the main graph are inputs too, while those of a
-        // branch are not.
+        // branch are not. So a branch with initializers stays.
         let are_inputs = graph.model().proto.ir_version() < 4;
         for &node in graph.order() {
             let Some((results, own)) = taken_branch(analysis, node) else {
@@ -116,7 +117,7 @@ type Decision<'g> = (Vec<(ValueId, ValueId)>, &'g str);
 /// The branch that an If takes. `None` for another node, or if the condition is not constant.
 pub(super) fn taken_branch<'g>(analysis: &'g Analysis, node: NodeId) -> Option<Decision<'g>> {
     let graph = &analysis.graph;
-    // The bodies are in the order of their names.
+    // The bodies are in the order of their names, so `else_branch` comes first.
     let ways: Vec<&str> = region_paths_after(graph.node(node)).collect();
     let [otherwise, then] = ways[..] else {
         return None;

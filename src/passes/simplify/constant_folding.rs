@@ -2,7 +2,7 @@
 //! are expressions over weights and arithmetic of fixed extents.
 //!
 //! A value keeps its name, and a tensor replaces its producer. Nodes whose results only such
-//! producers read then have no reader.
+//! producers read then have no readers, and are removed as dead code.
 
 use crate::analysis::Analysis;
 use crate::hash::HashSet;
@@ -21,11 +21,12 @@ use crate::shape::facts::extent;
 /// shapes, small masks and biases.
 const SMALL: u64 = 1 << 14;
 
-/// The limit on the bytes that are read and written for one result. Results are in memory until the
-/// model is saved, while large weights stay in their files.
+/// The limit on the bytes that are read and written for one result. Unlike large weights, which
+/// stay in their files, results are in memory until the model is saved.
 const HELD: u64 = 1 << 28;
 
-/// The number of rounds in which fewer values are tried if some cannot be stored.
+/// The number of rounds in which the operands of a value are tried, if the value itself cannot be
+/// stored.
 const ROUNDS: usize = 8;
 
 /// The results that are stored in place of nodes.
@@ -55,8 +56,8 @@ pub(crate) struct NamedFloats {
 
 impl StoredResults {
     /// Finds the values that can be stored without adding more than `allowed` bytes. Small results
-    /// do not count. The nodes of `sites` stay, because they identify their kinds. Values that are
-    /// computed from tensors that are `new` stay too.
+    /// do not count. The nodes of `sites` stay, because they identify the kinds of the sites.
+    /// Values that are computed from tensors that are `new` stay too.
     pub(super) fn find(
         analysis: &Analysis,
         sites: &HashSet<NodeId>,
@@ -175,8 +176,9 @@ fn stays(analysis: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> boo
     stays
 }
 
-/// Whether a node is a Split of a mask of floats, or a Slice of a part of one. A stored part would
-/// have a recipe, and a proof knows hidden places only in tensors of the original model.
+/// Whether a node is a Split of a mask of floats, or a Slice of a part of such a mask. A stored
+/// part would have a recipe, but a proof recognizes the places that a mask hides only in tensors of
+/// the original model.
 fn cuts_mask(analysis: &Analysis, node: NodeId) -> bool {
     let graph = &analysis.graph;
     let Some(value) = graph.input(node, 0) else {
@@ -221,7 +223,7 @@ fn can_be_stored(analysis: &Analysis, value: ValueId) -> bool {
 }
 
 /// Whether a value has one element and an axis, and is read by a Range that stays. Engines accept
-/// this, but not if the value is a stored constant.
+/// such a value from a node, but not as a stored constant.
 fn is_range_bound(analysis: &Analysis, value: ValueId) -> bool {
     let Analysis { graph, facts, .. } = analysis;
     facts.rank(value) != Some(0)
@@ -305,7 +307,8 @@ pub(super) fn cone(analysis: &Analysis, nodes: &[NodeId]) -> HashSet<NodeId> {
     seen
 }
 
-/// The values that are stored directly. All other constants are only needed to compute them.
+/// The values that are stored directly. All other constants are only needed to compute these
+/// values.
 #[derive(Default)]
 struct Roots {
     nodes: Vec<NodeId>,
@@ -412,7 +415,7 @@ impl Frontier<'_> {
         (node, Refusal::new(reason, self.analysis.graph.name(node)))
     }
 
-    /// The bytes of a node's results that are read. `None` if a shape is unknown.
+    /// The bytes of all results of a node that have readers. `None` if a shape is unknown.
     fn bytes(&self, node: NodeId) -> Option<u64> {
         self.read_outputs(node)
             .map(|value| self.value_bytes(value))
@@ -428,7 +431,7 @@ impl Frontier<'_> {
         Some(facts.data_type(value)?.byte_size(count)? as u64)
     }
 
-    /// The results of a node that are read.
+    /// The results of a node that have readers.
     fn read_outputs(&self, node: NodeId) -> impl Iterator<Item = ValueId> {
         let graph = &self.analysis.graph;
         graph
@@ -440,7 +443,7 @@ impl Frontier<'_> {
     }
 
     /// The bytes of the stored tensors from which a result is computed, except for tensors that are
-    /// in `seen`. The second number counts only those that remaining nodes do not read.
+    /// in `seen`. The second number counts only the tensors that remaining nodes do not read.
     fn sources(&self, node: NodeId, roots: &Roots, seen: &mut HashSet<ValueId>) -> (u64, u64) {
         let Analysis {
             graph, constants, ..
@@ -465,10 +468,10 @@ impl Frontier<'_> {
         (read, freed)
     }
 
-    /// Computes the results of a node that are read.
+    /// Computes the results of a node that have readers.
     ///
     /// # Errors
-    /// A result cannot be computed, or the operator set has no constant of its type.
+    /// If a result cannot be computed, or the operator set has no constant of its type.
     fn compute(&self, node: NodeId) -> Result<Vec<(ValueId, TensorProto)>, Refusal> {
         let Analysis {
             graph, constants, ..

@@ -32,7 +32,7 @@ enum Producer<'g> {
 }
 
 impl<'g> Producer<'g> {
-    /// The names of its results.
+    /// The names of the results of the producer.
     fn names(self) -> impl Iterator<Item = &'g str> {
         let (constant, made) = match self {
             Producer::Constant(name, _) => (Some(name), &[][..]),
@@ -41,7 +41,7 @@ impl<'g> Producer<'g> {
         constant.into_iter().chain(made.iter().map(String::as_str))
     }
 
-    /// The name of its first result.
+    /// The name of the first result of the producer.
     fn name(self) -> &'g str {
         self.names().next().unwrap_or_default()
     }
@@ -60,9 +60,9 @@ struct First<'g> {
 /// different numbers equal.
 pub(super) type Same<'s> = &'s dyn Fn(&str, &str) -> bool;
 
-/// Finds equal values in a graph whose nodes are in order, and maps each of them to the first one,
-/// which replaces it. Outputs of the model and of bodies, values that bodies read, and `pinned`
-/// tensors keep their names.
+/// Finds equal values in a graph whose nodes are in order, and maps each of them to the first equal
+/// value, which replaces it. Outputs of the model and of bodies, values that bodies read, and
+/// `pinned` tensors keep their names.
 pub(super) fn find(
     graph: &GraphProto,
     model: &Model,

@@ -24,7 +24,8 @@ pub(super) fn merge(graph: &mut GraphProto, seeds: &[String], shapes: &KnownShap
             .unwrap_or(&node.input[0]);
         let firsts = movements.entry(input).or_default();
         let may_merge = open.contains(input) && !outputs.contains(output.as_str());
-        // A value may have very many movements that are outputs, so these are not compared.
+        // A value may have very many movements that write outputs of the model, so these movements
+        // are not compared.
         let first = match may_merge {
             true => firsts.iter().find(|first| {
                 sees(region_path(node), region_path(first)) && are_equal(first, node, shapes)

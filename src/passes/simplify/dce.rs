@@ -24,7 +24,8 @@ pub(super) fn remove(
     remove_stale_notes(graph);
 }
 
-/// The producer of a value, and the number of its readers, including callers of the model.
+/// The producer of a value, and the number of readers of the value. An output of the model counts
+/// as read.
 #[derive(Default)]
 struct Use {
     maker: Option<u32>,
@@ -106,7 +107,7 @@ impl<'g> Uses<'g> {
         dead
     }
 
-    /// The initializers that had a reader and have none.
+    /// The initializers that had a reader, and have none now.
     fn dead_tensors(&self, pinned: &HashSet<&str>) -> HashSet<String> {
         let dense = self.graph.initializer.iter().map(|tensor| tensor.name());
         let sparse = self.graph.sparse_initializer.iter();
@@ -118,7 +119,7 @@ impl<'g> Uses<'g> {
             .collect()
     }
 
-    /// Whether the results of a node had a reader and have none.
+    /// Whether a result of a node had a reader, and no result has a reader now.
     fn is_dead(&self, place: usize) -> bool {
         let outputs = &self.graph.node[place].output;
         let mut made = outputs.iter().filter(|name| !name.is_empty());

@@ -1,6 +1,6 @@
 //! Removes nodes that return their input: Identity, Dropout at inference, a Cast to the same type,
-//! a sum of integers and 0, and a Concat of one value. Also removes movements that move nothing or
-//! cancel the movement before.
+//! a sum of integers and 0, and a Concat of one value. Also removes movements that move nothing, or
+//! that cancel the movement before them.
 
 use crate::analysis::Analysis;
 use crate::analysis::axis_factors::LayoutMap;
@@ -23,7 +23,7 @@ use prost::Message;
 pub(super) type IdentityNode = (NodeId, ValueId);
 
 /// Finds the identities whose results need no name of their own. With `removes_activations`,
-/// redundant activations count too.
+/// redundant activations count as identities too.
 pub(super) fn find(analysis: &Analysis, removes_activations: bool) -> Vec<IdentityNode> {
     let signs = &ZeroSigns::new(analysis);
     let pairs = IdempotentPairs { analysis, signs };
@@ -57,7 +57,8 @@ pub(super) fn identities(
     })
 }
 
-/// The operand of a movement that moves nothing.
+/// The value that can be read in place of a movement's result. It is the operand of a movement that
+/// moves nothing, or the operand of an earlier movement that this movement cancels.
 fn unmoved_operand(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     let at = analysis.at(node);
     has_known_attributes(analysis, node).then_some(())?;
@@ -75,7 +76,8 @@ fn all(
     operand: &dyn Fn(NodeId) -> Option<ValueId>,
 ) -> Vec<IdentityNode> {
     let graph = &analysis.graph;
-    // Names in bodies must differ from those around them. Renaming an output could break that.
+    // Names in bodies must differ from those around them. Renaming an output could make two of them
+    // equal.
     let may_rename = !has_bodies(graph);
     let mut named: HashSet<ValueId> = HashSet::default();
     let mut passed = vec![];
@@ -118,7 +120,7 @@ fn can_rename(
     if !named.insert(source) {
         return false;
     }
-    // The producer is not an identity itself.
+    // The producer must not be removed as an identity itself.
     let stays = graph.producer(source).is_some_and(|(maker, _)| {
         operand(maker).is_none() && unmoved_operand(analysis, maker).is_none()
     });
@@ -243,7 +245,7 @@ pub(super) fn is_captured(graph: &Graph, value: ValueId) -> bool {
     readers.any(|reader| matches!(reader, Reader::Capture { .. }))
 }
 
-/// Whether all elements keep their places. `None` if that is not known.
+/// Whether a movement keeps all elements at their places. `None` if that is not known.
 fn moves_nothing(at: &At) -> Option<bool> {
     match at.proto().op_type() {
         "Concat" => Some(at.graph.inputs(at.node).len() == 1),
@@ -269,8 +271,8 @@ fn keeps_shape(at: &At) -> Option<bool> {
     Some(same_shape(&at.shape(0).ok()?, &at.output_shape(0).ok()?))
 }
 
-/// The input of the movement that this one cancels: axes are permuted back, or axes of extent 1 are
-/// added and removed.
+/// The input of the movement that the movement `at` cancels, by permuting axes back, or by adding
+/// or removing axes of extent 1. `None` if `at` cancels nothing.
 fn cancelled_operand(at: &At) -> Option<ValueId> {
     let graph = at.graph;
     let between = at.input(0).ok()?;
@@ -293,7 +295,8 @@ fn moves_axes(at: &At) -> bool {
         && at.only_attributes(&["axes", "perm"]).is_ok()
 }
 
-/// Whether no caller needs the name of a node's result, and its operand is not a constant.
+/// Whether the readers of a node's result can read its operand instead: the name of the result is
+/// not needed, the operand is not a constant, and the result is not quantized.
 fn may_pass(analysis: &Analysis, node: NodeId, source: ValueId, pinned: &HashSet<&str>) -> bool {
     let Analysis {
         graph, constants, ..
@@ -312,7 +315,7 @@ fn has_known_attributes(analysis: &Analysis, node: NodeId) -> bool {
     defined.is_some_and(|defined| analysis.at(node).only_attributes(defined).is_ok())
 }
 
-/// The operand of an identity.
+/// The operand of an identity. `None` for other nodes.
 pub(super) fn identity_operand(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     let graph = &analysis.graph;
     let source = graph.input(node, 0)?;
@@ -328,7 +331,8 @@ pub(super) fn identity_operand(analysis: &Analysis, node: NodeId) -> Option<Valu
         // A Dropout may be in training mode before operator set 7, and since operator set 12 if it
         // has more inputs.
         "Dropout" if graph.inputs(node).len() == 1 && graph.model().own_opset() >= 7 => source,
-        // An empty cache has length 0, and an empty mask masks nothing.
+        // Exporters add the length 0 of an empty cache, and combine masks with a mask of ones,
+        // which masks nothing.
         "Add" => operand_beside(analysis, node, 0)?,
         "And" | "Mul" => operand_beside(analysis, node, 1)?,
         "Split" => unsplit_operand(analysis, node)?,

@@ -61,11 +61,12 @@ pub(crate) fn simplify(editor: Editor, seeds: &[String], shapes: &KnownShapes) -
         before,
         pinned,
     } = editor.edited();
-    // If a new value has no readers, its reader was removed too.
+    // A new value counts as read before: if it has no readers, its reader was removed too.
     let was_read = |name: &str| before.reads(name) || before.value(name).is_none();
     let mut seeds = seeds.to_vec();
     seeds.extend(movements::cancel(&mut graph, &seeds, shapes));
-    // Movements are merged only if no other reader remains between them.
+    // Dead code is removed first, because movements are merged only if no other node reads the
+    // values between them.
     dce::remove(&mut graph, &was_read, &pinned);
     let is_joined = movements::join(&mut graph, &seeds, shapes);
     topological_order::sort(&mut graph);

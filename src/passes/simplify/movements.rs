@@ -14,8 +14,8 @@ use crate::passes::simplify::KnownShapes;
 const REACH: usize = 16;
 const BUDGET: usize = 64;
 
-/// Cancels chains of movements through a seed that together move nothing: readers read the value
-/// before the chain. Returns the values that are read instead.
+/// If the movements of a chain through a seed together move nothing, cancels the chain: its readers
+/// read the value before it. Returns the values that are read instead.
 pub(super) fn cancel(
     graph: &mut GraphProto,
     seeds: &[String],
@@ -26,9 +26,9 @@ pub(super) fn cancel(
     edits.instead.into_values().collect()
 }
 
-/// Merges chains of movements through a seed into their last node. It becomes a Reshape if the
-/// elements keep their order, or a Transpose if the chain is a permutation of axes. Only movements
-/// may read the values in between. Returns whether any chain was merged.
+/// Merges chains of movements through a seed into their last node. This node becomes a Reshape if
+/// the elements keep their order, or a Transpose if the chain is a permutation of axes. Only
+/// movements may read the values in between. Returns whether any chain was merged.
 ///
 /// Exporters transpose keys by a Reshape to three axes, a Transpose of the last two and a Reshape
 /// back. Engines fuse a single Transpose into the product after it.
@@ -73,7 +73,7 @@ fn find(graph: &GraphProto, seeds: &[String], shapes: &KnownShapes, goal: Goal) 
     edits
 }
 
-/// Movements as producers and readers of values.
+/// The movements of a graph, by the values that they output and read.
 struct Links<'g> {
     makers: HashMap<&'g str, usize>,
     readers: HashMap<&'g str, Readers>,
@@ -148,8 +148,8 @@ struct Edits {
 }
 
 impl Edits {
-    /// Whether a node was removed or got another input. All nodes after it were then followed from
-    /// the same start.
+    /// Whether a node was removed or got another input. All nodes after such a node were already
+    /// followed from the start of its chain.
     fn have(&self, graph: &GraphProto, place: usize) -> bool {
         let output = graph.node[place].output.first();
         self.rewired.contains_key(&place)
@@ -159,7 +159,8 @@ impl Edits {
     fn carry_out(&self, graph: &mut GraphProto) {
         for (&place, (start, perm)) in &self.rewired {
             let node = &mut graph.node[place];
-            // A shape may also be the value that is reshaped. The second input stays then.
+            // Only the first input changes: a Reshape may also read the moved value as its target
+            // shape.
             let moved = std::mem::replace(&mut node.input[0], start.clone());
             node.rename_shards(|name| (name == moved).then_some(start.as_str()));
             if let Some(perm) = perm {

@@ -36,7 +36,7 @@ const MANY: usize = 1 << 12;
 /// The least number of products to save for each sample, since the new operators take time.
 const LEAST: usize = 1 << 18;
 
-/// The parts of an attention that read a projection.
+/// The use of a projection in an attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProjectionRole {
     /// The projection has tokens as columns: `q·kᵀ`.
@@ -59,7 +59,8 @@ struct FewRows<'a> {
     width: usize,
 }
 
-/// Finds a product of few rows and a projection.
+/// Finds a product of few rows and a projection, and moves the weight of the projection to the few
+/// rows.
 pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let graph = &analysis.graph;
     if graph.domain_op(node) != ("", "MatMul")
@@ -84,8 +85,8 @@ pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
 }
 
 /// Whether the move pays. For a known number of tokens, it must halve the products and save at
-/// least [`LEAST`]. For an unknown number, it must do so for [`MANY`] tokens, and save products for
-/// two tokens.
+/// least [`LEAST`]. For an unknown number, it must do so for [`MANY`] tokens, and still save some
+/// products for two tokens.
 fn pays(operator: &ChannelOperator, products: &[FewRows], analysis: &Analysis) -> bool {
     let tokens = analysis.facts.extent(operator.value, 1);
     let [few, many] = [2, MANY].map(|open| tokens.unwrap_or(open));
@@ -216,7 +217,7 @@ impl<'a> FewRows<'a> {
         maker.reshape(rows, &[0, (self.heads * self.rows) as i64, -1])
     }
 
-    /// Writes the rows of one matrix as rows of each head.
+    /// Splits the rows of one matrix into the rows of each head.
     fn divided(&self, rows: &str, maker: &mut Maker) -> String {
         maker.reshape(rows, &[0, self.heads as i64, self.rows as i64, -1])
     }

@@ -77,7 +77,7 @@ pub(super) fn operands(
 }
 
 impl Projection {
-    /// The result of a linear operator on tokens.
+    /// The projection that a linear operator on tokens outputs.
     fn of(analysis: &Analysis, operator: &ChannelOperator) -> Option<Self> {
         let [inner, outer] = operator.channels;
         let samples = analysis.facts.extent(operator.value, 0);
@@ -91,7 +91,8 @@ impl Projection {
         })
     }
 
-    /// The outputs of a node that adds the bias or changes the layout. `None` for another node.
+    /// Follows the projection through a node that adds the bias or changes the layout. Returns the
+    /// projection in the layout of each output. `None` for another node.
     fn passed(&self, analysis: &Analysis, node: NodeId, input: usize) -> Option<Vec<Self>> {
         let (graph, at) = (&analysis.graph, analysis.at(node));
         if graph.domain_op(node) == ("", "Add") {
@@ -109,7 +110,7 @@ impl Projection {
         Some(outputs)
     }
 
-    /// The sum with a constant that has one number for each channel.
+    /// The projection after an Add of a constant bias that has one element for each channel.
     fn shifted(&self, at: &At, input: usize) -> Option<Self> {
         let bias = at.constant(1 - input).ok()?;
         let channels = *self.weight.shape().last()?;
@@ -123,7 +124,7 @@ impl Projection {
         })
     }
 
-    /// The output of a layout operator.
+    /// The projection in the layout of an output of a layout operator.
     fn laid_out(&self, at: &At, slot: usize, value: ValueId) -> Option<Self> {
         let shape = at.output_shape(slot).ok()?;
         let read: Vec<AxisRead> = (0..shape.len())

@@ -5,10 +5,10 @@
 //! matrix, `[B, K, G·T, D]`, and no key is repeated. The result `[B, K, G·T, S]` has the elements
 //! of `[B, K·G, T, S]` in the same order.
 //!
-//! This is exact: matrix h of a repeated stack is matrix `h div G`, and the rows of a product do
-//! not depend on each other. A [`RepeatMap`] follows all operators that move and repeat keys. If
-//! all matrices are repeated in turn (`h mod K`), or if another axis is between heads and rows, the
-//! repetition becomes an axis of its own, over which keys broadcast.
+//! This is exact: matrix h of a repeated stack is matrix `h div G` of the source, and the rows of a
+//! product do not depend on each other. A [`RepeatMap`] follows all operators that move and repeat
+//! keys. If all matrices are repeated in turn (`h mod K`), or if another axis is between heads and
+//! rows, the repetition becomes an axis of its own, over which keys broadcast.
 //!
 //! A scale of keys is applied before the repetition, and a scale of the product before the last
 //! Reshape, since engines fuse it with the product.
@@ -50,26 +50,27 @@ struct GroupedProduct<'a> {
 struct RepeatedAxis {
     /// The index of the axis in the operand.
     axis: usize,
-    /// The factors of the axis before the repetition, those of the repetition, and those after it.
+    /// The factors of the axis in three parts: the factors before the repetition, the factors of
+    /// the repetition, and the factors after it.
     parts: [Vec<AxisFactor>; 3],
 }
 
-/// The place of the matrices of a group in the product without the repetition.
+/// The arrangement of the matrices of a group in the product without the repetition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GroupForm {
-    /// Their rows are rows of one matrix.
+    /// The rows of all matrices of a group are rows of one matrix.
     Rows,
-    /// They lie along an axis over which the second operand broadcasts.
+    /// The matrices of a group lie along an axis over which the second operand broadcasts.
     Axis,
 }
 
-/// Finds a product without the repetition of its second operand.
+/// Finds a product whose second operand repeats matrices, and writes it without the repetition.
 pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     GroupedProduct::read(analysis, node)?.ok()?.moved()
 }
 
-/// The line in the plan for a product whose second operand repeats an axis and cannot be changed.
-/// `None` for other products.
+/// The line in the plan for a product whose second operand repeats an axis, if the product cannot
+/// be written without the repetition. `None` for other products.
 pub(super) fn refused(analysis: &Analysis, node: NodeId) -> Option<Placed> {
     let why = match GroupedProduct::read(analysis, node)? {
         Ok(product) if product.moved().is_some() => return None,
@@ -90,7 +91,8 @@ pub(super) fn refused(analysis: &Analysis, node: NodeId) -> Option<Placed> {
 }
 
 impl<'a> GroupedProduct<'a> {
-    /// Reads a product. `None` if its second operand repeats nothing.
+    /// Reads a product. `None` if its second operand repeats nothing, or an unknown number of
+    /// times.
     fn read(analysis: &'a Analysis<'a>, node: NodeId) -> Option<Result<Self, Reason>> {
         let (graph, at) = (&analysis.graph, analysis.at(node));
         let output = graph.only_output(node)?;
@@ -106,8 +108,8 @@ impl<'a> GroupedProduct<'a> {
     /// The product with this repeated operand.
     ///
     /// # Errors
-    /// The first operand does not have a matrix for each repeated matrix, or the repeated values
-    /// have other readers.
+    /// If the first operand does not have a matrix for each repeated matrix, or if the repeated
+    /// values have other readers.
     fn with(
         analysis: &'a Analysis<'a>,
         node: NodeId,
@@ -219,8 +221,9 @@ impl<'a> GroupedProduct<'a> {
         Some(keys)
     }
 
-    /// Writes the first operand with the repetition as an axis of its own, if several unknown
-    /// extents move to other axes.
+    /// Writes the first operand with the repetition as an axis of its own, by a shape that the
+    /// model computes. This is needed if several unknown extents move to other axes. `None` for
+    /// [`GroupForm::Rows`].
     fn apart_by_shape(
         &self,
         factors: &AxisFactors,
@@ -248,8 +251,8 @@ impl<'a> GroupedProduct<'a> {
         Some(maker.op("Reshape", &[queries, &shape], vec![]))
     }
 
-    /// Reshapes a product with this many axes to the shape of its first operand, except for its
-    /// columns.
+    /// Reshapes a product with `axes` axes to the shape of its first operand. The last extent is
+    /// the number of columns of the product.
     fn in_shape_of_rows(&self, product: &str, axes: usize, maker: &mut Maker) -> Option<String> {
         let at = self.analysis.at(self.node);
         let (rows, result) = (at.shape(0).ok()?, at.output_shape(0).ok()?);
@@ -269,7 +272,7 @@ impl RepeatedAxis {
     /// Reads the axis of the stack that an operand repeats.
     ///
     /// # Errors
-    /// [`Reason::RepeatedAxis`] if it repeats rows, columns, or several axes.
+    /// [`Reason::RepeatedAxis`] if the operand repeats rows, columns, or several axes.
     fn read(operand: &RepeatedOperand) -> Result<Self, Reason> {
         let map = &operand.map;
         let axes = map.value();
@@ -302,8 +305,8 @@ impl RepeatedAxis {
         })
     }
 
-    /// The axis factors of another value that also holds one matrix for each repeated matrix.
-    /// `shape` is its shape.
+    /// The axis factors of the first operand or of the result, which also have one matrix for each
+    /// repeated matrix. `shape` is the shape of this value.
     fn factors(&self, factors: &mut AxisFactors, shape: &Shape) -> Axes {
         let mut axes: Axes = shape.iter().map(|dim| factors.own(dim)).collect();
         axes[self.axis] = self.parts.concat();

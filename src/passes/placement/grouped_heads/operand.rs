@@ -1,4 +1,4 @@
-//! An operand of a product that repeats places of a smaller value.
+//! The second operand of a product, if it repeats places of a smaller value.
 
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
@@ -21,9 +21,9 @@ pub(super) struct Link {
     pub node: NodeId,
     /// The input whose elements the node passes on.
     pub slot: usize,
-    /// Whether it keeps every element at its place.
+    /// Whether the node keeps every element at its place.
     pub is_elementwise: bool,
-    /// Whether its operator can repeat elements.
+    /// Whether the operator can repeat elements.
     may_repeat: bool,
 }
 
@@ -81,8 +81,8 @@ impl RepeatedOperand {
         repeats.then_some((source, map))
     }
 
-    /// Whether all repetitions have known counts. A repetition over an unknown batch is not one
-    /// over heads.
+    /// Whether all repetitions have known counts. A repetition for an unknown batch is not a
+    /// repetition of heads.
     pub(super) fn repeats_known_times(&self) -> bool {
         let value = self.map.value();
         let mut repeats = value
@@ -92,8 +92,8 @@ impl RepeatedOperand {
         repeats.all(|&factor| self.map.factors.extent(factor).is_some())
     }
 
-    /// The nodes from the first repetition to the product, without the product. Also the nodes that
-    /// compute shapes for them from repeated values.
+    /// The nodes from the first repetition to the product, without the product, and the nodes that
+    /// compute shapes for these nodes from repeated values.
     ///
     /// # Errors
     /// [`Reason::GraphOutput`], or [`Reason::OtherReader`] if another node needs a repeated value.
@@ -119,7 +119,8 @@ impl RepeatedOperand {
 /// already in the list.
 ///
 /// # Errors
-/// [`Reason::OtherReader`] if it reads elements, or if another node reads its results.
+/// [`Reason::OtherReader`] if the node reads elements, if a result is an output or is read in a
+/// body, or if there are more than [`MOST_NODES`] nodes.
 fn collect_shape_readers(
     graph: &Graph,
     reader: Reader,

@@ -76,7 +76,8 @@ fn target(factors: &AxisFactors, from: &Axes, to: &Axes) -> Option<Vec<i64>> {
         });
     }
     match [0, -1].map(|mark| extents.iter().filter(|&&extent| extent == mark).count()) {
-        // onnxruntime keeps a buffer for each shape that it recognizes by a 0.
+        // A single 0 becomes -1, because onnxruntime keeps a buffer for each shape that it
+        // recognizes by a 0.
         [1, 0] => extents
             .iter_mut()
             .filter(|extent| **extent == 0)
