@@ -74,9 +74,9 @@ fn step_of_rule(
     passable(overlay, node)?.forward(&at, inputs)
 }
 
-/// Checks a step against the planned changes of the node. The rule sees the node of the model, but
-/// a fold may have added a summand to it, which stops an affine that only passes. The constants of
-/// an activation must not change.
+/// Checks a step against the planned changes of the node. The rule sees the node in the model. But
+/// a planned fold may add a summand to the node's result, and then a step that changes nothing in
+/// the node is refused. The constants of an activation must not change.
 ///
 /// # Errors
 /// A refusal at the node, if its new summand or its activation stops the affine.

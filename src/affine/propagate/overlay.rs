@@ -161,8 +161,8 @@ impl<'a> GraphOverlay<'a> {
         !self.owned.contains_key(&node) && !self.replaced.contains(&node)
     }
 
-    /// The refusal that every scale meets on a route from a value, if one is known. It stays valid,
-    /// because no later fold lets an operator absorb a scale.
+    /// The refusal that every scale meets on a route from a value, if one is known. The refusal
+    /// stays valid, because no later fold makes an operator absorb a scale that it refused before.
     pub(crate) fn dead_end(&self, value: ValueId, route: Route) -> Option<Refusal> {
         self.dead_ends
             .borrow()

@@ -121,8 +121,8 @@ impl BackwardPropagation<'_, '_> {
         })
     }
 
-    /// Whether the node absorbs the affine, or needs only scalars and affines that affect no other
-    /// reader of its inputs.
+    /// Whether the node absorbs the affine, or each of its inputs needs only a scalar or an affine
+    /// that affects no other reader of this input.
     pub(super) fn has_own_inputs(&self, node: NodeId, step: &Step) -> bool {
         let mut wanted = step.ways.iter().flatten();
         !step.folds.is_empty()

@@ -118,7 +118,8 @@ impl BackwardPropagation<'_, '_> {
         })
     }
 
-    /// Records that no scale is absorbed at or before a value. Returns the refusal.
+    /// Records, if the affine has a scale, that no scale is absorbed at or before the value.
+    /// Returns the refusal.
     fn end(&self, demand: &Demand, refusal: Refusal) -> Refusal {
         if !demand.affine.has_no_scale() && !matches!(demand.source, DemandSource::Part(_)) {
             let value = self.overlay.source(demand.value);

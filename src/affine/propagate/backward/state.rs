@@ -61,9 +61,9 @@ impl DemandSource<'_> {
 /// The kinds of other readers that a propagation met.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Met {
-    /// Whether a reader reads a value that the affine changes.
+    /// Whether another reader reads elements of a value that the affine changes.
     pub(super) affected_reader: bool,
-    /// Whether a reader takes only parts of a value that the affine does not change.
+    /// Whether another reader takes only parts of a value that the affine does not change.
     pub(super) reader_of_other_parts: bool,
     /// Whether the search looked up which nodes are upstream of its start.
     pub(super) searched_origin: bool,

@@ -1,6 +1,6 @@
 //! Concat: the affines of the parts are concatenated. A part without an affine counts as one with
-//! the identity. If all other parts carry one affine, a constant part, such as a class token, can
-//! compensate for it instead: `[c, s·x + t] = s·[(c − t)/s, x] + t`.
+//! the identity. If all other parts carry the same affine, a constant part, such as a class token,
+//! can compensate for it instead: `[c, s·x + t] = s·[(c − t)/s, x] + t`.
 
 use crate::affine::Affine;
 use crate::affine::propagate::rules::split::cut;
@@ -62,8 +62,8 @@ impl Rule for Concat {
     }
 }
 
-/// The step in which all parts that are not constant carry one affine, and the constants compensate
-/// for it.
+/// The step in which all parts that are not constant carry the same affine, and the constants
+/// compensate for it.
 fn beside_constants(at: &At, inputs: &[Option<Affine>], axis: usize) -> Option<Step> {
     let affine = inputs
         .iter()

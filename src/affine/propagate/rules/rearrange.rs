@@ -1,8 +1,8 @@
 //! Operators that move or sum elements. They pass an affine that is constant over all places from
 //! which an element may come.
 //!
-//! DepthToSpace and SpaceToDepth move elements between all axes. In the depth, each place of a
-//! block has channels of its own, so an affine of channels is repeated for each place.
+//! DepthToSpace and SpaceToDepth move elements between all axes. The deeper value has separate
+//! channels for each place of a block, so an affine of channels is repeated for each place.
 //! GatherElements moves elements along one axis, and CumSum sums along one axis. Trilu writes
 //! zeros, to which no shift may be added.
 
@@ -82,7 +82,7 @@ fn in_depth(at: &At, affine: &Affine, forward: bool) -> Result<Affine, Reason> {
     })
 }
 
-/// The order of channels and places in the depth.
+/// The order of channels and places along the channel axis of the deeper value.
 struct Blocks {
     channels: usize,
     /// The number of places in a block.
@@ -103,7 +103,8 @@ impl Blocks {
         (places * channels == deep).then_some(blocks)
     }
 
-    /// Repeats the scalar of each channel for all places of the channel in the depth.
+    /// Repeats the scalar of each channel for all places of a block, in the order of the deeper
+    /// value.
     fn repeated(&self, numbers: &Numbers) -> Option<Numbers> {
         let deep = 0..self.channels * self.places;
         let channels = deep.map(|place| {

@@ -1,7 +1,9 @@
-//! ScatterND and ScatterElements: data and updates must carry one affine. Zeros carry every scale.
+//! ScatterND and ScatterElements: data and updates must carry the same affine. Zeros carry every
+//! scale.
 //!
-//! If updates are added, as the messages of a graph network are, both must carry one scale. Only
-//! the data may carry a shift, because the number of additions at a place is unknown.
+//! If updates are added, as the messages of a graph network are, data and updates must carry the
+//! same scale. Only the data may carry a shift, because the number of additions at a place is
+//! unknown.
 //!
 //! The indices are not known, so the affine must be constant along the indexed axes.
 
