@@ -116,7 +116,8 @@ impl BenchArgs {
         Ok(report)
     }
 
-    /// Measures networks of the zoo. Prints a line for each when it is done, or the report of all.
+    /// Measures networks of the zoo. Prints a line for each network when it is measured, or at the
+    /// end the reports of all as JSON or Markdown.
     fn zoo(&self, stop: &Stop) -> Result<Vec<Report>> {
         self.measure.refer_to(bench_variants::NAMES)?;
         let tells = !self.json && !self.markdown;
@@ -156,7 +157,8 @@ impl BenchArgs {
     }
 }
 
-/// Prints the lines of a report, and its notes if a result differs.
+/// Prints a line for each setting of a report, and the report's notes if a folded model computes
+/// something else.
 fn print_overview(report: &Report) -> std::io::Result<()> {
     let mut lines = overview_lines(report);
     if report.differs {
@@ -196,8 +198,8 @@ fn subject(models: &[String]) -> Result<(String, Vec<Variant>, Vec<ReportedSite>
     Ok((names.join(", "), variants, vec![]))
 }
 
-/// Opens `NAME=FILE`, a file under its own name, or a network of the zoo. An existing file with a
-/// `=` in its name counts as a file.
+/// Opens `NAME=FILE`, a file under its own name, or a network of the zoo. If a file with the whole
+/// text as its name exists, that file is opened.
 fn open(model: &str) -> Result<(String, Model)> {
     let exists = Path::new(model).exists();
     if let Some(entry) = zoo::find(model).filter(|_| !exists) {

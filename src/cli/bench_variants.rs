@@ -19,7 +19,7 @@ const PORTABLE: &str = "portable";
 const FLOOR: &str = "floor";
 const SLICED: &str = "sliced";
 
-/// The names of the variants of each network of `bench zoo`.
+/// The names of the variants that `unfold bench` measures of each network of the zoo.
 pub(crate) const NAMES: [&str; 5] = [LN_TWIN, AS_EXPORTED, FUSED, PORTABLE, FLOOR];
 
 /// The definitions of the variants, for the help text.
@@ -32,8 +32,8 @@ Baselines of a model:
   floor        the file without its normalizers, to show their cost
   sliced       the result with `--memory min`, if that cuts anything; only for a single model";
 
-/// The definitions of the variants in a sentence of the report; `None` for models that a user
-/// named.
+/// A sentence of the report that defines the variants. `None` if several models are compared, which
+/// are no such variants.
 pub(crate) fn defined(variants: &[Variant]) -> Option<String> {
     let has = |name: &str| variants.iter().any(|variant| variant.name == name);
     if !has(LN_TWIN) || !has(FLOOR) {
@@ -56,8 +56,9 @@ pub(crate) fn defined(variants: &[Variant]) -> Option<String> {
     ))
 }
 
-/// The variants of a model, and its sites. The variants are the model with LayerNorm, as exported,
-/// folded for the default target, folded for any engine if that differs, and without normalizers.
+/// The variants of a model, and its sites. The variants are the model with LayerNorm in place of
+/// its normalizers, the model as exported, folded for the default target, folded with `--target
+/// portable` if that gives another model, and without normalizers.
 pub(crate) fn variants(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
     let fused = unfold::fuse(model, &FuseOptions::default())?;
     let portable = unfold::fuse(
@@ -74,7 +75,8 @@ pub(crate) fn variants(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>
         floor,
         mut normalizers,
     } = Baselines::new(lowered)?;
-    // The normalizers of a partly folded site may not be recognized again.
+    // The normalizers of a partly folded site may not be recognized in the original, so those of
+    // the results are added.
     normalizers.extend(baselines::normalizers(&fused.model)?);
     normalizers.extend(baselines::normalizers(&portable.model)?);
     let mut all = vec![
@@ -90,7 +92,7 @@ pub(crate) fn variants(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>
     Ok((all, sites))
 }
 
-/// The folded model, sliced to the lowest peak of memory that can be reached. `None` if nothing is
+/// The folded model, sliced to the lowest peak of memory that slicing reaches. `None` if nothing is
 /// cut.
 pub(crate) fn sliced(model: &Model) -> Result<Option<Variant>> {
     let options = FuseOptions {
@@ -132,7 +134,7 @@ fn variant(name: &str, model: Model, normalizers: &BTreeSet<String>) -> Variant 
     }
 }
 
-/// A variant that is the given model, unchanged.
+/// A variant with this name that is the given model.
 pub(crate) fn named(name: &str, model: Model) -> Result<Variant> {
     let normalizers = baselines::normalizers(&model)?;
     Ok(variant(name, model, &normalizers))

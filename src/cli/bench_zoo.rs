@@ -12,7 +12,7 @@ use unfold::zoo::{self, Entry};
 use super::bench_variants;
 use super::measure::MeasureArgs;
 
-/// One network of each family with the normalizer of its paper, the most instructive one first.
+/// One network of each family with the normalizer of its paper, the most instructive network first.
 const DEFAULT: [&str; 5] = [
     "vit-s.un",
     "swin-t.un",
@@ -25,8 +25,8 @@ const BATCHES: [usize; 2] = [1, 8];
 /// The maximum duration of all measurements without `--all`.
 const BUDGET: Duration = Duration::from_secs(270);
 
-/// The duration of a measurement apart from its rounds, and the minimum number of runs of each
-/// variant: warm-up, rounds, profile, memory and verification.
+/// For the estimate of a measurement's duration: its duration apart from its rounds, and the
+/// minimum number of runs of each variant for warm-up, rounds, profile, memory and verification.
 const OVERHEAD: Duration = Duration::from_secs(12);
 const RUNS: f64 = 18.0;
 
@@ -40,7 +40,8 @@ pub(super) fn entries(all: bool) -> Vec<Entry> {
 }
 
 /// Measures all networks with the first batch size, then all with the next one. Passes each report
-/// to `tell`. Returns the reports and the names of the skipped measurements.
+/// to `tell`. Returns the reports, and the names of the measurements that were skipped to stay
+/// within the budget or after an interruption.
 pub(super) fn measure(
     entries: &[Entry],
     all: bool,

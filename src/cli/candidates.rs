@@ -64,8 +64,8 @@ impl CandidateOptions {
         }
     }
 
-    /// The options as words of a command line. Slicing also needs the sizes with which memory is
-    /// computed.
+    /// The options as words of a command line. With slicing, this includes `sizes`, for which the
+    /// peak of memory is computed.
     pub(crate) fn words(&self, sizes: &Dims) -> Vec<String> {
         let mut words = vec![];
         if let Some(skip) = self.skip {
@@ -118,13 +118,13 @@ pub(crate) struct Candidate {
     pub options: CandidateOptions,
     /// The result.
     pub model: Model,
-    /// Other options that produce the same model, up to the metadata.
+    /// Other options that produce the same model except for its metadata.
     pub equal: Vec<CandidateOptions>,
 }
 
 impl Candidate {
-    /// The preference among equally good candidates: 0 for the default, and the last place for the
-    /// exported file.
+    /// The preference among equally good candidates: 0 for the default options, and the largest
+    /// number for the exported file.
     pub(crate) fn rank(&self) -> usize {
         CandidateOptions::all()
             .iter()
@@ -134,8 +134,8 @@ impl Candidate {
     }
 }
 
-/// The candidates for a model, all with the dimensions in `fix` fixed. Equal models are listed
-/// once. Slicing is planned for these sizes.
+/// The candidates for a model, all with the dimensions in `fix` fixed. Equal models become one
+/// candidate. Slicing is planned for the sizes `sizes`.
 ///
 /// # Errors
 /// If the model cannot be folded, or its weights cannot be read.
@@ -171,7 +171,7 @@ pub(crate) fn candidates(
     Ok(candidates)
 }
 
-/// The digests of the message and of the weights.
+/// The digests of a model's protobuf message without weights, and of its weights.
 type Fingerprint = [[u8; 32]; 2];
 
 /// The digests of a model without its metadata, because the metadata name the options.
@@ -222,7 +222,8 @@ mod tests {
         assert_eq!(listed, CandidateOptions::all().len());
         assert_eq!(all[0], ("as exported".to_owned(), vec![]));
         assert_eq!(all[1].0, "fuse by default");
-        // For other engines LayerNormalizations are kept.
+        // With `--target portable`, LayerNormalizations are kept, so the model differs from the
+        // default.
         assert!(all.iter().any(|(name, _)| name == "--target portable"));
     }
 

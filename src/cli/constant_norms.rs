@@ -1,18 +1,18 @@
-//! Reports the normalizers that are taken as constant, and the variances of their inputs.
+//! Reports the normalizers that are replaced by constants, and the variances of their inputs.
 
 use unfold::measurements::VarianceMargin;
 use unfold::plan::{Constancy, ConstantNorm, Plan};
 use unfold::report::plain;
 use unfold::run::Failure;
 
-/// The normalizers that a plan takes as constant.
+/// The normalizers that a plan replaces by constants.
 pub(super) fn taken_as_constant(plan: &Plan) -> Vec<&ConstantNorm> {
     let norms = plan.constant.iter();
     norms.filter(|norm| norm.is_constant()).collect()
 }
 
-/// Reports the normalizers that are taken as constant, those that stay although their ε is large,
-/// and the variances.
+/// Reports the normalizers that are replaced by constants, the normalizers that stay although their
+/// ε is large, and the variances.
 pub(super) fn text(plan: &Plan, margin: Option<&Result<VarianceMargin, Failure>>) -> String {
     let mut lines = String::new();
     for norm in &plan.constant {
@@ -49,7 +49,7 @@ pub(super) fn assumed(constant: &[&ConstantNorm]) -> String {
     lines
 }
 
-/// Reports the variances on the inputs of a run, compared with their limits.
+/// Reports the largest variance in a run, compared with the limit of its normalizer.
 fn measured(margin: Option<&Result<VarianceMargin, Failure>>) -> String {
     match margin {
         Some(Ok(VarianceMargin {

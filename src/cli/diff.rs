@@ -20,10 +20,10 @@ use super::progress_bar::StepProgress;
 use super::verdicts::{self, Accepted, JudgedModel};
 use crate::cli::exit_code::{EXIT_CODES, End};
 
-/// The maximum number of rows of the table; more are counted.
+/// The maximum number of rows of the table. Further rows are only counted.
 const LISTED: usize = 60;
 
-/// The maximum number of operators that a cell names; more are counted.
+/// The maximum number of operators that a cell names. Further operators are only counted.
 const NAMED: usize = 6;
 
 const EXAMPLES: &str = "\
@@ -137,7 +137,7 @@ fn text(difference: &ModelDifference, paint: Paint) -> String {
     if !difference.blocks.is_empty() {
         text += &format!("\n{}", table(&difference.blocks, paint));
     }
-    // `prove` lists the conditions of the verdict.
+    // Only the first line of the verdict, because `unfold prove` lists its conditions.
     let verdict = verdicts::success(&difference.judgement, paint);
     if let Some(line) = verdict
         .as_deref()
@@ -233,7 +233,7 @@ fn groups(blocks: &[DiffBlock]) -> Vec<BlockGroup<'_>> {
     groups
 }
 
-/// The operators of nodes with their counts, in the order of their first occurrence, followed by
+/// The operators of nodes with their counts, in the order of their first occurrence, and then
 /// `others`.
 fn operators(nodes: &[DiffNode], others: &str) -> String {
     let mut counts: Vec<(&str, usize)> = vec![];

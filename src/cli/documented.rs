@@ -49,7 +49,7 @@ fn each_documented_option_exists() {
     assert!(unknown.is_empty(), "{unknown:#?}");
 }
 
-/// A command line, and the page or the help that contains it.
+/// A command line in the documentation.
 #[derive(Debug)]
 struct DocumentedCommand {
     place: String,
@@ -111,7 +111,8 @@ fn shell_words(line: &str) -> Vec<String> {
     words
 }
 
-/// The reason why the parser rejects a command. `None` if it accepts the command.
+/// The reason why the parser rejects a command. `None` if it accepts the command, or if a partial
+/// command only lacks arguments.
 fn mistake(command: &DocumentedCommand) -> Option<String> {
     let words = command.words.iter().map(|word| filled(word));
     let all = ["unfold".to_owned()].into_iter().chain(words);

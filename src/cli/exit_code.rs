@@ -24,7 +24,7 @@ pub(crate) enum End {
     Rounded = 5,
     /// Equal except for casts to narrower types.
     Casts = 6,
-    /// Ended by Ctrl-C; the code follows the convention of shells.
+    /// Ended by Ctrl-C. The code is the one that shells use for it.
     Interrupted = 130,
 }
 
@@ -37,7 +37,7 @@ impl End {
             .unwrap_or(Self::Done)
     }
 
-    /// The name of the verdict of a proof.
+    /// The name of the verdict in a JUnit report.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Done => "same",

@@ -224,7 +224,7 @@ pub(crate) enum Fix {
 }
 
 impl Fix {
-    /// The listed dimensions, if it does not fix all.
+    /// The listed dimensions. `None` if all open dimensions are fixed.
     pub(crate) fn sizes(&self) -> Option<&Dims> {
         match self {
             Fix::All => None,
@@ -266,7 +266,8 @@ pub(super) fn one(args: &FuseArgs, task: &Task) -> Result<End> {
         .iter()
         .for_each(|(what, line)| out::complain(what, line));
     let end = report.judged.end(args.when());
-    // The process ends here, and the operating system frees all memory at once.
+    // The process ends after this, and the operating system frees all memory faster than this
+    // program would.
     std::mem::forget(report);
     Ok(end)
 }
@@ -292,7 +293,7 @@ pub(super) fn fuse(
         .map(|file| certificate_target(file, &path))
         .transpose()?;
     let mut dims = sizes(&args.dims, &model)?;
-    // In the compared models, these dimensions have fixed sizes.
+    // Both models that are compared have fixed sizes for these dimensions, so they have no symbol.
     dims.remove_all(&options.fix);
     let observers = args.observers(&dims);
     let observer = |result: &PassResult| observers.observe(result);
@@ -384,7 +385,7 @@ impl FuseArgs {
         })
     }
 
-    /// The observers of passes, with proofs at these sizes.
+    /// The observers of passes. With `--verify each`, they prove each pass at these sizes.
     fn observers(&self, dims: &Dims) -> Observers {
         let options = ProveOptions {
             dims: dims.clone(),
@@ -396,7 +397,8 @@ impl FuseArgs {
         }
     }
 
-    /// Writes the result, or a copy of a model in which nothing folds, and the certificate.
+    /// Writes the result, or a copy of the model if nothing folds. Also writes the certificate, if
+    /// requested.
     fn write(
         &self,
         report: &mut FuseReport,
@@ -404,7 +406,7 @@ impl FuseArgs {
         certificate: Option<PathBuf>,
         chosen: FoldOptions,
     ) -> Result<()> {
-        // Computed before the model may be overwritten.
+        // Computes the digests of the original before the result may overwrite it.
         let original = certificate
             .as_ref()
             .map(|_| report.before.digests())
@@ -423,7 +425,7 @@ impl FuseArgs {
         Ok(())
     }
 
-    /// The sizes of the dimensions to fix.
+    /// The sizes of the dimensions that `--fix` names.
     fn fixed(&self, model: &Model) -> Result<Dims> {
         let mut fixed = Dims::default();
         for fix in &self.fix {

@@ -1,5 +1,5 @@
-//! `unfold fuse` of several models: each is independent, several are processed at once, and each
-//! gets a line.
+//! `unfold fuse` of several models. Each is folded independently, several are processed at once,
+//! and each gets a line of the report.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -39,7 +39,8 @@ struct Line {
     end: End,
     /// Errors and warnings, each with its kind.
     complaints: Vec<(&'static str, String)>,
-    /// The number of sites and of operators, the bytes of the result, and the outcome in a word.
+    /// The numbers of sites, the numbers of operators, the size of the file, and the outcome in a
+    /// word.
     cells: [String; 4],
     json: Value,
     /// Options without effect; `None` for a model that failed.
@@ -51,7 +52,8 @@ pub(super) fn run(args: &FuseArgs) -> Result<End> {
     let _made = MadeFolders;
     let tasks = args.tasks()?;
     match &tasks[..] {
-        // With `--json`, one model in a folder is reported in the format of several.
+        // With `--json` and a folder as output, a single model is reported in the format for
+        // several models.
         [task] if !args.json || args.folder().is_none() => one(args, task),
         tasks => many(args, tasks),
     }
@@ -124,7 +126,7 @@ fn file(path: &Path) -> Result<PathBuf> {
         .unwrap_or(new))
 }
 
-/// Processes several models at once: at most as many as requested, and as many as fit into memory.
+/// Processes the models, several at once: at most as many as requested and as fit into memory.
 fn in_parallel(args: &FuseArgs, tasks: &[Task], tell: &(dyn Fn(&str, usize) + Sync)) -> Vec<Line> {
     let cores = thread::available_parallelism().ok();
     let workers = args
@@ -143,7 +145,7 @@ fn in_parallel(args: &FuseArgs, tasks: &[Task], tell: &(dyn Fn(&str, usize) + Sy
     };
     thread::scope(|scope| {
         for _ in 1..workers {
-            // If no thread can be started, this thread processes all models.
+            // If no further thread can be started, the existing threads process all models.
             let _ = thread::Builder::new()
                 .stack_size(STACK)
                 .spawn_scoped(scope, || queue.work());
@@ -158,7 +160,7 @@ fn in_parallel(args: &FuseArgs, tasks: &[Task], tell: &(dyn Fn(&str, usize) + Sy
     lines.into_iter().map(|(_, line)| line).collect()
 }
 
-/// The models that are left, and the lines of finished ones.
+/// The models that are left, and the lines of the finished models.
 struct Queue<'q> {
     args: &'q FuseArgs,
     tasks: &'q [Task],
@@ -193,7 +195,7 @@ impl Queue<'_> {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct ManyJson<'j> {
-    /// The report on each model: that of a single model, or the reason why it failed.
+    /// For each model, its report as for a single model, or the reason why it failed.
     #[cfg_attr(test, schemars(with = "Vec<ModelJson>"))]
     models: Vec<&'j Value>,
 }
@@ -243,7 +245,8 @@ fn try_line(args: &FuseArgs, task: &Task, room: &Room) -> Result<Line> {
     let model = args.reach.open(&task.model)?;
     let all = model.read_bytes();
     if all > own {
-        // The size of weights in other files is known only after the model is read.
+        // The size of weights in other files is known only now, so the reservation is renewed with
+        // it.
         drop(place);
         place = room.take(all);
     }
@@ -294,7 +297,7 @@ fn report_line(args: &FuseArgs, task: &Task, report: &FuseReport) -> Result<Line
     })
 }
 
-/// The options that have no effect on any model.
+/// The options without effect on all models that did not fail.
 fn idle_everywhere(lines: &[Line]) -> Vec<Idle> {
     let mut idle = lines.iter().filter_map(|line| line.idle.as_ref());
     let first = idle.next().cloned().unwrap_or_default();
@@ -309,7 +312,7 @@ fn idle_everywhere(lines: &[Line]) -> Vec<Idle> {
 fn table(tasks: &[Task], lines: &[Line], paint: Paint) -> String {
     let heads = ["model", "sites", "operators", "file", "result"];
     let mut table = paint.table(&heads);
-    // The name gets the remaining width, so that each model stays on one line.
+    // The name gets the width that the other columns leave, so that each model stays on one line.
     let others: usize = (0..4)
         .map(|column| widest(lines, column).max(heads[column + 1].len()) + 2)
         .sum();

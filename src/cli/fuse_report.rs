@@ -50,7 +50,7 @@ pub(crate) struct FuseReport {
     pub written: Option<Saved>,
     /// The certificate, if one was written.
     pub certificate: Option<PathBuf>,
-    /// The changes, and the refusals.
+    /// The plan: what was changed, and what was refused.
     pub plan: Plan,
     /// Options without effect.
     pub idle: Vec<Idle>,
@@ -58,10 +58,11 @@ pub(crate) struct FuseReport {
     scaling: ScalingChoice,
     /// The error of merged norms, if it was measured.
     slack: Option<Result<EpsilonError, Failure>>,
-    /// The largest variances compared with the limits of constant norms, if they were measured.
+    /// The largest variances, compared with the limits below which normalizers are constant, if
+    /// they were measured.
     margin: Option<Result<VarianceMargin, Failure>>,
-    /// The model after normalizers that are taken as constant were replaced, if there are any.
-    /// Proofs compare the result with this model.
+    /// The original with some normalizers replaced by constants, if the plan replaces any. A proof
+    /// compares the result with this model.
     assumed: Option<Model>,
     /// The result in float32, if it was converted to half precision.
     wide: Option<Fused>,
@@ -75,7 +76,7 @@ pub(crate) struct FuseReport {
     target: Target,
     /// The sizes of the dimensions that were fixed.
     fixed: Dims,
-    /// Whether `--centre` was given, so that streams which are not centred are reported.
+    /// Whether `--centre` was given. Then streams that are not centred are reported too.
     centre: bool,
     /// Whether the report lists each site in its own row.
     verbose: bool,
@@ -134,8 +135,9 @@ impl FuseReport {
         Self { scaling, ..self }
     }
 
-    /// Prepares the proof of a result with these options. The proof compares a model whose constant
-    /// normalizers are replaced with the result before its conversion to half precision.
+    /// Prepares the models for a proof of the result of these options. If normalizers are replaced
+    /// by constants, the original is replaced by a model in which they are constants. If the result
+    /// is in half precision, it is replaced by the result in float32.
     ///
     /// # Errors
     /// The errors of [`unfold::fuse`].
@@ -187,7 +189,8 @@ impl FuseReport {
                 Some(wide) => (&wide.model, &wide.plan.tensors),
                 None => (after, &self.plan.tensors),
             };
-            // A proof treats inputs with other declared extents as other inputs.
+            // A proof treats inputs with other declared extents as different inputs, so fixed
+            // dimensions must be fixed in the original too.
             let original = if is_fixed {
                 self.reference()
             } else {
@@ -195,8 +198,8 @@ impl FuseReport {
             };
             let original = self.assumed.as_ref().unwrap_or(original);
             let before = [original, self.reference()];
-            // A result that is equal only up to an ε is another function, so a proof runs only on
-            // request.
+            // A model with merged normalizers equals the original only up to ε, so a proof would
+            // fail. It is tried only if it was requested explicitly.
             let tried = match when {
                 When::Auto | When::Require if !self.plan.merged.is_empty() => When::Run,
                 when => when,
@@ -227,7 +230,7 @@ impl FuseReport {
         }
     }
 
-    /// The error of half precision, on the samples or on random inputs.
+    /// Measures the error of half precision, on the samples or on random inputs.
     fn half_error(&self, options: &VerifyOptions) -> Option<Result<HalfError, Failure>> {
         let (wide, half) = (&self.wide.as_ref()?.model, self.after.as_ref()?);
         let to: HalfType = self.plan.half.as_ref()?.to.parse().ok()?;
@@ -242,8 +245,8 @@ impl FuseReport {
         Some(samples.and_then(|(inputs, dims)| HalfError::measure(models, to, (&inputs, &dims))))
     }
 
-    /// The model with which the result is compared: the original, after inlining of everything that
-    /// engines can run.
+    /// The model that runs in comparison with the result: the original, after inlining if anything
+    /// was inlined.
     pub(crate) fn reference(&self) -> &Model {
         self.lowered.as_ref().unwrap_or(&self.before)
     }
@@ -258,7 +261,7 @@ impl FuseReport {
         Summary::from_plan(&self.plan)
     }
 
-    /// The sizes of the model before and after, if it changed.
+    /// The sizes of the model before and after folding. `None` if nothing was folded.
     pub(crate) fn sizes(&self) -> Option<Sizes> {
         let written = self.written.as_ref().map(|saved| saved.bytes);
         self.after
@@ -327,7 +330,7 @@ impl FuseReport {
         plain(&format!("{verb} to {}{data}", saved.path.display())) + "\n"
     }
 
-    /// A line about the target, and the forms that another target would choose.
+    /// A line about the target, and about what another target would do differently.
     fn target_line(&self) -> String {
         let other = match self.target {
             Target::Cpu => "--target portable keeps LayerNormalization and MatMul",
@@ -363,7 +366,7 @@ impl FuseReport {
         )
     }
 
-    /// The changes as text, without the path of the result.
+    /// The changes as text, without a line about the written file.
     pub(crate) fn done(&self, paint: Paint) -> String {
         let mut text = self.table(paint) + &self.summary().line(paint) + "\n";
         text += &summary::tidied(&self.plan.tidy);
@@ -493,10 +496,12 @@ pub(crate) struct FuseJson<'j> {
     /// The merged normalizers, if merging was requested.
     #[serde(skip_serializing_if = "<[MergedNorm]>::is_empty")]
     merged: &'j [MergedNorm],
-    /// The normalizers that are taken as constant or stay, if this was requested.
+    /// The normalizers that are constant in floating point and are replaced or stay, if this was
+    /// requested.
     #[serde(skip_serializing_if = "<[ConstantNorm]>::is_empty")]
     constant: &'j [ConstantNorm],
-    /// The largest variances compared with the limits of constant norms, if they were measured.
+    /// The largest variances, compared with the limits below which normalizers are constant, if
+    /// they were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     variance: Option<VarianceMargin>,
     /// The outcome of the conversion to half precision, with `--to`.
@@ -505,7 +510,7 @@ pub(crate) struct FuseJson<'j> {
     /// The error of half precision, if it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     half_error: Option<&'j HalfError>,
-    /// The linear work that was moved, or could be moved, to fewer places.
+    /// The linear operators that were moved, or could be moved, to a point with fewer places.
     #[serde(skip_serializing_if = "<[Placed]>::is_empty")]
     placed: &'j [Placed],
     /// The peak of activations and the cuts, if slicing was requested.

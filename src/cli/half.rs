@@ -65,7 +65,7 @@ pub(crate) fn text(plan: Option<&HalfPlan>, error: Option<&Result<HalfError, Fai
     lines + &measured(to, error)
 }
 
-/// Reports the errors of the run that rounds each value in half.
+/// Reports the errors that a run with rounding of each value to half precision measured.
 fn measured(to: &str, error: Option<&Result<HalfError, Failure>>) -> String {
     match error {
         Some(Ok(found)) => {

@@ -14,11 +14,12 @@ use unfold::run::{Dims, Input};
 
 use crate::cli::usage_errors::misused;
 
-/// The sizes of dimensions. Each must belong to an input of the model.
+/// Merges sizes of dimensions. Each name must be a dimension of an input of the model.
 pub(crate) fn sizes(given: &[Dims], model: &Model) -> Result<Dims> {
     let mut dims = Dims::default();
     dims.extend(given.iter().cloned());
-    // If tract does not support the inputs at any size, verification reports it.
+    // If tract supports the inputs at no size, nothing is checked here, and verification reports
+    // it.
     if Input::from_model(model, &Dims::default()).is_ok() {
         Input::from_model(model, &dims)
             .map_err(|failure| misused(format!("--dim: {}", failure.reason)))?;
@@ -51,11 +52,11 @@ pub(crate) fn known_to_some(option: &str, given: &[Dims], models: &[&Model]) -> 
     )))
 }
 
-/// Reads the inputs of a model from `file`. Returns them with the sizes that they imply for its
-/// symbolic dimensions.
+/// Reads the inputs of a model from `file`. Returns them with the sizes of the model's symbolic
+/// dimensions that follow from their shapes.
 ///
-/// A `.npy` file holds the only input, and a `.npz` file holds each input under its name. The
-/// elements must have the type that the model declares.
+/// A `.npy` file holds the input of a model with only one input. A `.npz` file holds each input
+/// under its name. The elements must have the type that the model declares.
 pub(crate) fn read_inputs(file: &Path, model: &Model, dims: &Dims) -> Result<(Vec<Tensor>, Dims)> {
     let declared = Input::from_model(model, dims).map_err(|failure| anyhow!(failure.reason))?;
     let (mut tensors, mut dims) = (vec![], dims.clone());

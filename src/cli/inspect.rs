@@ -105,8 +105,8 @@ pub(crate) fn run(args: &InspectArgs) -> Result<End> {
         None => unfold::dry_run(&model, &options)?,
     };
     if args.streams {
-        // Any power of two shows which readers absorb the scale, and only one change is planned at
-        // a time.
+        // Plans again with a scale, because only one change of streams is planned at a time. Any
+        // power of two shows which readers absorb the scale.
         let options = FuseOptions {
             scale_stream: Some(1),
             progress: Some(&progress),
@@ -176,7 +176,7 @@ pub(crate) fn with_page(
     Ok(Planned { plan, lowered })
 }
 
-/// One earlier run that folded the model, in one line.
+/// A line about one earlier run that folded the model.
 fn provenance_text(time: &Provenance) -> String {
     const SHOWN: usize = 12;
     let Provenance {

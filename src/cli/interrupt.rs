@@ -26,8 +26,8 @@ pub(super) fn end() -> ! {
     std::process::exit(End::Interrupted as i32)
 }
 
-/// Waits forever if the program is about to end. An error that is caused by removed temporary
-/// folders is then not reported.
+/// Waits forever if the program is about to end, so that errors caused by the removal of temporary
+/// folders are not reported.
 pub(super) fn give_way() {
     while ENDS.load(Ordering::SeqCst) {
         thread::park();

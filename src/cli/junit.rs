@@ -15,7 +15,7 @@ pub(super) struct JunitCase<'c> {
     pub name: String,
     /// The time that the verdict took.
     pub time: Duration,
-    /// The type of the failure and its message. `None` if the verdict is accepted.
+    /// The name of the verdict and its message, if the verdict counts as a failure.
     pub failure: Option<(&'c str, &'c str)>,
 }
 

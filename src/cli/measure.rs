@@ -109,7 +109,7 @@ impl MeasureArgs {
         Ok(report)
     }
 
-    /// The options of the measurement for each size of the batch.
+    /// The options of one measurement for each size of the batch.
     fn settings(
         &self,
         variants: &[Variant],
@@ -162,7 +162,7 @@ impl MeasureArgs {
     }
 }
 
-/// The options for one size of the batch, which is the size of the dimensions `symbols`.
+/// The options for one size of the batch, which the dimensions `symbols` get.
 fn with_batch(base: &BenchOptions, symbols: &[Cow<str>], batch: usize) -> BenchOptions {
     let mut options = base.clone();
     for symbol in symbols {

@@ -8,17 +8,17 @@ use libmimalloc_sys::{mi_option_eager_commit_delay, mi_option_set, mi_option_t};
 /// returned to the operating system, or -1 for never.
 const PURGE_DELAY: mi_option_t = 15;
 
-/// Keeps the memory that one step frees for the next one, for this time or forever. If it were
-/// returned, the operating system would clear every page of it again, which takes up to a third of
-/// the time for a large graph.
+/// Keeps the memory that one step frees for the next step, for this time or forever. If memory were
+/// returned to the operating system between steps, it would have to clear every page again, which
+/// takes up to a third of the time for a large graph.
 pub(crate) fn keep_freed(time: Option<Duration>) {
     // SAFETY: sets an integer, which threads may read at any time.
     unsafe { mi_option_set(PURGE_DELAY, time.map_or(-1, |time| time.as_millis() as _)) };
 }
 
-/// Lets the allocator use large pages if the operating system provides them on request. By default
-/// mimalloc does not request them in a new thread. Small pages for the first gigabyte of a new
-/// thread would cost a graph of a million nodes a few percent of its time.
+/// Lets the allocator use large pages if the operating system provides them on request. By default,
+/// mimalloc requests no large pages for the first gigabyte of a new thread. Small pages there would
+/// cost a few percent of the time for a graph of a million nodes.
 pub(crate) fn take_large_pages() {
     // SAFETY: sets an integer, which threads may read at any time.
     unsafe { mi_option_set(mi_option_eager_commit_delay, 0) };

@@ -3,12 +3,12 @@
 use std::fs;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The memory of a model apart from its weights, and the number of copies of its weights: the
-/// original and the folded ones, and one of each in the engine.
+/// The memory that a model takes apart from its weights in bytes, and the number of copies of its
+/// weights: the original and the folded weights, and a copy of each in the engine.
 const BESIDES: u64 = 64 << 20;
 const TIMES: u64 = 4;
 
-/// The memory that is assumed if the operating system does not report any.
+/// The available memory that is assumed if the operating system does not report it, in bytes.
 const USUAL: u64 = 4 << 30;
 
 /// A budget of memory. A task that needs more than the whole budget runs alone.
@@ -24,7 +24,7 @@ struct Taken {
     places: usize,
 }
 
-/// A reserved part of the budget, which is returned when it is dropped.
+/// A reservation of a part of the budget, which ends when this value is dropped.
 pub(super) struct Seat<'r> {
     room: &'r Room,
     bytes: u64,
@@ -70,7 +70,7 @@ impl Drop for Seat<'_> {
     }
 }
 
-/// The available memory of the machine, limited by that of the container.
+/// The available memory of the machine in bytes, limited by the memory of the container.
 fn available() -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").ok()?;
     let line = info
@@ -95,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    /// The maximum number of models of this size that are admitted at once.
+    /// The largest number of models of this size that were admitted at once in a test run.
     fn at_once(room: &Room, file_bytes: u64) -> usize {
         let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         thread::scope(|scope| {

@@ -5,7 +5,7 @@ use unfold::plan::MergedNorm;
 use unfold::report::plain;
 use unfold::run::Failure;
 
-/// A line for each merged normalizer, and a line about the error.
+/// A line for each merged normalizer, and a line about the error if it was measured.
 pub(super) fn text(merged: &[MergedNorm], slack: Option<&Result<EpsilonError, Failure>>) -> String {
     let mut lines = String::new();
     for MergedNorm { name, followers } in merged {

@@ -1,4 +1,4 @@
-//! Generates the page `docs/messages.md` from the sources. It lists all messages, so that they can
+//! Generates the page `docs/messages.md`, which lists all messages in the sources, so that they can
 //! be read together.
 //!
 //! `UPDATE_MESSAGES=1 cargo test --lib messages` writes the page.
@@ -111,7 +111,7 @@ fn attributes(file: &str) -> Vec<String> {
         .collect()
 }
 
-/// The messages in the sources of a folder, sorted, each once.
+/// The messages in the sources of a folder, sorted and without duplicates.
 fn in_folder(folder: &str) -> BTreeSet<String> {
     let mut messages = BTreeSet::new();
     for path in sources(&root().join(folder)) {

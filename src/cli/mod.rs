@@ -130,9 +130,9 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-/// Prints the help or the usage error, and returns the exit code.
+/// Prints the help, or the usage error that the parser found, and returns the exit code.
 fn misunderstood(error: &clap::Error) -> u8 {
-    // There is no other place to report a failure.
+    // If printing fails, the failure cannot be reported elsewhere.
     let _ = error.print();
     if let Some(model) = model_as_command(error) {
         let advice = format!("`unfold fuse {model} -o OUT` folds this model");
@@ -149,7 +149,7 @@ fn model_as_command(error: &clap::Error) -> Option<&str> {
     }
 }
 
-/// An error with its causes, without those that its message already contains.
+/// An error with its causes in one line. A cause that the line already contains is left out.
 pub fn causes(error: &anyhow::Error) -> String {
     let mut line = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

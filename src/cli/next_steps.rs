@@ -39,7 +39,7 @@ impl FusedFile<'_> {
         lines + &plain(&measure) + "\n"
     }
 
-    /// The options that apply to this model, a line each.
+    /// A line for each option that lets more of this model fold.
     fn option_lines(&self) -> Vec<String> {
         let mut lines = vec![];
         let shared = self.sites_beyond_growth();
@@ -57,7 +57,8 @@ impl FusedFile<'_> {
             );
         }
         let shapes = self.count("Shape");
-        // onnxruntime infers all shapes of fixed sizes, which undoes what this target gains.
+        // Not for the target onnxruntime: with fixed sizes, onnxruntime infers all shapes, which
+        // undoes what this target gains.
         if shapes > 0 && self.target != Target::Onnxruntime {
             let shapes = counted(shapes, "Shape operator");
             lines.push(format!(

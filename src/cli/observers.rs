@@ -30,12 +30,12 @@ pub(super) struct Observers {
 }
 
 impl Observers {
-    /// Whether there is anything to observe.
+    /// Whether a proof or a printed model was requested.
     pub(super) fn is_wanted(&self) -> bool {
         self.prover.is_some() || self.printed.is_some()
     }
 
-    /// Proves and prints the result of a pass.
+    /// Proves the result of a pass, and prints the model after it, as requested.
     pub(super) fn observe(&self, result: &PassResult) {
         if let Some(prover) = &self.prover {
             prover.observe(result);

@@ -1,4 +1,4 @@
-//! Counts the operators of a model before and after.
+//! Counts the operators of a model before and after folding.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,8 +42,8 @@ impl Operators {
     }
 }
 
-/// A table of the operators whose number changed, with one line for all others and one for the
-/// total.
+/// A table of the operators whose number changed, with one line for all other operators and one for
+/// the total.
 pub(super) fn table(before: &Operators, after: &Operators, paint: Paint) -> String {
     let mut table = paint.table(&["operator", "before", "after", "change"]);
     let names: BTreeSet<&String> = before.0.keys().chain(after.0.keys()).collect();

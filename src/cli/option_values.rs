@@ -22,7 +22,7 @@ pub(super) fn from_one(text: &str) -> Result<NonZeroUsize, String> {
     NonZeroUsize::new(count).ok_or_else(|| "0 is too few: at least 1".to_owned())
 }
 
-/// The maximum number of threads. More would not be faster on any machine.
+/// The maximum number of threads. More threads would not be faster on any machine.
 const THREADS: usize = 1024;
 
 /// Parses a number of threads.

@@ -7,7 +7,8 @@ use comfy_table::{Attribute, Cell, Color, ContentArrangement, Row, Table, preset
 use serde::Serialize;
 use unfold::report::plain;
 
-/// On a narrower terminal, a table that does not fit has a paragraph for each row.
+/// On a terminal narrower than this, a table that does not fit is written with a paragraph for each
+/// row.
 const NARROW: u16 = 60;
 
 /// The tone of a piece of text.
@@ -62,7 +63,8 @@ impl Paint {
         }
     }
 
-    /// A table without lines, as wide as the terminal. Into a pipe each row is one line.
+    /// A table without border lines, as wide as the terminal. In a pipe, its width is unlimited,
+    /// and each row is one line.
     pub(crate) fn table(self, heads: &[&str]) -> Table {
         let mut table = Table::new();
         table
@@ -105,7 +107,7 @@ fn natural_width(table: &Table) -> u16 {
 }
 
 /// Writes a paragraph for each row: its first cell, and then each other cell after the heading of
-/// its column. A row without a first cell continues the paragraph.
+/// its column. A row whose first cell is empty continues the paragraph of the previous row.
 fn stacked(table: &Table) -> String {
     let heads: Vec<String> = table.header().into_iter().flat_map(cells).collect();
     let mut text = String::new();
@@ -127,13 +129,14 @@ fn cells(row: &Row) -> Vec<String> {
     row.cell_iter().map(Cell::content).collect()
 }
 
-/// The width in the environment variable `COLUMNS`, which overrides that of the terminal.
+/// The width in the environment variable `COLUMNS`, which overrides the width of the terminal.
 fn width_asked_for() -> Option<u16> {
     let columns = env::var("COLUMNS").ok()?;
     columns.parse().ok().filter(|&columns| columns > 0)
 }
 
-/// The width of lines on the standard output, from `COLUMNS` or the terminal. `None` for a pipe.
+/// The width of lines on the standard output, from `COLUMNS` or the terminal. `None` if neither
+/// gives a width, as for a pipe.
 pub(crate) fn width() -> Option<usize> {
     let width = Paint(false).table(&[]).width();
     width.map(usize::from)

@@ -21,8 +21,8 @@ pub(crate) struct NoFolder {
 /// The file that a result replaces or creates, after links are followed.
 ///
 /// An existing file is replaced if it is an ONNX model, as a compiler replaces its earlier output,
-/// or if it is empty, as temporary files are. Any other file, such as the weights of a model, is
-/// kept. The input is replaced only `in_place`.
+/// or if it is empty, as temporary files are. Any other file, such as the weights of a model, is an
+/// error. The input is replaced only with `--in-place`.
 pub(crate) fn target(input: &Path, output: Option<&Path>) -> Result<PathBuf> {
     let Some(output) = output else {
         return in_folder(input);
@@ -37,7 +37,7 @@ pub(crate) fn target(input: &Path, output: Option<&Path>) -> Result<PathBuf> {
     model_target(output)
 }
 
-/// The file that a new model without an input model replaces or creates.
+/// The file that a model that is not made from an input file replaces or creates.
 pub(crate) fn model_target(path: &Path) -> Result<PathBuf> {
     let (shown, file) = (path.display(), in_folder(path)?);
     if file.is_dir() {
@@ -52,8 +52,8 @@ pub(crate) fn model_target(path: &Path) -> Result<PathBuf> {
 
 /// The file that the certificate of a result replaces or creates.
 ///
-/// An existing file is replaced only if it is a certificate, so that neither the model nor its
-/// weights can be. The names of the result and of its weights are refused too.
+/// An existing file is replaced only if it is empty or a certificate, so that neither the model nor
+/// its weights can be replaced. The names of the result and of its weights are refused too.
 pub(crate) fn certificate_target(path: &Path, result: &Path) -> Result<PathBuf> {
     let shown = path.display();
     let file = in_folder(path)?;
@@ -99,7 +99,8 @@ fn in_folder(path: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// Checks that a page may be written to a path: it replaces only another page.
+/// Checks that a page may be written to a path. An existing file is replaced only if it is a page
+/// too.
 pub(crate) fn page_target(path: &Path) -> Result<()> {
     const BEGIN: &[u8] = b"<!doctype html>";
     let file = in_folder(path)?;

@@ -8,15 +8,15 @@ static LAST: Mutex<String> = Mutex::new(String::new());
 
 /// Stores the message of each panic instead of printing it.
 ///
-/// The engine that infers shapes panics on some models. Such a panic is caught immediately and not
-/// reported. Any other panic is a defect of unfold, and is reported in one line.
+/// The engine that infers shapes panics on some models. These panics are caught where they occur,
+/// and are not reported. Any other panic is a defect of unfold, and is reported in one line.
 pub(crate) fn kept() {
     panic::set_hook(Box::new(|info| {
         *LAST.lock().unwrap_or_else(PoisonError::into_inner) = describe(info)
     }));
 }
 
-/// Runs all of the work, or an independent part of it, and catches a panic.
+/// Runs a command, or the work on one of several models, and catches a panic.
 ///
 /// # Errors
 /// The message of a panic.

@@ -1,4 +1,4 @@
-//! Writes paths for programs.
+//! Writes paths in JSON.
 
 use std::path::Path;
 

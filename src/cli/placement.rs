@@ -1,4 +1,4 @@
-//! Reports the linear work that moves to fewer places.
+//! Reports the linear operators that are moved to a point where they compute fewer places.
 
 use unfold::plan::Placed;
 use unfold::report::plain;

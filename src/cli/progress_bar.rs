@@ -42,7 +42,7 @@ impl StepProgress {
         Self { bar, done }
     }
 
-    /// Begins a step of unknown progress.
+    /// Begins a step whose progress is unknown.
     pub(super) fn begin(&self, step: &str) {
         self.progress()(step, 0, 1);
     }

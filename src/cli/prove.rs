@@ -108,7 +108,7 @@ pub(super) struct ProveJson<'j> {
     fused: JsonPath<'j>,
     #[serde(skip_serializing_if = "Option::is_none")]
     certificate: Option<JsonPath<'j>>,
-    /// The proof of the claim of folding, if there is such a claim.
+    /// The proof that the second model is the result of folding the first one, if this decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     proof: Option<&'j Proof>,
     /// The normalizers that are taken as constant.
@@ -117,7 +117,7 @@ pub(super) struct ProveJson<'j> {
     /// The name of the site that causes the difference.
     #[serde(skip_serializing_if = "Option::is_none")]
     site: Option<&'j str>,
-    /// The verdict on both models, if no claim of folding decides.
+    /// The verdict on both models, if `proof` is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     judgement: Option<&'j Judgement>,
 }
@@ -136,7 +136,7 @@ pub(crate) fn run(args: &ProveArgs) -> Result<End> {
         points: args.points.into(),
         seed: args.seed,
     };
-    // An invalid model is an error. It does not count as a different function.
+    // An invalid model is reported as an error, not as a different function.
     for model in [&original, &fused] {
         Graph::new(model)?;
     }
@@ -181,7 +181,8 @@ pub(crate) fn run(args: &ProveArgs) -> Result<End> {
 }
 
 impl ProveArgs {
-    /// The original, with constant normalizers replaced. `None` without `--constant-norms`.
+    /// The original, with its constant normalizers replaced by constants. `None` without
+    /// `--constant-norms`.
     fn assumed(&self, original: &Model, fused: &Model) -> Result<Option<Fused>> {
         if !self.constant_norms {
             return Ok(None);
@@ -192,7 +193,7 @@ impl ProveArgs {
         Ok(Some(assumed))
     }
 
-    /// The second model, with the options for its verdict.
+    /// The second model, with the options for the verdict on it.
     fn judged(&self) -> JudgedModel<'_> {
         JudgedModel {
             path: &self.fused,
@@ -202,8 +203,9 @@ impl ProveArgs {
         }
     }
 
-    /// The claim of the certificate. Without a certificate, the claim of folding the original, if the other model
-    /// records a run of unfold or is a copy. `None` otherwise.
+    /// The claim of the certificate, if there is one. Otherwise the claim that the second model is
+    /// the result of folding the original, if it records a run of unfold or is a copy of the
+    /// original. `None` for other models.
     fn claim(&self, original: &Model, fused: &Model) -> Result<Option<Claim>> {
         match &self.certificate {
             Some(file) => Claim::certified(file, original, fused).map(Some),
@@ -216,7 +218,7 @@ impl ProveArgs {
 
 /// The result of the command.
 enum ProveOutcome {
-    /// The proof of a claim of folding, and the names of its sites.
+    /// The proof of a claim, and the names of the claim's sites.
     Claim(Proof, Vec<String>),
     Judged(Judgement),
 }
@@ -238,7 +240,7 @@ impl ProveOutcome {
         }
     }
 
-    /// The site that causes a claim to fail.
+    /// The name of the site because of which a claim is disproved.
     fn site(&self) -> Option<&str> {
         match self {
             Self::Claim(Proof::Disproved { site, .. }, sites) => {
@@ -296,7 +298,7 @@ impl ProveOutcome {
     }
 }
 
-/// The claim to prove.
+/// A claim about folding: the new tensors of the second model, with their recipes.
 #[derive(Default)]
 pub(crate) struct Claim {
     pub tensors: Vec<Stored>,
@@ -331,7 +333,8 @@ impl Claim {
         })
     }
 
-    /// The claim that results from folding the original again.
+    /// The claim with the tensors that folding the original again, with the recorded options, would
+    /// compute.
     pub(crate) fn planned(original: &Model, fused: &Model) -> Result<Self> {
         let history = Provenance::from_model(fused);
         let from = original.sha256()?;
@@ -363,7 +366,8 @@ fn shown(model: &Model) -> std::path::Display<'_> {
     model.path().unwrap_or(Path::new("the model")).display()
 }
 
-/// The name of the first file whose digest differs.
+/// The name of the first external data file whose digest differs, or `SHA-256` if the digest of the
+/// model itself differs.
 fn other_file(found: &Digests, expected: &Digests) -> Option<String> {
     if found.sha256 != expected.sha256 {
         return Some("SHA-256".to_owned());

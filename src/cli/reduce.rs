@@ -72,7 +72,8 @@ pub(crate) fn run(args: &ReduceArgs) -> Result<End> {
     verdicts::end(&parts.judgement, &judged)
 }
 
-/// Reports that no part was found, because both models are the same or cannot be compared.
+/// Reports that no differing parts were found, because both models are the same or cannot be
+/// compared.
 fn nothing_to_reduce(judgement: &Judgement, args: &ReduceArgs) -> Result<End> {
     if let Some(verdict) = verdicts::success(judgement, Paint::stdout()) {
         let line = verdict.lines().next().unwrap_or_default();

@@ -55,7 +55,7 @@ impl RoundArgs {
     }
 }
 
-/// The options with a label: the sizes, which distinguish a setting from others.
+/// Sets the label of a setting to its sizes, which distinguish it from other settings.
 pub(crate) fn labelled(options: BenchOptions) -> BenchOptions {
     let sizes: Vec<String> = options
         .dims

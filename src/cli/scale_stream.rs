@@ -56,7 +56,7 @@ fn parsed(text: &str) -> Result<ScaleStream, String> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ScalingChoice {
-    /// The k of `2^-k`; `None` if the samples require no scale.
+    /// The k of `2^-k`; `None` if streams are not scaled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_stream: Option<u32>,
     /// The largest magnitude on a stream, if it was measured on samples.
@@ -71,9 +71,9 @@ pub(crate) struct ScalingChoice {
 pub(crate) type Samples = (Vec<Tensor>, Dims);
 
 impl ScalingArgs {
-    /// The requested power, or the power that the samples require. If no samples are given for a
-    /// model that becomes float16, they are random inputs. If tract cannot run such a model,
-    /// nothing is scaled.
+    /// The requested power of two, or the power that the samples require. If a model is converted
+    /// to float16 without samples, random inputs are used, and if tract cannot run the model on
+    /// them, nothing is scaled.
     pub(super) fn choose(
         &self,
         model: &Model,
@@ -129,7 +129,7 @@ impl ScalingArgs {
 }
 
 impl ScalingChoice {
-    /// The choice for streams of a magnitude.
+    /// The choice for streams whose largest magnitude was measured.
     fn measured(found: Option<StreamMagnitude>, is_random: bool) -> Self {
         let power = found.map(|magnitude| magnitude.power());
         ScalingChoice {

@@ -35,7 +35,7 @@ fn schemas() -> Vec<(&'static str, Schema)> {
     ]
 }
 
-/// The schema of the JSON that a type is written as.
+/// The schema of the JSON to which a type is serialized.
 fn schema_of<T: JsonSchema>() -> Schema {
     let settings = SchemaSettings::draft2020_12().for_serialize();
     settings.into_generator().into_root_schema_for::<T>()

@@ -15,13 +15,13 @@ use unfold::refusal::{Reason, Refusal};
 
 use super::out::{self, Paint, Tone};
 
-/// The maximum number of operators that a line names; more are counted.
+/// The maximum number of operators that a line names. Further operators are only counted.
 const NAMED: usize = 3;
 
-/// The maximum number of sites that a table lists; more are counted.
+/// The maximum number of rows of a table of sites. Further sites are only counted.
 const LISTED: usize = 200;
 
-/// The maximum length of a site's name that is not wrapped.
+/// The width of the column of names above which names are wrapped.
 const LONGEST: usize = 30;
 
 /// The minimum width of the last column.
@@ -37,13 +37,13 @@ pub(crate) struct Row<'p> {
 
 /// The outcome of one affine in words.
 pub(crate) struct AffineOutcome {
-    /// Its place, if the site has several affines.
+    /// The affine's place (`before`, `core` or `behind`), or empty if the site has only one affine.
     pub place: &'static str,
-    /// Whether it folds.
+    /// Whether all of the affine folds.
     pub folded: bool,
-    /// The direction, or `stays`.
+    /// The direction in which the affine folds, `shift only`, `scale only`, or `stays`.
     pub fold: &'static str,
-    /// The operators that absorb it, or the reasons why it stays.
+    /// The operators that absorb the affine, or the reasons why it stays.
     pub what: String,
 }
 
@@ -136,7 +136,7 @@ impl Described<'_> {
 
     /// Describes nodes by their operators and modules, which are clearer than numbered names of
     /// exporters: `MatMul …attn.q, …attn.k`, or `MatMul+Add …attn.q` for two nodes of one module.
-    /// The common prefix of a module and the site is left out.
+    /// `…` stands for the steps of the module path that the site shares.
     fn describe(&self, site: &str, into: &[String]) -> String {
         let mut modules: Vec<(String, String)> = vec![];
         for name in into {
@@ -161,7 +161,7 @@ impl Described<'_> {
     }
 }
 
-/// The first modules with their operators, and the number of others.
+/// The first modules with their operators, and the number of the other modules.
 fn listed(mut modules: Vec<(String, String)>) -> String {
     let more = modules.len().saturating_sub(NAMED);
     modules.truncate(if more > 1 { NAMED } else { modules.len() });
@@ -181,7 +181,8 @@ fn listed(mut modules: Vec<(String, String)>) -> String {
     words.join(", ")
 }
 
-/// The name of the reason, which the legend explains, and the name of the node.
+/// The name of the reason of a refusal, which the legend explains, and the last step of the node's
+/// name.
 pub(crate) fn in_short(refusal: &Refusal) -> String {
     let Refusal { reason, at } = refusal;
     match at.rsplit_once('/') {
@@ -260,7 +261,7 @@ impl SiteGroup<'_, '_> {
             && self.first.reasons() == row.reasons()
     }
 
-    /// The outcome. For several sites, the nodes are left out.
+    /// The outcome in words. For a group of several sites, the names of nodes are left out.
     fn outcome(&self, outcome: &AffineOutcome) -> String {
         if self.sites == 1 {
             outcome.what.clone()
@@ -271,7 +272,7 @@ impl SiteGroup<'_, '_> {
 }
 
 impl Row<'_> {
-    /// The outcome of each affine, without the nodes.
+    /// The place, direction and reasons of each affine, without the names of nodes.
     fn reasons(&self) -> Vec<(&str, &str, String)> {
         self.outcomes
             .iter()
@@ -313,7 +314,7 @@ pub(crate) fn table(rows: &[Row], verbose: bool, paint: Paint) -> String {
     for group in listed {
         add_rows(&mut table, group, paint);
     }
-    // Only the last column wraps, as long as its words stay readable.
+    // Only the last column wraps, unless it becomes too narrow to read. Long names wrap too.
     let whole = ColumnConstraint::ContentWidth;
     let longest = listed.iter().map(|group| group.name().chars().count());
     let names = match (table.width(), longest.max().unwrap_or_default()) {
@@ -357,7 +358,7 @@ fn add_rows(table: &mut Table, group: &SiteGroup, paint: Paint) {
     }
 }
 
-/// A site as JSON, with a flag whether all of it folds.
+/// A site as JSON, with a field that says whether all of it folds.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct JsonSite<'p> {

@@ -29,7 +29,7 @@ impl Growth {
     }
 }
 
-/// The model before and after.
+/// The sizes of the model before and after folding.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Sizes {
@@ -39,8 +39,8 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Measures two models. `written` is the number of bytes in the files of the second one, if it
-    /// is written.
+    /// Measures two models. `written` is the number of bytes in the files of the second model, if
+    /// it was written.
     pub(crate) fn new(before: &Model, after: &Model, written: Option<u64>) -> Self {
         let file_bytes = BeforeAfter {
             before: before.read_bytes(),
@@ -68,7 +68,8 @@ pub(crate) struct BeforeAfter<T> {
 }
 
 impl BeforeAfter<u64> {
-    /// For example `88.6 MB to 88.2 MB (-352.3 kB)`. Weights grow if shared ones were copied.
+    /// For example `88.6 MB to 88.2 MB (-352.3 kB)`. A `+` is possible, because copies of shared
+    /// weights add bytes.
     pub(crate) fn in_words(&self) -> String {
         let Self { before, after } = *self;
         let sign = if after < before { '-' } else { '+' };

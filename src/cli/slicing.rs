@@ -11,9 +11,9 @@ use unfold::{MemoryGoal, Slicing};
 
 use super::inputs::sizes;
 
-/// The maximum number of values at a peak that are named.
+/// The maximum number of values that are named of those live at the peak.
 const NAMED: usize = 3;
-/// The largest number of operators of a region that are all listed.
+/// The largest number of operators of a region for which all operators are listed.
 const LISTED: usize = 16;
 
 /// The options of slicing.
@@ -58,7 +58,7 @@ impl SlicingArgs {
     /// Returns an error if the goal is missed and `--require` was given.
     pub(super) fn check(&self, change: Option<&MemoryChange>) -> Result<()> {
         match (change, self.memory) {
-            // With the goal `min` any peak is accepted.
+            // With the goal `min`, no peak counts as missed.
             (Some(change), Some(goal))
                 if self.require && goal != MemoryGoal::Min && change.is_missed() =>
             {
@@ -123,8 +123,8 @@ pub(super) fn text(change: Option<&MemoryChange>) -> String {
     text
 }
 
-/// Reports the percentage of the scores that the parts skip because a mask hides them, or the
-/// reason why the parts compute all scores.
+/// Reports the percentage of attention scores that the parts skip because a mask hides them, or the
+/// reason why they compute all scores.
 fn hidden(cut: &CutRegion) -> String {
     match &cut.mask {
         Some(reason) => format!(", all keys: {reason}"),
@@ -136,8 +136,8 @@ fn hidden(cut: &CutRegion) -> String {
     }
 }
 
-/// The node at the remaining peak, and the largest values that are live there, each with the reason
-/// why it is not cut further.
+/// Reports the node at the remaining peak, and the largest values that are live there, each with
+/// the reason why it is not cut further.
 fn left(change: &MemoryChange) -> String {
     let named = change.held.iter().take(NAMED).map(|held| {
         let HeldValue {
@@ -167,7 +167,8 @@ fn alike(cuts: &[CutRegion]) -> Vec<(String, usize, &CutRegion)> {
     groups
 }
 
-/// The operators of a region. Of a large region, the first ones and the number of the others.
+/// The operators of a region. For a large region, only the first operators, and the number of the
+/// others.
 fn listed(operators: &[String]) -> String {
     if operators.len() <= LISTED {
         return operators.join(", ");

@@ -26,7 +26,7 @@ pub(super) fn table(passes: &[PassStats], paint: Paint) -> String {
     out::lines(&table)
 }
 
-/// The change of the number of operators by a pass.
+/// The number of operators that a pass added (`+`) or removed (`-`).
 fn operators(pass: &PassStats) -> String {
     match -pass.operators {
         0 => "=".to_owned(),
@@ -34,7 +34,7 @@ fn operators(pass: &PassStats) -> String {
     }
 }
 
-/// A line about all proved changes together, and a line for each other change.
+/// One line about all changes that are proved, and a line for each change that is not.
 pub(super) fn proofs(proofs: &[PassProof], paint: Paint) -> String {
     if proofs.is_empty() {
         return String::new();

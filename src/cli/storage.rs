@@ -1,4 +1,5 @@
-//! Options for the places of a model's weights and of a result's weights.
+//! Options for the files in which the weights of a model are, and in which the weights of a result
+//! are written.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,8 +20,8 @@ pub(crate) struct ReachArgs {
 }
 
 impl ReachArgs {
-    /// Reads a model, and checks that its external data exist. Without them it would have no
-    /// constants, and nothing would fold.
+    /// Reads a model, and checks that its external data exist. Without this check, a model with
+    /// missing data would have no constants, and nothing would fold.
     pub(crate) fn open(&self, path: &Path) -> Result<Model> {
         let model = Model::open_reaching(path, self.allow_external.clone())?;
         model.find_data()?;

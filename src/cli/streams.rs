@@ -9,7 +9,7 @@ use unfold::report::{self, plain};
 use super::out::{self, Paint, Tone};
 use super::sites;
 
-/// Explains the operators that a centred stream leaves of a LayerNormalization.
+/// Explains the operators that remain of a LayerNormalization on a centred stream.
 const RMS_NORM: &str = "  (engines run the operators of an RMSNorm, Pow to Div, as one)\n";
 
 /// A table of the streams.
@@ -55,8 +55,8 @@ pub(super) fn table(plan: &Plan, paint: Paint) -> String {
     out::lines(&table)
 }
 
-/// Reports the changes of streams: a line for each requested change, and one for changes by
-/// folding. Streams that are not centred are listed only on request.
+/// Reports the changes of streams, with a line for each requested change and a line for changes by
+/// folding. Streams that are not centred are listed only if `centre`.
 pub(super) fn text(plan: &Plan, centre: bool) -> String {
     let mut lines = String::new();
     let bases: Vec<Basis> = plan.sites.iter().filter_map(|site| site.basis).collect();

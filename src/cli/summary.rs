@@ -1,4 +1,4 @@
-//! Summarizes the number of sites that fold, and the other changes.
+//! Reports the numbers of sites and of folded sites, and the changes outside of sites.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use unfold::report::counted;
 
 use super::out::{Paint, Tone};
 
-/// The numbers of sites and of folded sites of a family.
+/// The number of sites of one family, and how many of them fold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Count {
     sites: usize,
     folded: usize,
-    /// The number of sites with an affine that folds and another one that stays.
+    /// The number of sites that fold only partly.
     partly: usize,
 }
 
@@ -134,7 +134,8 @@ pub(super) fn tidied(tidy: &Tidy) -> String {
     lines
 }
 
-/// The changes by kind: the number, the changed things, the change, and the name for `--skip`.
+/// The changes by kind: the number, the name of the changed things, the change in words, and the
+/// name for `--skip`.
 fn changes(tidy: &Tidy) -> [(usize, &'static str, &'static str, &'static str); 6] {
     [
         (
@@ -176,7 +177,8 @@ fn changes(tidy: &Tidy) -> [(usize, &'static str, &'static str, &'static str); 6
     ]
 }
 
-/// A line about the bound that stopped the run; empty if none did.
+/// A line about the limit that stopped the run; empty if the run ended because nothing changed any
+/// more.
 pub(super) fn stopped(stopped: StopReason) -> String {
     match stopped {
         StopReason::Fixpoint => String::new(),

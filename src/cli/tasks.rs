@@ -43,7 +43,7 @@ impl FuseArgs {
             .collect()
     }
 
-    /// Lists the models. Each given folder is replaced by the models in it.
+    /// Lists the models, where each given folder stands for the models in it.
     fn all_models(&self) -> Result<Vec<PathBuf>> {
         let mut models = vec![];
         for model in &self.models {
@@ -94,8 +94,8 @@ fn make_folder(folder: &Path) -> Result<()> {
     if folder.exists() && !folder.is_dir() {
         bail!("{shown} is a file, and several models go into a folder");
     }
-    // If the output of several models ends with .onnx, a slash is missing, or one model too many is
-    // given.
+    // If the output of several models ends with .onnx, either a slash is missing, or several models
+    // were given by mistake.
     let is_file_name = folder.extension() == Some(OsStr::new("onnx"));
     if is_file_name && !is_folder(folder) {
         let why = "several models go into a folder: the name of one that ends with .onnx ends with a slash";
@@ -104,7 +104,7 @@ fn make_folder(folder: &Path) -> Result<()> {
     make(folder)
 }
 
-/// Whether a path is a folder, or ends with a slash, so that it can only be a folder.
+/// Whether a path is an existing folder, or ends with a slash and therefore means a folder.
 fn is_folder(path: &Path) -> bool {
     let ends = path
         .as_os_str()

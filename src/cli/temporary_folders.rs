@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 /// The created folders, the innermost first.
 static MADE: Mutex<Vec<PathBuf>> = Mutex::new(vec![]);
 
-/// Removes the folders that were created during its lifetime and are empty.
+/// When dropped, removes the folders that the command created and that are empty.
 pub(super) struct MadeFolders;
 
 impl Drop for MadeFolders {

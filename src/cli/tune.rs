@@ -106,7 +106,7 @@ impl GoalName {
 
 /// Runs the command.
 pub(crate) fn run(args: &TuneArgs) -> Result<End> {
-    // Fails before anything is measured if the result cannot be written.
+    // Checks the output path first, so that a wrong path fails before anything is measured.
     let task = args.task(&args.fuse_words(vec![]))?;
     target(&task.model, task.output.as_deref())?;
     let steps = StepProgress::new("tune", args.rounds.quiet);
@@ -170,7 +170,8 @@ impl TuneArgs {
         words
     }
 
-    /// The options of the measurement, and the dimensions to fix.
+    /// The options of the measurement, and the sizes of the dimensions that are fixed in the
+    /// candidates.
     fn measurement(&self, model: &Model) -> Result<(BenchOptions, Dims)> {
         let mut options = sized(self.rounds.options()?, &self.fix, model)?;
         if let Some(file) = &self.input {
@@ -192,8 +193,8 @@ impl TuneArgs {
     }
 }
 
-/// Removes the dimensions to fix from `sizes`, the sizes at which candidates are measured, and
-/// returns them.
+/// Returns the sizes of the dimensions that `fix` names, and removes these dimensions from `sizes`,
+/// the sizes at which candidates are measured.
 pub(crate) fn take_fixed(fix: &[Fix], sizes: &mut Dims) -> Result<Dims> {
     let mut fixed = Dims::default();
     for fix in fix {
@@ -211,15 +212,15 @@ pub(crate) fn take_fixed(fix: &[Fix], sizes: &mut Dims) -> Result<Dims> {
     Ok(fixed)
 }
 
-/// An option for each size, as words of a command line.
+/// For each size, the words `option` and `name=size` of a command line.
 fn with_sizes<'d>(option: &'d str, sizes: &'d Dims) -> impl Iterator<Item = String> + 'd {
     sizes
         .iter()
         .flat_map(move |(name, size)| [option.to_owned(), format!("{name}={size}")])
 }
 
-/// The options with a size for every open dimension, also for those in `fix`. The default for a
-/// batch is 1.
+/// Gives every open dimension a size in the options, including the dimensions in `fix`. The default
+/// for a batch is 1.
 pub(crate) fn sized(mut options: BenchOptions, fix: &[Fix], model: &Model) -> Result<BenchOptions> {
     let fixed: Vec<Dims> = fix.iter().filter_map(Fix::sizes).cloned().collect();
     known_to_some("--dim", &[options.dims.clone()], &[model])?;
@@ -232,7 +233,8 @@ pub(crate) fn sized(mut options: BenchOptions, fix: &[Fix], model: &Model) -> Re
             options.dims.set(symbol, 1);
         }
     }
-    // If tract does not support the inputs at any size, the measurement reports it.
+    // If tract supports the inputs at no size, the sizes stay incomplete, and the measurement
+    // reports the failure.
     if let Ok(sizes) = Input::sizes(model, &options.dims) {
         options.dims = sizes;
     }

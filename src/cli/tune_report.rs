@@ -10,7 +10,7 @@ use unfold::report::{Attempt, Interval, Measured, bytes, plain, time};
 use super::candidates::{Candidate, CandidateOptions};
 use super::out::{self, Paint, Tone};
 
-/// The measurement of candidates, and the choice.
+/// The measurements of all candidates, and the chosen one.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Tuned {
@@ -23,7 +23,7 @@ pub(crate) struct Tuned {
     #[serde(serialize_with = "as_name")]
     #[cfg_attr(test, schemars(with = "String"))]
     chosen: CandidateOptions,
-    /// The candidate with the lowest median.
+    /// The candidate with the lowest median time.
     #[serde(serialize_with = "as_name")]
     #[cfg_attr(test, schemars(with = "String"))]
     fastest: CandidateOptions,
@@ -42,9 +42,10 @@ struct MeasuredCandidate {
     name: CandidateOptions,
     /// The options of `fuse`, under their names in Python.
     options: CandidateOptions,
-    /// The names of candidates that are the same model.
+    /// The names of other candidates with the same model.
     equal: Vec<String>,
-    /// The ratio of its time to that of the first candidate that ran; null if it did not run.
+    /// The ratio of the candidate's time to that of the first candidate that ran; null if it did
+    /// not run.
     ratio: Option<Interval>,
     /// The median time of a run, in seconds.
     seconds: Option<Interval>,
@@ -52,7 +53,7 @@ struct MeasuredCandidate {
     peak: Option<u64>,
     /// The size of the file in bytes.
     file_bytes: u64,
-    /// The reason why it did not run.
+    /// The reason why the candidate did not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     failed: Option<String>,
 }
@@ -61,8 +62,8 @@ fn as_name<S: serde::Serializer>(options: &CandidateOptions, to: S) -> Result<S:
     to.collect_str(options)
 }
 
-/// The times of a candidate, one for each round, and its peak of memory; or the reason why it did
-/// not run.
+/// The times of a candidate, one for each round, and its peak of memory in bytes if it was
+/// measured; or the reason why the candidate did not run.
 pub(crate) type Times = Result<(Vec<f64>, Option<u64>), String>;
 
 impl Tuned {
@@ -83,7 +84,7 @@ impl Tuned {
         Self::new("tract", candidates, times, options, goal)
     }
 
-    /// Chooses the best candidate by times that an engine took.
+    /// Chooses the best candidate by times that were measured in `engine`.
     ///
     /// # Errors
     /// If no candidate ran.
@@ -140,8 +141,8 @@ impl Tuned {
         self.chosen
     }
 
-    /// A table of the candidates that ran, a line for each of the others, and a line about the
-    /// choice.
+    /// A table of the candidates that ran, a line for each candidate that did not run or has equal
+    /// candidates, and a line about the choice.
     pub(crate) fn text(&self, paint: Paint) -> String {
         let heads = ["options", "time", "95 % interval", "median", "peak", "file"];
         let mut table = paint.table(&heads);
@@ -235,7 +236,8 @@ impl MeasuredCandidate {
         [name].into_iter().chain(numbers.map(out::cell)).collect()
     }
 
-    /// The reason why it did not run, and the names of candidates with the same model.
+    /// Lines about the reason why the candidate did not run, and about candidates with the same
+    /// model; empty if neither applies.
     fn remark(&self) -> String {
         let mut lines = String::new();
         if let Some(reason) = &self.failed {
@@ -256,7 +258,7 @@ fn variant(candidate: &Candidate) -> Variant {
     }
 }
 
-/// The times of a variant and its peak of the heap.
+/// The times of a variant, and its peak of memory.
 fn times(variant: Measured) -> Times {
     match variant.outcome {
         Attempt::Ran(ran) => Ok((ran.seconds, Some(ran.memory.peak()))),

@@ -9,7 +9,7 @@ use unfold::plan::Plan;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Idle {
-    /// Its name in Python.
+    /// The name of the option in Python.
     option: &'static str,
     /// The value without effect, if the option has several.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -18,7 +18,7 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// The options that had no effect on a plan.
+    /// Finds the options that had no effect on a plan.
     pub(crate) fn all(options: &FuseOptions, model: &Model, plan: &Plan) -> Vec<Self> {
         let skips = options
             .idle_skips(model, plan)

@@ -60,7 +60,7 @@ pub(crate) fn success(judgement: &Judgement, paint: Paint) -> Option<String> {
     }
 }
 
-/// The lines about a proof that holds under a condition.
+/// The lines about a proof that holds under the condition `but`, with a line for each detail.
 fn conditional(
     but: &str,
     (points, bound): (usize, f64),
@@ -114,7 +114,7 @@ pub(super) struct JudgedModel<'j> {
     pub path: &'j Path,
     pub accept: &'j [Accepted],
     pub witness: Option<&'j Path>,
-    /// How to find out more about a difference.
+    /// A sentence that says how to find out more about a difference.
     pub advice: &'static str,
 }
 
@@ -156,8 +156,8 @@ pub(super) fn end(judgement: &Judgement, model: &JudgedModel) -> Result<End> {
     }
 }
 
-/// The sentence about a verdict without a proof; empty if there is a proof. The second model is its
-/// subject.
+/// The second half of a sentence about a verdict without a proof, with the second model as its
+/// subject. Empty if there is a proof.
 pub(crate) fn failure(judgement: &Judgement) -> String {
     match judgement {
         Judgement::Undecided { reason } => format!("it could not be decided: {reason}"),

@@ -42,13 +42,13 @@ pub(crate) struct Judged {
     /// The proofs of all passes, if requested.
     pub passes: Vec<PassProof>,
     /// The relative change of the original's outputs if its weights change by one rounding.
-    /// Measured if the outputs differ although the models are equal.
+    /// Measured if the outputs differ although the models are proved to be equal.
     pub sensitivity: Option<f64>,
 }
 
 impl Judged {
-    /// Runs and proves as requested. If engines cannot run the original directly, they run it after
-    /// inlining.
+    /// Runs the models and proves them equal, as requested. `runs` is the original after inlining,
+    /// which engines can run, and `original` is the model for the proof.
     pub(crate) fn new(
         when: When,
         [original, runs]: [&Model; 2],
@@ -64,7 +64,7 @@ impl Judged {
         }
         let is_open = match &judged.run {
             Some(Verdict::Compared(comparison)) => !comparison.agrees(),
-            // The engine may be wrong instead of the model.
+            // A proof decides, because the engine may be wrong instead of the model.
             Some(Verdict::Broken { .. } | Verdict::CouldNotVerify { .. }) | None => true,
         };
         if is_open && matches!(when, When::Auto | When::Prove | When::Each | When::Require) {
@@ -245,7 +245,7 @@ pub(crate) fn proved(proof: &Proof, paint: Paint) -> Option<String> {
     let proved = paint.text(Tone::Good, "proved to be the same function");
     let [points, tensors] = [(points, "point"), (tensors, "new tensor")]
         .map(|(&count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" }));
-    // Without random points there is no probability of error.
+    // If no random point was needed, the proof has no probability of error.
     let doubt = if *bound > 0.0 {
         format!(", wrong with p < {bound:.0e}")
     } else {

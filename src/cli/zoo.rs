@@ -60,7 +60,7 @@ pub(super) fn run(args: &ZooArgs) -> Result<End> {
     Ok(End::Done)
 }
 
-/// The entry of a network and a normalizer. Both may be named together: `swin-t.un`.
+/// The entry of a network with a normalizer. `network` may name both, as in `swin-t.un`.
 fn entry(network: &str, norm: Option<&str>) -> Result<Entry> {
     let name = norm.map_or_else(|| network.to_owned(), |norm| format!("{network}.{norm}"));
     find(&name).ok_or_else(|| unknown(&name))
