@@ -1,8 +1,8 @@
 //! Upgrades the operator set of a model that writes out an operator which only the newer set has.
 //!
 //! Most operators of operator sets 11 to 13 keep their meaning in set 14, which has HardSwish. An
-//! axes attribute becomes an input. Any other operator that changed keeps the model in its operator
-//! set.
+//! axes attribute becomes an input. If the meaning of an operator of the model changed, the model
+//! keeps its operator set.
 
 use std::ops::RangeInclusive;
 
@@ -52,7 +52,7 @@ pub(crate) fn means_the_same(node: &NodeProto, from: i64, to: i64) -> bool {
         "BatchNormalization" => !changed_in(14) || node.output.len() == 1,
         // The default of the coordinates changed.
         "RoiAlign" => !changed_in(16),
-        // Windows that reach beyond the end count other elements since then.
+        // These sets changed which elements count in windows that reach beyond the end.
         "AveragePool" | "LpPool" | "MaxPool" => {
             let ceil_mode = node.attr_i("ceil_mode").unwrap_or(Some(1));
             let is_changed = changed_in(18) || changed_in(19) || changed_in(22);
@@ -70,8 +70,8 @@ pub(crate) fn means_the_same(node: &NodeProto, from: i64, to: i64) -> bool {
     }
 }
 
-/// The model in the newer operator set. `None` if it writes out no such operator, or if another
-/// operator would change its meaning.
+/// The model in the newer operator set. `None` if it writes out no HardSwish, or if the meaning of
+/// an operator would change.
 pub(crate) fn raised(
     analysis: &Analysis,
     is_skipped: &dyn Fn(&str) -> bool,

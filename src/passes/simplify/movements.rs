@@ -73,7 +73,7 @@ fn find(graph: &GraphProto, seeds: &[String], shapes: &KnownShapes, goal: Goal) 
     edits
 }
 
-/// The movements of a graph, by the values that they output and read.
+/// Maps the values of a graph to the movements that output or read them.
 struct Links<'g> {
     makers: HashMap<&'g str, usize>,
     readers: HashMap<&'g str, Readers>,

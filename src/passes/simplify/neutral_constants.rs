@@ -1,9 +1,9 @@
 //! Arithmetic with a neutral constant: `x + 0`, `x − 0`, `x·1`, `x/1` and `x¹` are `x`.
 //!
-//! PyTorch initializes biases with zeros, and exporters write an Add for each. The constant must
-//! not widen `x`: it must not have more axes, and each of its extents must be 1 or that of `x`.
-//! Because `−0 + 0 = +0`, a sum stays if an operator after it [observes the sign](ZeroSigns) of a
-//! zero.
+//! PyTorch initializes biases with zeros, and exporters write an Add for each bias. The constant
+//! must not widen `x`: it must not have more axes, and each of its extents must be 1 or that of
+//! `x`. Because `−0 + 0 = +0`, a sum stays if an operator after it [observes the sign](ZeroSigns)
+//! of a zero.
 
 use crate::analysis::Analysis;
 use crate::analysis::uniform;
@@ -42,8 +42,8 @@ impl Neutral<'_> {
         (!is_sum || !self.signs.are_observed(graph.only_output(node)?)).then_some(operand)
     }
 
-    /// The value, if all elements of the constant equal this number and it does not widen the
-    /// value.
+    /// Returns `value`, if all elements of `constant` equal `number`, and the constant does not
+    /// widen the value.
     fn beside(&self, value: ValueId, constant: ValueId, number: f64) -> Option<ValueId> {
         let Analysis {
             constants, facts, ..

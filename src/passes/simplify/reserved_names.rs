@@ -1,4 +1,4 @@
-//! Renames values with names that onnxruntime's own passes give to new values.
+//! Renames values if onnxruntime's own passes would give their names to new values.
 //!
 //! A file that onnxruntime wrote contains such names. onnxruntime refuses to load the file if its
 //! pass then finds another match, such as a product with a bias: "Attempt to replace the existing
@@ -15,7 +15,7 @@ const GIVEN: [&str; 2] = ["gemm_input_shape", "gemm_output_shape"];
 /// The suffix that onnxruntime appends if a name is taken. A number follows it.
 const AGAIN: &str = "_token_";
 
-/// Renames stored tensors that have such a name.
+/// Renames stored tensors whose name is one of [`GIVEN`], also if it has the suffix.
 pub(super) fn rename_all(graph: &mut GraphProto) {
     let stored = graph
         .initializer

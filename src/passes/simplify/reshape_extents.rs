@@ -8,7 +8,7 @@ use crate::ir::editor::Editor;
 use crate::onnx::tensor;
 use crate::shape::facts::{extent, same};
 
-/// Finds such Reshapes, with the constant targets that replace the computed ones. Nodes of `sites`
+/// Finds Reshapes whose computed target can become a constant, with that constant. Nodes of `sites`
 /// stay.
 pub(super) fn find(analysis: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, Vec<i64>)> {
     let graph = &analysis.graph;
@@ -60,8 +60,8 @@ fn written(analysis: &Analysis, node: NodeId) -> Option<Vec<i64>> {
         .into_iter()
         .enumerate()
         .map(|(axis, dim)| {
-            // A `-1` in the original stands for a number or for the input's extent. It follows from
-            // the other extents.
+            // A `-1` in the original target means the extent that follows from the other extents,
+            // so the extent of the result is taken instead.
             let is_rest = finds_rest == Some(axis);
             let dim = if is_rest {
                 after.get(axis).cloned().flatten()
@@ -82,13 +82,14 @@ fn written(analysis: &Analysis, node: NodeId) -> Option<Vec<i64>> {
         .collect();
     let mut extents = extents?;
     match (count(&extents, 0), count(&extents, -1)) {
-        // onnxruntime keeps a buffer for each shape that it infers from a 0. If it infers none, it
-        // reuses warm buffers.
+        // A single 0 becomes -1, because onnxruntime keeps a buffer for each shape that it infers
+        // from a 0. Otherwise it reuses memory that is still in the caches.
         (1, 0) => extents
             .iter_mut()
             .filter(|extent| **extent == 0)
             .for_each(|extent| *extent = -1),
-        // Without elements, `-1` is undefined, unless the original has it at this place.
+        // Next to a 0, `-1` is undefined if there are no elements. So it is written only where the
+        // original target has it.
         (1.., 1) if extents.iter().position(|&extent| extent == -1) != finds_rest => return None,
         _ => {}
     }

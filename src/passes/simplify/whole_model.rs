@@ -36,7 +36,7 @@ pub(crate) struct Simplified {
 pub(crate) struct ConstantResults {
     /// `None` if nothing folds.
     pub simplified: Option<Simplified>,
-    /// The reasons why constants are still computed in each run.
+    /// The reasons why some constants are still computed in each run of the model.
     pub kept: Vec<Refusal>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct ConstantResults {
 /// there are none.
 ///
 /// # Errors
-/// The graph is invalid.
+/// If the graph is invalid.
 pub(crate) fn share_weights(model: &Model) -> Result<Option<Simplified>> {
     if !identity_elimination::may_share(model.graph()) || has_training_info(model) {
         return Ok(None);
@@ -159,10 +159,11 @@ pub(crate) fn merge_equal(
         return None;
     }
     cse::merge_into(&mut edited.graph, &instead);
-    // An output that other nodes read now may be computed after them.
+    // An output that other nodes read now may be computed after these nodes.
     topological_order::sort(&mut edited.graph);
     let graph = without_dead_code(edited);
-    // Equal values may have to stay, because one is an input that a caller may replace.
+    // A merge may remove nothing, because one of the equal values is an input that a caller may
+    // replace.
     if size(&graph) == size(before) {
         return None;
     }
@@ -250,7 +251,7 @@ fn fewer_operators(before: &GraphProto, after: &GraphProto) -> usize {
     operators(&before.node).saturating_sub(operators(&after.node))
 }
 
-/// The number of nodes that compute something.
+/// The number of nodes other than Constants.
 fn operators(nodes: &[NodeProto]) -> usize {
     nodes
         .iter()

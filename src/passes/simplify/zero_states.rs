@@ -10,7 +10,8 @@ use crate::ir::editor::Editor;
 /// The inputs of LSTM, GRU and RNN for initial states.
 const STATES: [usize; 2] = [5, 6];
 
-/// Finds recurrent operators with inputs that can be left out. Nodes of `sites` stay.
+/// Finds the inputs of recurrent operators that can be left out, each with its node. Nodes of
+/// `sites` stay.
 pub(super) fn find(analysis: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, usize)> {
     let graph = &analysis.graph;
     let mut found = vec![];

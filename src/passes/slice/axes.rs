@@ -65,8 +65,8 @@ const PARTS_OF_LATER_OPERANDS: &[&str] = &[
     "MatMul",
 ];
 
-/// Whether the node computes a part of its result if it reads parts of its operands. It must not
-/// name the extent of the axis, except in a shape that can be rewritten. The part must take its
+/// Whether the node computes a part of its result if it reads parts of its operands. The node must
+/// not name the extent of the axis, except in a shape that can be rewritten. The part must take its
 /// places from an operand: a Softmax along the axis, for example, reads all places for each result.
 fn can_be_repeated(at: &At, axis: usize, reads: &[AxisRead]) -> bool {
     let op = at.proto().op_type();
@@ -84,7 +84,7 @@ fn can_be_repeated(at: &At, axis: usize, reads: &[AxisRead]) -> bool {
     }
 }
 
-/// Operators that engines run if an extent is 0, in addition to the categories of
+/// Operators that engines run even if an extent is 0, in addition to the categories of
 /// [`takes_no_places`].
 const TAKE_NO_PLACES: &[&str] = &[
     "AveragePool",
@@ -123,8 +123,8 @@ pub(super) fn takes_no_places(analysis: &Analysis, node: NodeId) -> bool {
     matches!(domain, "" | "ai.onnx") && (is_usual || TAKE_NO_PLACES.contains(&op))
 }
 
-/// The axis of a node's outputs along which each place reads the same place along the axis `along`
-/// of an operand.
+/// The axis of a node's outputs along which each place reads the same place of the operand at
+/// `slot`, along the axis `along` of that operand.
 pub(super) fn carried(
     analysis: &Analysis,
     node: NodeId,

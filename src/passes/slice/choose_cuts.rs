@@ -27,15 +27,15 @@ const WORTH_BY_HAND: f64 = 0.9;
 /// this number.
 const LARGE: u64 = 32;
 
-/// Fewer parts are preferred if they need at most this many times the bytes that the most parts
-/// need.
+/// Of the numbers of parts, the smallest is preferred that needs at most this many times the bytes
+/// that the largest number needs.
 const NEAR_LOWEST: f64 = 1.02;
 
 /// The number of values held at a peak around which cuts are tried.
 const TRIED: usize = 4;
 
-/// The limits of regions, as fractions of the bytes of the value from which the region grows.
-/// Smaller values are on its border.
+/// The limits of regions, as fractions of the bytes of the value from which the region grows. A
+/// value with fewer bytes than the limit is on the border of the region.
 const LIMITS: &[f64] = &[0.75, 0.5, 0.24, 0.12, 0.05];
 
 /// By default, an attention is cut if a mask hides some of its scores, and if it has at least this
@@ -43,7 +43,7 @@ const LIMITS: &[f64] = &[0.75, 0.5, 0.24, 0.12, 0.05];
 const MANY_SCORES: u64 = 4 << 20;
 
 /// The number of parts of such an attention. Of a causal attention, 7/16 of the scores are then
-/// left out. More parts leave out few more scores, and have smaller products.
+/// left out. More parts would leave out only a few more scores, and would have smaller products.
 const MASKED_PARTS: usize = 8;
 
 /// The state of a search for cuts.
@@ -85,8 +85,8 @@ impl<'s> CutSearch<'s> {
         }
     }
 
-    /// Cuts at one peak after another until all are under the goal, or no cut lowers the highest
-    /// one.
+    /// Cuts at one peak after another, until all peaks are under the goal, or no cut lowers the
+    /// highest peak.
     pub(super) fn reach(&self, goal: u64, mut cuts: Vec<PlannedCut>) -> Vec<PlannedCut> {
         // Each round cuts one more region, or cuts a region into more parts.
         for _ in 0..self.sizes.plan.steps.len() {
@@ -143,8 +143,8 @@ impl<'s> CutSearch<'s> {
         cuts
     }
 
-    /// The cuts with one more cut around scores whose mask hides keys. Takes the region that holds
-    /// the fewest bytes.
+    /// Adds a cut around scores whose mask hides keys. Of the regions around the scores, it takes
+    /// the one that holds the fewest bytes.
     fn best_masked_cut(&self, cuts: &[PlannedCut], scores: ValueId) -> Option<CutChoice> {
         let taken = taken(cuts);
         let regions = self.regions(scores).into_iter();
@@ -156,7 +156,8 @@ impl<'s> CutSearch<'s> {
         choices.min_by_key(|choice| (choice.bytes, choice.added))
     }
 
-    /// The cuts with one more cut around a value. Takes the region that holds the fewest bytes.
+    /// Adds a cut around a value. Of the regions around the value, it takes the one that holds the
+    /// fewest bytes.
     fn best_cut_around(
         &self,
         cuts: &[PlannedCut],
@@ -208,8 +209,9 @@ impl<'s> CutSearch<'s> {
             .unwrap_or(0)
     }
 
-    /// The cuts with one more cut, or with more parts of one cut, that lower the peak. Prefers the
-    /// fewest nodes under the goal, or else the fewest bytes.
+    /// Lowers the peak by one more cut, or by more parts of one cut. Of the choices under the goal,
+    /// takes the one that adds the fewest nodes. If no choice is under the goal, takes the one with
+    /// the fewest bytes.
     fn improved(
         &self,
         cuts: &[PlannedCut],
@@ -243,8 +245,9 @@ impl<'s> CutSearch<'s> {
         best.map(|choice| choice.cuts)
     }
 
-    /// Gives one of the cuts the fewest parts, at least `from`, that bring it under the goal, or
-    /// near the bytes that the most parts need. `None` if no number lowers the peak enough.
+    /// Gives the cut at index `number` the fewest parts that bring it under the goal, or near the
+    /// bytes that the most parts need. The number of parts is at least `from`. `None` if no number
+    /// of parts lowers the peak enough.
     fn fewest(
         &self,
         cuts: &[PlannedCut],
@@ -273,7 +276,7 @@ impl<'s> CutSearch<'s> {
         self.with_parts(cuts, number, *numbers.get(first)?)
     }
 
-    /// The cuts with another number of parts for one of them.
+    /// The cuts with another number of parts for the cut at index `number`.
     fn with_parts(&self, cuts: &[PlannedCut], number: usize, parts: usize) -> Option<CutChoice> {
         let mut cuts = cuts.to_vec();
         let cut = cuts.remove(number);
@@ -352,7 +355,7 @@ fn softmax_input(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     input.filter(|_| analysis.graph.is(node, "Softmax"))
 }
 
-/// The numbers of parts that are tried.
+/// The numbers of parts that are tried for a region with `extent` places.
 fn parts(extent: usize) -> Vec<usize> {
     let steps = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, MOST_PARTS];
     let mut numbers: Vec<usize> = steps.into_iter().filter(|&parts| parts < extent).collect();

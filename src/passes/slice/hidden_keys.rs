@@ -1,8 +1,8 @@
 //! Hidden keys: a part of the queries leaves out the keys that the mask hides from each of its
 //! queries.
 //!
-//! A region with a softmax has a second axis, that of the keys. If a mask hides some keys from all
-//! queries of a part, the part computes no scores of them:
+//! A region with a softmax has a second axis, the axis of the keys. If a mask hides some keys from
+//! all queries of a part, the part computes no scores for these keys:
 //!
 //! ```text
 //! pᵢ = Softmax(qᵢ · kᵀ + maskᵢ), oᵢ = pᵢ · v
@@ -35,8 +35,8 @@ const KEEP_ZERO: &[&str] = &[
     "Unsqueeze",
 ];
 
-/// For each place along an axis, the keys that the place sees. The error is the reason why hidden
-/// keys are computed.
+/// For each place along an axis, the keys that the place sees. `None` if no key is hidden. The
+/// error is the reason why hidden keys are computed nevertheless.
 pub(super) type Visible = Result<Option<Rc<Vec<Range<usize>>>>, String>;
 
 /// The visible keys of scores, by the value and the axes of its queries and keys.
@@ -45,7 +45,7 @@ pub(super) type VisibleByScores = HashMap<(ValueId, [usize; 2]), Visible>;
 /// The axis of keys of a region. `None` if its mask hides no keys from any query.
 ///
 /// # Errors
-/// The reason why hidden keys are computed.
+/// Returns the reason why hidden keys are computed nevertheless.
 pub(super) fn find_hidden_keys(
     analysis: &Analysis,
     region: &SliceRegion,
@@ -70,7 +70,8 @@ pub(super) fn find_hidden_keys(
     Ok(None)
 }
 
-/// The input of a softmax and the axis that it normalizes, if its region has another axis.
+/// The input of a softmax and the axis that it normalizes. `None` if this is the axis of the
+/// region.
 fn scores(analysis: &Analysis, member: &RegionNode) -> Option<(ValueId, usize)> {
     let at = analysis.at(member.node);
     let keys = at.softmax_axis(at.rank(0).ok()?).ok()?;
@@ -126,7 +127,8 @@ impl<'f> KeyFollower<'f> {
         is_complete.then_some(keys)
     }
 
-    /// Notes that a node reads a part of the keys in an operand.
+    /// Records that a node reads only a part of the keys from an operand. `None` if the keys are
+    /// already known along another axis.
     fn enter(&mut self, node: NodeId, slot: usize, axis: usize) -> Option<()> {
         let value = self.analysis.graph.input(node, slot)?;
         let other = self.operands.insert((node, slot), axis);
@@ -170,7 +172,7 @@ impl<'f> KeyFollower<'f> {
         self.analysis.graph.is(node, "MatMul") && slot == 0 && rank == Ok(axis + 1)
     }
 
-    /// Follows the operands of the nodes before the softmax, and of the values.
+    /// Follows the axis of keys up through the nodes that compute the scores and the values.
     fn follow_operands(&mut self) -> Option<()> {
         while let Some(value) = self.ahead.pop() {
             let (node, _) = self.analysis.graph.producer(value)?;
@@ -179,7 +181,7 @@ impl<'f> KeyFollower<'f> {
         Some(())
     }
 
-    /// Notes all operands of a node that have the axis of keys of its output.
+    /// Records all operands of a node that have the axis of keys of its output.
     fn enter_all(&mut self, node: NodeId, axis: usize) -> Option<()> {
         let reads = reads(self.analysis, node, axis)?;
         for (slot, read) in reads.iter().enumerate() {

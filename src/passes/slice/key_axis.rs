@@ -9,7 +9,7 @@ use crate::ir::{NodeId, ValueId};
 /// The keys that the parts of a region read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct KeyAxis {
-    /// For each place along the axis of the region, the keys that it sees.
+    /// For each place along the axis of the region, the keys that the place sees.
     pub visible: Rc<Vec<Range<usize>>>,
     /// The number of keys.
     pub keys: usize,

@@ -3,7 +3,7 @@
 //!
 //! A softmax gives a place of −∞ the weight 0, and no other place depends on it. So a product that
 //! computes only such places need not run. A mask is added to the scores, or selects between them
-//! and −∞. It may be stored, or computed from extents and stored numbers.
+//! and −∞. The mask may be stored, or computed from extents and stored numbers.
 //!
 //! The lowest finite number of a type counts as −∞ if, for every input, the mask adds 0 to another
 //! place of its row. Then the exponential of the difference is 0. Other large negative numbers do
@@ -100,7 +100,7 @@ struct Grid {
 }
 
 impl Grid {
-    /// A grid without variation.
+    /// A grid with the same flags at all places.
     fn constant(flags: u8) -> Self {
         Grid {
             extents: [1, 1],
@@ -271,7 +271,7 @@ impl MaskSearch<'_> {
         first.is_some_and(|first| self.is_tame(first, depth + 1))
     }
 
-    /// Whether a value is a score, or a constant of moderate numbers.
+    /// Whether a value is a score, or a constant of finite numbers above the lowest number.
     fn is_tame(&self, value: ValueId, depth: usize) -> bool {
         if !self.analysis.constants.is_constant(value) {
             return self.is_score(value, depth);
@@ -280,7 +280,7 @@ impl MaskSearch<'_> {
         flags.is_some_and(|flags| flags.places == [FINITE] || flags.places == [FINITE | ZERO])
     }
 
-    /// The reason why a row is not known to keep a place.
+    /// The reason why a row is not known to have a visible key.
     fn refusal(&self, row: usize) -> String {
         match *self.unknown.borrow() {
             Some(value) => format!(

@@ -1,10 +1,10 @@
 //! Regions along one independent axis. A region has nodes, each with an axis of its outputs. Along
 //! these axes, the values between the nodes have the same places.
 //!
-//! A region grows from one large value along one of its axes. Nodes around a value larger than a
-//! limit belong to it. Smaller values are on its border: they are cut before the first part, or
-//! joined after the last part. A node on a path that leaves the region and enters it again belongs
-//! to it too.
+//! A region grows from one large value along one of its axes. A node that reads or outputs a value
+//! with more bytes than a limit belongs to the region. Smaller values are on the border: they are
+//! cut before the first part, or joined after the last part. A node on a path that leaves the
+//! region and enters it again belongs to the region too.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -116,7 +116,8 @@ pub(super) fn grow(
     regions
 }
 
-/// A region with all nodes around large values. An open axis needs a Split that reads its sizes.
+/// A region with all nodes around large values. If the axis is open, the operator set must have a
+/// Split that reads its sizes.
 fn begun<'g>(
     analysis: &'g Analysis<'g>,
     (value, axis): (ValueId, usize),
@@ -167,7 +168,8 @@ impl Growing<'_> {
         Some(())
     }
 
-    /// Adds each Add of a bias to a product of the region. Engines fuse a bias with its product.
+    /// Adds each node that adds a bias to a product of the region, because engines fuse a bias with
+    /// its product.
     fn add_biases(&mut self) -> Option<()> {
         for (node, axis) in self.biases() {
             self.add(node, axis)?;
@@ -255,7 +257,7 @@ impl Growing<'_> {
     }
 
     /// The part of each operand that a node reads, if the node can run part by part. Parts of an
-    /// open axis may have no places.
+    /// open axis may have no places, which the node must allow.
     fn reads(&self, node: NodeId, axis: usize) -> Option<Vec<PartRead>> {
         let can_run = !self.is_open() || takes_no_places(self.analysis, node);
         can_run.then(|| reads(self.analysis, node, axis))?

@@ -20,8 +20,8 @@ pub(super) struct PlannedCut {
 }
 
 impl PlannedCut {
-    /// The number of places of each part. If they differ, the first parts have one more place. Of
-    /// an open axis, the last parts have fewer places.
+    /// The number of places of each part. If the parts of a known axis differ, the first parts have
+    /// one more place. Along an open axis, the last parts have fewer places.
     pub(super) fn extents(&self) -> Vec<usize> {
         let (places, parts) = (self.region.extent, self.parts);
         if self.region.is_open {

@@ -256,8 +256,8 @@ impl PartWriter<'_> {
         shape
     }
 
-    /// The name of an operand with the keys of a part. Writes a Slice if the operand has other
-    /// keys.
+    /// The name of an operand with only the keys of a part. Writes a Slice if the operand has other
+    /// keys too.
     fn with_keys(&mut self, name: &str, (node, slot): (NodeId, usize), part: usize) -> String {
         let (Some(axis), Some(keys)) = (&self.cut.region.keys, &self.keys) else {
             return name.to_owned();

@@ -64,7 +64,7 @@ enum GroupForm {
     Axis,
 }
 
-/// Finds a product whose second operand repeats matrices, and writes it without the repetition.
+/// Finds a product whose second operand repeats matrices, and writes it with each matrix only once.
 pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     GroupedProduct::read(analysis, node)?.ok()?.moved()
 }
