@@ -194,7 +194,7 @@ struct Remaking<'v, 'a> {
     editor: Editor<'a>,
     /// The names of values at which nodes were removed.
     seeds: Vec<String>,
-    /// The value whose shape each new value has, by the name of the new value.
+    /// Maps the name of each new value to a value of equal shape.
     made: HashMap<String, ValueId>,
     /// The names of the nodes of new LayerNorms.
     norms: BTreeSet<String>,
@@ -294,7 +294,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
         }
     }
 
-    /// γ and β along one axis, without the statistics.
+    /// The γ and β of a site, without the fixed statistics that the affine of the site may include.
     fn gamma_beta(&self, site: &Site, rank: usize) -> Affine {
         let whole = site
             .post

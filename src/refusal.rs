@@ -244,7 +244,7 @@ pub enum Reason {
     /// The change of a residual stream would not save any computation.
     #[error("nothing is saved: {0}")]
     NoGain(String),
-    /// The ε of a normalizer is large, but hides only small variances.
+    /// The ε of a normalizer is large, but `variance + ε` rounds to ε only for small variances.
     #[error("epsilon is all of variance + epsilon only for variances below {0}")]
     SmallEpsilon(String),
     /// The scale and the shift of the remaining affine are 1 and 0 only because of rounding.

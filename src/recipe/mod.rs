@@ -3,7 +3,7 @@
 //! Every constant that folding changes or creates is a [`Recipe`]: an expression over constants of
 //! the input model, such as Algorithm 1 of the UN paper, `W' = W·diag(γ/√(σ²+ε))`. Planning writes
 //! recipes and knows their shapes, without reading a large weight. One evaluator computes them in
-//! float64, whole or in parts along an axis. Storing a tensor rounds it once. A large recipe is
+//! float64, whole or in parts along an axis. Storing a tensor rounds it once. A large tensor is
 //! computed while it is written.
 //!
 //! ```

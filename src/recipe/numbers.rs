@@ -11,7 +11,7 @@ use super::{Op, Recipe, broadcast, turn};
 /// Numbers that are known while planning, such as the scale of a normalizer, with their recipe.
 ///
 /// Each operation applies to the numbers and to the recipe, so that the recipe always computes the
-/// numbers. They are read like an array.
+/// numbers. They can be used like an array.
 #[derive(Debug, Clone)]
 pub(crate) struct Numbers {
     recipe: Recipe,
@@ -171,7 +171,7 @@ impl Numbers {
         ))
     }
 
-    /// The numbers in another shape. `None` if that has another number of elements.
+    /// The numbers in another shape. `None` if the shape has a different number of elements.
     pub(crate) fn reshape(&self, shape: &[usize]) -> Option<Self> {
         if shape == self.shape() {
             return Some(self.clone());
@@ -186,7 +186,7 @@ impl Numbers {
         })
     }
 
-    /// The axes in another order. `None` if `perm` is not a permutation of them.
+    /// The axes in another order. `None` if `perm` is not a permutation of the axes.
     pub(crate) fn transpose(&self, perm: &[usize]) -> Option<Self> {
         let recipe = self.recipe.transpose(perm)?;
         let values = self

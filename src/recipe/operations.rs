@@ -85,7 +85,7 @@ impl Recipe {
         )
     }
 
-    /// The elements in another shape. `None` if that has another number of elements.
+    /// The elements in another shape. `None` if the shape has a different number of elements.
     pub fn reshape(&self, shape: &[usize]) -> Option<Self> {
         if shape == self.shape() {
             return Some(self.clone());
@@ -106,7 +106,7 @@ impl Recipe {
         })
     }
 
-    /// The axes in another order. `None` if `perm` is not a permutation of them.
+    /// The axes in another order. `None` if `perm` is not a permutation of the axes.
     pub fn transpose(&self, perm: &[usize]) -> Option<Self> {
         let mut sorted = perm.to_vec();
         sorted.sort_unstable();
@@ -293,7 +293,8 @@ pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Option<Vec<usize>> {
         .collect()
 }
 
-/// The extent of a shape along an axis of a result of this rank. The last axes of both are aligned.
+/// The extent of a shape along an axis of a result of this rank, with the last axes of both
+/// aligned. It is 1 if the shape lacks the axis.
 pub(super) fn aligned_extent(shape: &[usize], rank: usize, axis: usize) -> usize {
     (axis + shape.len())
         .checked_sub(rank)

@@ -31,7 +31,7 @@ use crate::residual::streams::{Channels, ReadBy, Stream, StreamWriter, WrittenBy
 
 /// The least number of normalizers that stop subtracting a mean, for each mean that is subtracted
 /// at run time instead. A subtraction reads all values twice and writes them once. So it takes as
-/// long as one to three normalizers save.
+/// much time as one to three normalizers save.
 const WORTH: usize = 4;
 
 /// A constant with more elements is not copied for the stream if it has other readers.
@@ -146,7 +146,7 @@ impl Writers<'_> {
             taken_off,
             inputs,
         } = self.changes()?;
-        // A constant operand needs no projection if the mean of its sum is subtracted.
+        // A constant operand needs no projection if the mean of the sum that adds it is subtracted.
         let behind: HashSet<NodeId> = taken_off.iter().map(|&(node, _)| node).collect();
         projected.retain(|(node, _)| !behind.contains(node));
         // A normalizer that writes to the stream stays, because the edit that centres its result
@@ -374,7 +374,8 @@ impl Writers<'_> {
             .outputs(node)
             .iter()
             .position(|&output| output == Some(at.value));
-        // A constant enters the stream through its reader.
+        // A constant is not a result of the node. Then the mean is subtracted from the node's first
+        // output.
         let slot = written.unwrap_or(0);
         let value = graph.output(node, slot)?;
         let axis = self.stream.values.iter().find(|at| at.value == value)?.axis;

@@ -27,7 +27,8 @@ const LEAST_EPSILON: f64 = 1.0;
 /// not below this variance.
 const USUAL_VARIANCE: f64 = 1.0;
 
-/// Plans which normalizers become constant, with the edits. `is_skipped` decides by name or kind whether a site stays.
+/// Decides which normalizers become constant. Returns their entries in the plan, and the edits.
+/// `is_skipped` decides by name or kind whether a site stays.
 pub(crate) fn constant(
     view: &View,
     sites: &[Site],

@@ -27,7 +27,7 @@ pub(crate) struct Law {
     pub wanted: Vec<i32>,
     /// The exponent that each output has.
     pub made: Vec<i32>,
-    /// The float attributes that must have an exponent.
+    /// The float attributes that must be scaled, each with its exponent.
     pub attributes: Vec<Attribute>,
 }
 
@@ -117,7 +117,7 @@ impl Node<'_, '_> {
         }
     }
 
-    /// The exponent of the first input. If that is a constant, it takes the exponent of the goal.
+    /// The exponent of the first input. A constant input takes the exponent `goal`.
     fn first(&self) -> i32 {
         if self.at.is_constant(0) {
             self.goal.unwrap_or_default()
@@ -301,7 +301,8 @@ impl Node<'_, '_> {
         law
     }
 
-    /// The law of a BatchNormalization with fixed statistics, which have the unit of its operand.
+    /// The law of a BatchNormalization with fixed statistics. Its mean has the exponent of the
+    /// operand, and its variance twice that exponent.
     fn batch_norm(&self) -> Option<Law> {
         let is_usual = self.at.flag("training_mode", false) == Ok(false)
             && self.at.graph.outputs(self.at.node).len() == 1;

@@ -1,8 +1,8 @@
 //! Writes a LayerNormalization of a value whose mean is 0 as an RMS normalization.
 //!
-//! Before: `γ·(x − mean(x))/√(var(x) + ε)`, as one operator or written out. After: `γ·x/√(mean(x²)
-//! + ε)`, in the written-out form that tract and onnxruntime fuse into one operator. onnxruntime
-//! fuses this form only if a scale follows it, even if the scale is 1.
+//! Before: `γ·(x − mean(x))/√(var(x) + ε)`, as one operator or written out. After:
+//! `γ·x/√(mean(x²) + ε)`, in the written-out form that tract and onnxruntime fuse into one
+//! operator. onnxruntime fuses this form only if a scale follows it, even if the scale is 1.
 
 use crate::affine::recognize::decomposed_norm::Core;
 use crate::affine::recognize::{Replacement, Site, View};

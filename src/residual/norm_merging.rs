@@ -74,7 +74,7 @@ pub(crate) fn merged(
     (merged, edits)
 }
 
-/// Maps each value that a site normalizes by its mean square to this site.
+/// Maps each value that is divided by the root of its mean square to the site that divides it.
 fn ends(cores: &[Option<Core>]) -> HashMap<ValueId, usize> {
     let mut ends = HashMap::default();
     for (site, core) in cores.iter().enumerate() {

@@ -151,7 +151,7 @@ pub(crate) fn streams(
     found
 }
 
-/// The values that normalizations read, with the axis of their statistics. Normalizations in
+/// The values that normalizations read, each with the axis of the statistics. Normalizations in
 /// quantized parts are not sites, and count only if streams continue after codes.
 fn normalized(view: &View, cores: &[Option<Core>], at_codes: AtCodes) -> Vec<Channels> {
     let mut values: Vec<(ValueId, usize)> = cores

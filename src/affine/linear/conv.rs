@@ -8,8 +8,8 @@
 //! If every result depends on one place only, a scale that varies over places commutes with the
 //! operator: `W·(x·diag(s)) = (W·x)·diag(s)`. An example is a kernel of size 1 that mixes tokens,
 //! which lie along the channel axis. The bias and the shift then differ from place to place, so an
-//! Add holds them: `(W·x + b)·diag(s) + t` is `W·(x·diag(s)) + (b·diag(s) + t)`, and `W·(x·diag(s)
-//! + t) + b` is `(W·x + (b/s + W·(t/s)))·diag(s)`.
+//! Add holds them: `(W·x + b)·diag(s) + t` is `W·(x·diag(s)) + (b·diag(s) + t)`, and
+//! `W·(x·diag(s) + t) + b` is `(W·x + (b/s + W·(t/s)))·diag(s)`.
 
 use crate::affine::Affine;
 use crate::affine::linear::geometry::{Geometry, groups};
@@ -98,7 +98,7 @@ fn forward_by_place(
 ) -> Result<Step, Reason> {
     let scale = Affine::scale(affine.scale.clone());
     if affine.has_no_shift() {
-        // The bias would need an Add of its own.
+        // A bias would need an Add, because it would have to be divided by the scale of each place.
         return match at.graph.input(at.node, 2) {
             Some(_) => Err(reason),
             None => Ok(Step::pass_on(0, scale)),

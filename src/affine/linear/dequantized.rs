@@ -57,7 +57,7 @@ pub(super) fn backward(
 }
 
 /// Checks that the scales of a weight can absorb factors, if a DequantizeLinear directly before the
-/// layer computes the weight.
+/// layer computes the weight. Otherwise checks nothing.
 fn check_granularity(at: &At, weight: usize, factors: &Affine) -> Result<(), Reason> {
     let producer = at.graph.producer(at.input(weight)?);
     match producer.filter(|&(node, _)| DequantizeLinear.is_for(at.graph.domain_op(node))) {

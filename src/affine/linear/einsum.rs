@@ -101,7 +101,7 @@ fn other_of_two(slot: usize) -> Option<usize> {
     1_usize.checked_sub(slot)
 }
 
-/// Converts a scale by one scalar to a scale of a value of another rank.
+/// Converts an affine that multiplies by one scalar to rank `rank`. An error for any other affine.
 fn number(affine: &Affine, rank: usize) -> Result<Affine, Reason> {
     let scale: Option<Numbers> = affine
         .scale
@@ -134,7 +134,7 @@ impl Letters {
         is_whole.then_some(letters)
     }
 
-    /// Moves a scale to the other operand, along a letter that is summed. Only one operand may
+    /// Moves a scale to the other operand, along a letter that is summed. `None` if both operands
     /// carry an affine.
     fn factor(at: &At, inputs: &[Option<Affine>]) -> Option<(usize, Affine)> {
         let slot = (0..2).find(|&slot| inputs.get(1 - slot).is_some_and(Option::is_some))?;

@@ -298,7 +298,7 @@ fn forward_two(at: &At, left: &Option<Affine>, right: &Option<Affine>) -> Result
 fn stream(at: &At, other: usize, carried: &Affine) -> Result<Affine, Reason> {
     let (scale, shift) = (carried.scale.shape(), carried.shift.shape());
     // After a shift that varies over positions, every bias on the path would have to vary over
-    // positions too.
+    // positions too, so such a shift is refused.
     let has_positions = (0..carried.rank()).any(|axis| shift[axis] != 1 && scale[axis] == 1);
     let inverse = Affine::scale(&Numbers::number(1.0, carried.rank()) / &carried.scale);
     if has_positions || !inverse.is_finite() {

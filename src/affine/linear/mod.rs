@@ -61,8 +61,8 @@ pub(crate) struct Slots {
 
 /// A linear operator, described by formulas for its constants.
 pub(crate) trait Linear: Rule {
-    /// Whether the result is linear in the input, and the rule reads no constant when it passes an
-    /// affine.
+    /// Whether the operator is a layer: its result is linear in its input, and its rule passes an
+    /// affine on without reading a constant.
     fn is_layer(&self) -> bool {
         true
     }

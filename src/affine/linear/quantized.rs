@@ -268,7 +268,7 @@ impl Rule for GatherBlockQuantized {
 }
 
 impl GatherBlockQuantized {
-    /// The factors of a result, placed along the axes of the scales.
+    /// Converts factors of a result to factors of the scales.
     fn factors(&self, at: &At, scale: &Numbers) -> Result<Numbers, Reason> {
         at.only_attributes(&["bits", "block_size", "gather_axis", "quantize_axis"])?;
         let (rank, indices) = (at.rank(0)?, at.rank(1)?);

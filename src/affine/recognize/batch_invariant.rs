@@ -139,7 +139,7 @@ impl<'v> Alike<'v> {
     }
 }
 
-/// One item of a batch at a node.
+/// The computation of a node for one item of a batch.
 struct BatchItem<'i, 'v> {
     alike: &'i Alike<'v>,
     at: At<'v>,
@@ -218,7 +218,7 @@ impl BatchItem<'_, '_> {
         gemm(&self.at, left, right, added)
     }
 
-    /// A sum, a mean or a maximum over axes with known extents.
+    /// Computes a sum, a mean or a maximum over axes with known extents.
     fn reduction(&self, op: &str) -> Option<Numbers> {
         let from = self.at.shape(0).ok()?;
         let (axes, keep) = self.at.reduction(from.len()).ok()?;
@@ -263,7 +263,7 @@ fn one_item(shape: &Shape) -> Option<Vec<usize>> {
     (count <= LARGEST).then_some(extents)
 }
 
-/// A sum, a difference, a product or a quotient.
+/// Computes a sum, a difference, a product or a quotient. `None` if the shapes do not broadcast.
 fn arithmetic(op: &str, left: &Numbers, right: &Numbers) -> Option<Numbers> {
     left.broadcasts_with(right).then(|| match op {
         "Add" => left + right,
@@ -273,7 +273,7 @@ fn arithmetic(op: &str, left: &Numbers, right: &Numbers) -> Option<Numbers> {
     })
 }
 
-/// A power with one of the exponents that normalizers use.
+/// Raises numbers to a power. `None` if the exponent is not one that normalizers use.
 fn power(numbers: Numbers, exponent: f64) -> Option<Numbers> {
     let one = Numbers::number(1.0, 0);
     match exponent {
@@ -286,7 +286,7 @@ fn power(numbers: Numbers, exponent: f64) -> Option<Numbers> {
     }
 }
 
-/// The result of a Gemm for these factors and this summand.
+/// Computes a Gemm of these factors and this summand.
 fn gemm(at: &At, left: Numbers, right: Numbers, added: Option<Numbers>) -> Option<Numbers> {
     at.only_attributes(&["alpha", "beta", "transA", "transB"])
         .ok()?;
@@ -311,7 +311,7 @@ fn scaled_by(at: &At, name: &str, numbers: &Numbers) -> Option<Numbers> {
     Some(numbers * &Numbers::number(at.attr_float(name, 1.0).ok()?, 0))
 }
 
-/// Sums, means or maxima along axes.
+/// Reduces numbers along axes to their sum, mean or maximum.
 fn reduced(op: &str, mut numbers: Numbers, axes: &[usize], keep: bool) -> Option<Numbers> {
     for &axis in axes.iter().rev() {
         let count = *numbers.shape().get(axis)?;

@@ -19,7 +19,8 @@ impl Normalizer for GroupNorm {
             ("", "GroupNormalization") => {
                 let at = view.at(node);
                 let groups = usize::try_from(at.attr("num_groups", 0).ok()?).ok()?;
-                // Since operator set 21, each channel has its own parameters.
+                // Before operator set 21, each group has its own parameters, and since then each
+                // channel.
                 if at.opset() < 21 {
                     Along::Groups(1, groups)
                 } else {

@@ -39,7 +39,7 @@ fn operator(view: &View, node: NodeId) -> Option<Core> {
     let first = axis(at.attr("axis", -1).ok()?, rank).ok()?;
     Some(Core {
         input,
-        // Other outputs are the statistics.
+        // `None` if a node reads the statistics, which are the other outputs.
         output: graph.only_output(node)?,
         centred,
         norm: false,

@@ -308,8 +308,8 @@ impl Expansion<'_, '_> {
         });
     }
 
-    /// Adds the constant that an operator reads, whose axis is followed by `behind` axes of extent
-    /// 1. Returns its name.
+    /// Adds the constant that an operator reads, with `behind` more axes of extent 1 at the end.
+    /// Returns its name.
     fn constant(&mut self, op: &str, numbers: &Numbers, behind: usize) -> Option<String> {
         let mut shape = vec![numbers.len()];
         shape.extend(vec![1; if numbers.len() == 1 { 0 } else { behind }]);

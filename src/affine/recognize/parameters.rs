@@ -30,7 +30,8 @@ pub(super) struct Operator {
     pub along: Along,
 }
 
-/// The site of such an operator. Its parameters are the affine after it.
+/// Builds the site of such an operator. The parameters of the operator are the affine after the
+/// core.
 pub(super) fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
     let output = view.graph.output(node, 0)?;
     let axis = match operator.along {
@@ -102,7 +103,7 @@ impl Operator {
     }
 }
 
-/// The affine of the parameters of a node.
+/// Reads the parameters of a node as an affine of its result.
 fn affine(view: &View, node: NodeId, operator: &Operator) -> Result<Affine, Reason> {
     let at = view.at(node);
     let rank = at.output_rank(0)?;
@@ -118,7 +119,7 @@ fn affine(view: &View, node: NodeId, operator: &Operator) -> Result<Affine, Reas
     }
 }
 
-/// A parameter in the axes of the result. `None` if the node does not have it.
+/// Reads a parameter and expands it to the axes of the result. `None` if the node does not have it.
 fn parameter(
     view: &View,
     node: NodeId,

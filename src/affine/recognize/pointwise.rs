@@ -37,7 +37,8 @@ impl Bounded {
     }
 }
 
-/// `γ·f(αx) + β` as an operator of a custom domain. The first name is also the word for its kind.
+/// `γ·f(αx) + β` as an operator of a custom domain. The first of `names` is also its
+/// [`Opaque::word`].
 pub(super) const fn opaque(
     names: &'static [&'static str],
     formula: fn(&mut Expansion) -> Option<Written>,

@@ -7,7 +7,7 @@ use crate::affine::recognize::batch_invariant::Alike;
 use crate::affine::recognize::decomposed_norm::REACH;
 use crate::ir::{NodeId, ValueId};
 
-/// The number of regions that are tried for a node.
+/// The largest number of regions that are tried for a node.
 pub(super) const ATTEMPTS: usize = 4;
 
 /// The largest number of nodes of a normalizer.

@@ -56,7 +56,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The node as a rule sees it.
+    /// The node together with the analysis, in the form that rules take.
     pub(crate) fn at(&self, node: NodeId) -> At<'a> {
         self.analysis.at(node)
     }

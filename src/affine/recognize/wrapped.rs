@@ -61,7 +61,7 @@ fn wider(view: &View, part: &Part, taken: &NodeSet) -> Option<Part> {
     })
 }
 
-/// The movements before a part whose results have no other readers, the nearest first.
+/// The movements before a part, the nearest first, as long as their results have no other readers.
 fn movements_before(view: &View, part: &Part, taken: &NodeSet) -> Option<Vec<NodeId>> {
     let mut movements: Vec<NodeId> = vec![];
     let mut input = part.input;
@@ -82,7 +82,8 @@ fn movements_before(view: &View, part: &Part, taken: &NodeSet) -> Option<Vec<Nod
     Some(movements)
 }
 
-/// The movements after a part that are the only readers of its result, the nearest first.
+/// The movements after a part, the nearest first, as long as each is the only reader of the value
+/// before it.
 fn movements_behind(view: &View, part: &Part, taken: &NodeSet) -> Option<Vec<NodeId>> {
     let mut movements = vec![];
     let mut output = part.output;

@@ -1,4 +1,4 @@
-//! Each operation of recipes on arrays.
+//! The operations of recipes, computed on arrays.
 
 use ndarray::{
     Array3, ArrayD, ArrayView1, ArrayViewD, Axis, CowArray, Dimension, Ix3, Ix4, IxDyn, RemoveAxis,

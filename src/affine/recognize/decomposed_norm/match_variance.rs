@@ -11,7 +11,8 @@ const ROOT: f64 = 0.5;
 /// the factor from 1 over the number of terms.
 const ROUNDED: f64 = 1e-6;
 
-/// The quotient `numerator / root^power`.
+/// The quotient `numerator / √v`. If `power` is 0.5, `root` is `√v`. If it is −0.5, `root` is
+/// `1/√v`.
 pub(super) struct Division {
     pub numerator: ValueId,
     pub root: ValueId,
@@ -95,7 +96,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         self.origin(value)
     }
 
-    /// The value before casts.
+    /// The value before the Casts that lead to `value`.
     fn plain(&self, mut value: ValueId) -> ValueId {
         for _ in 0..REACH {
             let node = self
@@ -137,7 +138,7 @@ impl<'t, 'a> Trail<'t, 'a> {
     }
 
     /// Reads `1/r` or `g/r`, possibly multiplied by one factor for each channel. Returns `r` and
-    /// the exponent of its root.
+    /// 0.5. If a Pow by −0.5 computes `1/r`, returns its result and −0.5.
     fn reciprocal(&mut self, value: ValueId) -> Option<(ValueId, f64)> {
         let mut value = self.widened(value);
         let maker = self.view.maker(value);

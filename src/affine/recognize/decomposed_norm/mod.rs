@@ -238,7 +238,7 @@ pub(crate) struct Reshaped {
 }
 
 /// Finds the two Reshapes around a normalization from `input` to `output`, which undo each other.
-/// No other node may move elements in between.
+/// The caller ensures that no node in between moves elements.
 pub(crate) fn reshaped(view: &View, input: ValueId, output: ValueId) -> Option<Reshaped> {
     let graph = view.graph;
     let apart = view.maker(input)?;

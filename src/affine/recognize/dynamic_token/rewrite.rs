@@ -46,7 +46,7 @@ enum Blend {
 
 /// The new operators of a site.
 pub(super) struct Rewritten {
-    /// The nodes. The last one computes the output of the place.
+    /// The nodes. The last one computes [`Place::output`].
     pub made: Vec<NodeProto>,
     /// Their constants.
     pub constants: Vec<NewConstant>,
@@ -60,7 +60,8 @@ pub(super) struct Place<'t> {
     pub input: &'t str,
     /// The value that they output.
     pub output: &'t str,
-    /// A node of the site, whose name and notes they take over.
+    /// A node of the site, from which the new operators take their metadata and the beginning of
+    /// their names.
     pub like: NodeId,
     /// Whether the new operators multiply by the scale themselves.
     pub scaled: bool,

@@ -148,7 +148,7 @@ impl Coefficient {
         Some(constant)
     }
 
-    /// The coefficient in terms of axis factors that are not split any further.
+    /// Replaces axis factors that have been split by their parts.
     pub(crate) fn settled(&self, atoms: &AxisFactors) -> Option<Coefficient> {
         let leaves = atoms.leaves(&self.along);
         if leaves == self.along {

@@ -43,7 +43,7 @@ impl Factor {
         !matches!(self, Factor::Mean(over, _) if over.contains(&along))
     }
 
-    /// The factor in terms of axis factors that are not split any further.
+    /// Replaces axis factors that have been split by their parts.
     fn settled(&self, atoms: &AxisFactors) -> Factor {
         match self {
             Factor::Input => Factor::Input,
@@ -285,7 +285,7 @@ impl Formula {
         Some(derived.without_vanished())
     }
 
-    /// The formula in terms of axis factors that are not split any further.
+    /// Replaces axis factors that have been split by their parts.
     fn settled(&self, atoms: &AxisFactors) -> Option<Self> {
         let mut result = Formula {
             scale: self.scale.settled(atoms)?,

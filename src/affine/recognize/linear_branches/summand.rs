@@ -98,7 +98,7 @@ impl<'v> Summand<'v> {
     /// The term as a branch on a value, next to an operator with this window.
     ///
     /// # Errors
-    /// The reason why the term is not linear, or has to stay.
+    /// The reason why the term is not linear, or why its nodes have to stay.
     pub(super) fn branch(
         &self,
         view: &View,

@@ -22,7 +22,7 @@ pub(crate) struct Mixing {
 }
 
 impl Mixing {
-    /// The matrices in terms of axis factors that are not split any further.
+    /// Replaces axis factors that have been split by their parts.
     pub(crate) fn settled(&self, atoms: &AxisFactors) -> Option<Mixing> {
         let (which, along) = (self.which.settled(atoms)?, atoms.leaves(&self.along));
         Some(Mixing {

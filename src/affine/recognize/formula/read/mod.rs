@@ -85,7 +85,7 @@ impl Value {
         self.power == Power::One && self.beside.is_none()
     }
 
-    /// The value in terms of axis factors that are not split any further.
+    /// Replaces axis factors that have been split by their parts.
     fn settled(&self, atoms: &AxisFactors) -> Option<Self> {
         let beside = match &self.beside {
             Some((other, along)) => Some((other.settled(atoms)?, *along)),
@@ -211,7 +211,7 @@ impl<'r> Reading<'r> {
         })
     }
 
-    /// A varying input of a node, in terms of the current axis factors.
+    /// A varying input of a node, with axis factors that have been split replaced by their parts.
     fn varying(&self, node: NodeId, slot: usize) -> Option<Value> {
         let input = self.view.graph.input(node, slot)?;
         self.values.get(&input)?.settled(&self.atoms)
