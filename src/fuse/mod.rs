@@ -44,8 +44,8 @@ pub use single_pass::Pipeline;
 
 /// The result of the pipeline, with the plan.
 pub struct Fused {
-    /// The result. If the plan is empty, it equals the model in `lowered`, or without such a model
-    /// the input.
+    /// The result. If the plan is empty, it equals the model in `lowered`, or the input if there is
+    /// no such model.
     pub model: Model,
     /// The changes and the refusals.
     pub plan: Plan,
@@ -141,7 +141,7 @@ fn fuse_with(model: &Model, options: &FuseOptions, only: Option<&'static str>) -
 
 /// Replaces only the normalizers that `constant_norms` takes as constant, and inlines opaque
 /// normalizers. The result and the model differ as functions only because of the replaced
-/// normalizers, so a proof compares a folded result with this one instead of the model.
+/// normalizers, so a proof compares a folded result with this result instead of the model.
 ///
 /// # Errors
 /// The errors of [`fuse`].
@@ -185,7 +185,7 @@ fn run(model: &Model, options: &FuseOptions, only: Option<&'static str>) -> Resu
 }
 
 /// Runs the pipeline. If streams should be centred but none is, runs it again without the folds of
-/// shifts that cost an Add and pay only in a centred stream. At last runs it with all functions
+/// shifts that cost an Add and pay only in a centred stream. Finally runs it with all functions
 /// inlined, and takes this last result if it is better.
 fn run_pipeline(model: &Model, options: &FuseOptions, only: Option<&'static str>) -> Result<Run> {
     let tell = |stage: &str, done, of| {

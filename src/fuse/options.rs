@@ -29,8 +29,8 @@ pub struct FuseOptions<'o> {
     /// The names of passes that do not run, and the names or kinds of sites that stay. Patterns
     /// with `*` and `?` are allowed for sites.
     pub skip: Vec<String>,
-    /// The limit for the growth by copies of weights, in percent of all weights. A fold copies a
-    /// weight that other nodes read too. The sites with the largest growth stay until the others
+    /// The limit for the growth by copies of weights, in percent of all weights. If other nodes
+    /// read a weight too, a fold copies it. The sites with the largest growth stay until the others
     /// respect the limit. The default is 5.
     pub max_growth: f64,
     /// Whether residual streams are centred, so that LayerNormalizations become RMS normalizations.

@@ -131,7 +131,7 @@ pub(crate) struct Bases<'m> {
     pub inlined: &'m OnceCell<Lowered>,
     /// The inlined model with its bodies flattened into the main graph, if it has bodies.
     pub flat: OnceCell<Flat<'m>>,
-    /// Whether the bodies of the result are restored.
+    /// Whether the flattened bodies are restored in the result.
     pub is_restored: Cell<bool>,
     /// Whether bodies may be flattened.
     pub may_flatten: bool,

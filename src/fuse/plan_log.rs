@@ -51,9 +51,9 @@ pub(crate) struct PlanLog {
 pub(crate) struct SiteRecord {
     /// The index of the site in the merged plan, unless it is new.
     known: Option<usize>,
-    /// The indices of other known sites that this site absorbed: it outputs their values.
+    /// The indices of other known sites that this site absorbed: this site outputs their values.
     takes: Vec<usize>,
-    /// The names of the values that it outputs.
+    /// The names of the values that the site outputs.
     values: Vec<String>,
 }
 
@@ -127,7 +127,8 @@ impl PlanLog {
             .into_iter()
             .flatten()
             .filter(|part| part.affine.is_identity());
-        // If several nodes compute the identity, their single constants may differ from 1 and 0.
+        // If several nodes compute the identity, their single constants may differ from 1 and 0, so
+        // only identities of one node are checked here.
         let nodes = parts
             .filter(|part| part.nodes.len() == 1)
             .flat_map(|part| &part.nodes);

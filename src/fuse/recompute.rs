@@ -59,7 +59,7 @@ fn computed(stored: &Stored, analyses: &[Analysis; 2]) -> Result<TensorProto> {
     make(&stored.name, stored.data_type, &numbers.view())
 }
 
-/// Reads the elements of a constant from the first model that has a value of this name.
+/// Reads the elements of a constant from the first of the two models that has a value of this name.
 fn constant(name: &str, analyses: &[Analysis; 2]) -> std::result::Result<ArrayD<f64>, Refusal> {
     for analysis in analyses {
         if let Some(value) = analysis.graph.value(name) {

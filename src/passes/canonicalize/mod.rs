@@ -35,7 +35,8 @@ use crate::shape::facts::{extent, same_shape};
 /// The first operator set in which a Sum broadcasts.
 const SUM_BROADCASTS: i64 = 8;
 
-/// Writes a node in its canonical form. `None` if the node has that form already, or has none.
+/// Writes a node in its canonical form. `None` if the node has that form already, or if there is no
+/// such form.
 type CanonicalForm = for<'m> fn(&'m Analysis, NodeId) -> Option<Maker<'m>>;
 
 /// All rewrites. For each node, only the first rewrite that applies is written.

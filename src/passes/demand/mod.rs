@@ -6,9 +6,9 @@
 //!
 //! A selection commutes with an operator whose output at place `i` reads place `i` of each operand
 //! that varies along the axis. [`crate::ops::axes`] lists these operators. The selection moves to
-//! each such operand. An operand that is broadcast or read whole stays unchanged. The selection
-//! stops at an operator that mixes places of the axis, and at a value that another node reads
-//! whole.
+//! each operand that varies along the axis. An operand that is broadcast or read whole stays
+//! unchanged. The selection stops at an operator that mixes places of the axis, and at a value that
+//! another node reads whole.
 //!
 //! A selection moves only if it takes at most half of the places of an axis of known extent, or one
 //! place of an axis of unknown extent. It must also make a product or a normalization smaller. A

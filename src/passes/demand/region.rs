@@ -311,7 +311,7 @@ impl UpwardSearch<'_> {
     }
 
     /// Whether each reader of a value reads only the places along this axis, or only the shape. The
-    /// value of the group is also read by the selections of the group.
+    /// value of the group may also be read by the selections of the group.
     fn is_only_narrow(&mut self, value: ValueId) -> bool {
         let graph = &self.analysis.graph;
         let mut shape_readers = vec![];

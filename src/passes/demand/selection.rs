@@ -33,7 +33,7 @@ impl Group {
 }
 
 /// Finds the values that only selections and Shapes read. The selections must take at most half of
-/// the places, or one place of an unknown number.
+/// the places, or one place along an axis of unknown extent.
 pub(super) fn groups(analysis: &Analysis) -> Vec<Group> {
     let graph = &analysis.graph;
     let mut seen = BTreeSet::new();

@@ -124,8 +124,8 @@ struct Rewriter<'r> {
     own: HashMap<String, DataType>,
     /// The results of the added Casts, by the name of the value and the type.
     casts: HashMap<(String, DataType), String>,
-    /// The new names of values that were outputs. The Casts to the output types now write their
-    /// former names.
+    /// The new names of values that were outputs of the model. Casts to the types of the outputs
+    /// now write the former names.
     renamed: HashMap<String, String>,
     end_casts: usize,
     made: Vec<NodeProto>,

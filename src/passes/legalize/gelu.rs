@@ -1,4 +1,4 @@
-//! GELU in the order that engines fuse.
+//! Writes a GELU in the order that engines fuse.
 //!
 //! Before: `x·(½·(1 + erf(x/√2)))`, as torch's exporter decomposes it, or with tanh in place of
 //! erf. After: `(x·½)·(1 + …)`. Halving is exact except for the smallest numbers of a type, so both

@@ -35,7 +35,7 @@ use crate::onnx::proto::GraphProto;
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Target {
-    /// tract, onnxruntime and OpenVINO on a CPU: each form that none of the three runs slower.
+    /// tract, onnxruntime and OpenVINO on a CPU. No form of the result is slower in any of them.
     #[default]
     Cpu,
     /// Any engine and any tool. LayerNormalizations, products and attention keep their operators.

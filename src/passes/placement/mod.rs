@@ -2,7 +2,7 @@
 //!
 //! A linear operator over channels commutes with a linear map that acts only on places. So it moves
 //! after a mean of windows or of all places (`pooling`), and before a Resize or a Concat with
-//! resized operands. A rule reads an [`Analysis`] and returns a [`PlacementMove`]. It changes
+//! resized operands. A rule reads an [`Analysis`] and returns a [`PlacementMove`]. The rule changes
 //! nothing itself. A move is made only if the number of products falls for all possible extents.
 //! `docs/placement.md` has the algebra.
 

@@ -168,7 +168,7 @@ impl Enlarged {
         }
     }
 
-    /// The least ratio of the number of places after the Resize to that before.
+    /// The least ratio of the number of places after the Resize to the number of places before it.
     pub(super) fn ratio(&self) -> f64 {
         self.factors.iter().map(|factor| factor.ratio()).product()
     }

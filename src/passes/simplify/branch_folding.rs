@@ -17,7 +17,7 @@ pub(super) struct TakenBranches {
     /// For each output of these Ifs: the end node of the If, the output, and the result of the
     /// taken branch that replaces it.
     results: Vec<(NodeId, ValueId, ValueId)>,
-    /// The region path of each taken branch, mapped to that of its enclosing region.
+    /// The region path of each taken branch, mapped to the path of the enclosing region.
     around: HashMap<String, String>,
 }
 
@@ -53,7 +53,7 @@ impl TakenBranches {
         self.results.is_empty()
     }
 
-    /// Replaces the results of the Ifs by those of their branches.
+    /// Replaces the results of the Ifs by the results of the taken branches.
     pub(super) fn replace_results(&self, analysis: &Analysis, editor: &mut Editor) {
         let graph = &analysis.graph;
         for &(end, output, result) in &self.results {

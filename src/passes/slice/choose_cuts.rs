@@ -27,8 +27,8 @@ const WORTH_BY_HAND: f64 = 0.9;
 /// this number.
 const LARGE: u64 = 32;
 
-/// Of the numbers of parts, the smallest is preferred that needs at most this many times the bytes
-/// that the largest number needs.
+/// The smallest number of parts is preferred that needs at most this many times the bytes that the
+/// largest number of parts needs.
 const NEAR_LOWEST: f64 = 1.02;
 
 /// The number of values held at a peak around which cuts are tried.
@@ -143,8 +143,8 @@ impl<'s> CutSearch<'s> {
         cuts
     }
 
-    /// Adds a cut around scores whose mask hides keys. Of the regions around the scores, it takes
-    /// the one that holds the fewest bytes.
+    /// Adds a cut around scores whose mask hides keys. Of the regions around the scores, takes the
+    /// one that holds the fewest bytes.
     fn best_masked_cut(&self, cuts: &[PlannedCut], scores: ValueId) -> Option<CutChoice> {
         let taken = taken(cuts);
         let regions = self.regions(scores).into_iter();
@@ -156,7 +156,7 @@ impl<'s> CutSearch<'s> {
         choices.min_by_key(|choice| (choice.bytes, choice.added))
     }
 
-    /// Adds a cut around a value. Of the regions around the value, it takes the one that holds the
+    /// Adds a cut around a value. Of the regions around the value, takes the one that holds the
     /// fewest bytes.
     fn best_cut_around(
         &self,

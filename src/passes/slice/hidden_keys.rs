@@ -1,4 +1,4 @@
-//! Hidden keys: a part of the queries leaves out the keys that the mask hides from each of its
+//! Hidden keys: a part of the queries leaves out the keys that the mask hides from all of its
 //! queries.
 //!
 //! A region with a softmax has a second axis, the axis of the keys. If a mask hides some keys from

@@ -112,8 +112,8 @@ pub struct Slicing {
     /// Slices regions at the peak into the fewest parts that bring it under this goal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryGoal>,
-    /// Sizes of symbolic dimensions for which the peak is computed. The default is 1 for a first
-    /// dimension that is not named.
+    /// Sizes of symbolic dimensions for which the peak is computed. If the first dimension of an
+    /// input is not named here, its size is 1.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub expect: BTreeMap<String, usize>,
 }

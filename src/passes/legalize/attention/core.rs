@@ -108,8 +108,8 @@ impl AttentionCore {
     }
 }
 
-/// Returns the product of the shares and the values, then the values, and the result of the
-/// product.
+/// Returns the node that multiplies the result of a Softmax by the values, then the values, and the
+/// result of the node.
 fn weighted_values(
     analysis: &Analysis,
     softmax: NodeId,

@@ -11,7 +11,7 @@
 //! rows, the repetition becomes an axis of its own, over which keys broadcast.
 //!
 //! A scale of keys is applied before the repetition, and a scale of the product before the last
-//! Reshape, since engines fuse it with the product.
+//! Reshape, since engines fuse this scale with the product.
 //!
 //! [`RepeatMap`]: crate::analysis::repeats::RepeatMap
 
