@@ -70,7 +70,7 @@ fn is_as_fast(ratio: &Interval) -> bool {
     ratio.value <= AS_FAST || ratio.low <= 1.0
 }
 
-/// Selects the candidates with the smallest peak of memory.
+/// Selects the candidates among `among` whose peak of memory counts as equal to the smallest one.
 fn smallest(candidates: &[TimedCandidate], among: &[usize]) -> Vec<usize> {
     let peaks = among.iter().map(|&at| candidates[at].peak);
     let bound = peaks.min().unwrap_or_default() as f64 * AS_SMALL;
@@ -154,7 +154,7 @@ mod tests {
             fastest: 1,
         };
         assert_eq!(choose(&clearly, TuneGoal::Latency), Some(second));
-        // They differ by half a percent, and the first one has the lower rank.
+        // The two candidates differ by half a percent, and the first one has the lower rank.
         let noisy: [&[f64]; 2] = [
             &[1.01, 0.99, 1.0, 1.02, 0.98],
             &[0.99, 1.01, 0.995, 1.0, 1.0],

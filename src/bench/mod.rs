@@ -254,7 +254,7 @@ impl Runner {
             .collect();
         let child = options.child.as_ref().filter(|_| !stop.asked());
         let median = statistics::median(&self.seconds);
-        // The first axis of the first input is the batch.
+        // The number of samples in a run is the first extent of the first input.
         let samples = self
             .engine
             .inputs()
@@ -331,7 +331,7 @@ fn rounds(
     }
 }
 
-/// Measures runs operator by operator, alternating between the variants like the rounds. After a
+/// Measures some runs operator by operator. The variants alternate, as in the rounds. After a
 /// request to stop, one run of each variant suffices.
 fn profiles(
     runners: &mut [Result<Runner, Failure>],

@@ -169,7 +169,7 @@ fn print_overview(report: &Report) -> std::io::Result<()> {
     out::print(&lines)
 }
 
-/// The title of the report, its variants, and the sites of a single model.
+/// The title of the report, the variants to measure, and the sites if there is a single model.
 fn subject(models: &[String]) -> Result<(String, Vec<Variant>, Vec<ReportedSite>)> {
     if let [model] = models {
         let (name, model) = open(model)?;

@@ -168,7 +168,7 @@ fn counts(nodes: &[NodeCounts; 2], paint: Paint) -> Table {
     table
 }
 
-/// Blocks of the same operators with the same verdict.
+/// A group of blocks with the same operators and the same verdict.
 struct BlockGroup<'d> {
     count: usize,
     first: &'d DiffBlock,
@@ -267,7 +267,7 @@ fn operators(nodes: &[DiffNode], others: &str) -> String {
     words.join(", ")
 }
 
-/// The last two steps of the path of the first node of a block.
+/// The last two steps of the name of a block's first node.
 fn place(block: &DiffBlock) -> String {
     let first = block.first.first().or(block.second.first());
     let name = first.map_or("", |node| node.name.as_str());

@@ -29,8 +29,8 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// The exit code of several models. A wrong result is worse than a failure, and a failure is
-    /// worse than an undecided result.
+    /// The exit code for several models: the worst of their outcomes. A wrong result is worse than
+    /// a failure, and a failure is worse than an undecided result.
     pub(crate) fn worst(ends: impl IntoIterator<Item = Self>) -> Self {
         ends.into_iter()
             .max_by_key(|end| end.severity())

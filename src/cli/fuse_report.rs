@@ -166,7 +166,8 @@ impl FuseReport {
         Self { verbose, ..self }
     }
 
-    /// Sets the options of the run.
+    /// Sets the options of the run that the report mentions: the target, the fixed dimensions and
+    /// `--centre`.
     pub(crate) fn chosen_by(self, options: &FuseOptions) -> Self {
         Self {
             target: options.target,

@@ -64,7 +64,7 @@ fn stage_text(stage: &StageInfo, paint: Paint) -> String {
     out::lines(&table)
 }
 
-/// The number of repetitions of a stage, and the pass after which it runs.
+/// How often a stage runs, and the pass after whose changes it runs, in words.
 fn conditions(stage: &StageInfo) -> String {
     let mut conditions = vec![];
     conditions.extend(stage.after.map(|pass| format!("only after {pass}")));

@@ -109,7 +109,7 @@ fn line(stream: &StreamPlan, change: &str) -> String {
     plain(&format!("stream {name} ({channels} channels) {change}")) + "\n"
 }
 
-/// The effect of centring a stream.
+/// Describes the changes that centring a stream makes; empty if the stream is not centred.
 fn needs(centring: &Option<Centring>) -> String {
     let Some(Centring::Centred {
         normalizers,
@@ -130,7 +130,7 @@ fn needs(centring: &Option<Centring>) -> String {
     text
 }
 
-/// The effect of scaling a stream.
+/// Describes the operators that absorb the scale of a stream; empty if the stream is not scaled.
 fn takes(scaling: &Scaling) -> String {
     let Scaling::Scaled {
         into, multiplied, ..

@@ -55,8 +55,8 @@ impl FuseArgs {
         Ok(models)
     }
 
-    /// The task of one model. If a folder is given, the result is written into it under the model's
-    /// file name.
+    /// The model with the path of its result. If a folder is given, the result is written into it
+    /// under the model's file name.
     fn task(&self, model: PathBuf, folder: Option<&Path>) -> Result<Task> {
         let output = match folder {
             Some(folder) => {

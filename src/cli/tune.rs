@@ -186,7 +186,7 @@ impl TuneArgs {
         Ok((options, fix))
     }
 
-    /// The model and the path of the result.
+    /// The model with the path of its result.
     fn task(&self, words: &[OsString]) -> Result<Task> {
         let tasks = FuseArgs::from_words(words)?.tasks()?;
         tasks.into_iter().next().context("there is no model")

@@ -109,7 +109,7 @@ fn described(tensor: &RoundedTensor) -> String {
     )
 }
 
-/// The second model, the verdicts that the caller accepts, and the file for a witness.
+/// The second model of a verdict, the verdicts that count as success, and the file for a witness.
 pub(super) struct JudgedModel<'j> {
     pub path: &'j Path,
     pub accept: &'j [Accepted],

@@ -19,7 +19,7 @@ pub(super) struct Alignment<'a, 'm> {
     values: [HashSet<Digest>; 2],
     /// The values that each model stores.
     stored: [HashSet<Digest>; 2],
-    /// The functions that the nodes of each model compute.
+    /// The functions of the nodes of each model.
     functions: [HashSet<NodeFunction<'a>>; 2],
 }
 

@@ -100,11 +100,12 @@ fn block(alignment: &Alignment, nodes: &[SidedNode], conditions: &Conditions) ->
     block
 }
 
-/// The conditions of a verdict, by the names of values.
+/// The verdict on differing outputs, and the values on which a conditional verdict depends, by
+/// their names.
 struct Conditions<'j> {
     /// The verdict on a block that computes outputs that differ.
     of_parted: BlockVerdict,
-    /// The tensors of the second model that are rounded.
+    /// The tensors that formulas replace because they are rounded.
     rounded: HashSet<&'j str>,
     /// The results of casts that only one model has.
     casts: HashSet<&'j str>,

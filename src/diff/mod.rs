@@ -32,8 +32,8 @@ pub(crate) use reduce::{DifferingParts, reduce};
 pub(crate) struct ModelDifference {
     /// The verdict on both models.
     pub judgement: Judgement,
-    /// The numbers of nodes of the first and the second model. A Constant counts as a tensor, and
-    /// not as a node.
+    /// The numbers of nodes of the first and the second model. Constants are not counted, because
+    /// they count as tensors.
     pub nodes: [NodeCounts; 2],
     /// The nodes of the first model whose value the second model computes too, each with a node of
     /// the second model that computes it. The values at which the models begin to differ count as

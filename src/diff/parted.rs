@@ -24,7 +24,8 @@ struct PartedPair {
     nodes: usize,
 }
 
-/// The candidates for the first difference, sorted by the sizes of their regions.
+/// The candidates for the first difference, sorted by the number of nodes between shared values and
+/// the two values.
 ///
 /// Two values are a candidate if they have the same type and extents, and if both are read by the
 /// same operators. At a depth above 1, the results of these operators must also be read by the same

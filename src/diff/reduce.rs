@@ -17,7 +17,7 @@ use crate::onnx::proto::{TensorProto, ValueInfoProto};
 use crate::prove::ProveOptions;
 use crate::run::{Dims, Engine, Input, random};
 
-/// The smallest parts of two models that differ.
+/// The smallest differing parts of two models.
 pub(crate) struct Reduction {
     /// The verdict on both models.
     pub judgement: Judgement,

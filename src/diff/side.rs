@@ -66,7 +66,7 @@ impl<'m> ComparedModel<'m> {
         inputs.chain(self.graph.captures(node)).copied()
     }
 
-    /// Whether the model stores a value.
+    /// Whether the model stores a value as an initializer or a Constant.
     pub(super) fn is_stored(&self, value: ValueId) -> bool {
         let producer = self.graph.producer(value);
         self.graph.initializer(value).is_some()

@@ -236,8 +236,8 @@ fn renaming(old: &NodeProto, new: &NodeProto) -> RowChange {
     }
 }
 
-/// The names of the constants that a node reads. `None` for its other inputs, because the rows of
-/// their producers show their changes.
+/// The names of the constants that a node reads. An input that is not a constant is `None`, because
+/// the row of its producer shows its changes.
 fn constants<'s>(side: &'s GraphSide, node: NodeId) -> Vec<Option<&'s str>> {
     let inputs = side.graph.inputs(node).iter();
     inputs

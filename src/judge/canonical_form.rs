@@ -60,7 +60,7 @@ fn without_defaults(graph: &mut GraphProto, opset: i64) {
     }
 }
 
-/// The attributes that the operator does not read in the mode of this node.
+/// The names of the attributes that a Resize does not read in the mode of this node.
 fn unread_attributes(node: &NodeProto) -> Vec<&'static str> {
     if node.op_type() != "Resize" {
         return vec![];

@@ -14,7 +14,8 @@ use crate::recipe::Op;
 pub(super) struct StoredTwins {
     /// The second model. Each matched constant is an initializer.
     pub model: Model,
-    /// The constants, with the tensors of the first model that hold their values up to rounding.
+    /// The matched constants, each with the tensor of the first model that equals it up to
+    /// rounding.
     pub matched: Vec<Matched>,
 }
 

@@ -29,7 +29,7 @@ const MOVEMENTS: [&str; 7] = [
     "Where",
 ];
 
-/// The float constants of a graph.
+/// The float constants that a graph stores or computes, with bounds on their errors.
 pub(super) struct ComputedConstants<'c> {
     analysis: &'c Analysis<'c>,
     errors: HashMap<ValueId, ErrorBound>,

@@ -34,7 +34,8 @@ pub(super) struct EstablishedFormulas {
 }
 
 impl ComparisonDirection<'_> {
-    /// Proves that the models are the same function.
+    /// Proves that the models are the same function: with formulas, then also with stored
+    /// constants, then without formulas.
     ///
     /// # Errors
     /// The failed proof in which formulas replace the tensors that `other` stores.
@@ -134,7 +135,7 @@ impl ComparisonDirection<'_> {
     }
 }
 
-/// Keeps the names of tensors that a node or an output of the model reads.
+/// Returns those of the names that are read by a node, or are outputs, of the model.
 fn read(model: &Model, mut names: Vec<String>) -> Vec<String> {
     if let Ok(graph) = Graph::new(model) {
         names.retain(|name| graph.reads(name));

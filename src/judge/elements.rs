@@ -19,7 +19,7 @@ const BITS: usize = 1 << 27;
 pub(super) struct MissingElements(HashSet<u64>);
 
 impl MissingElements {
-    /// Looks up a sample of the wanted elements among all float tensors outside of bodies. The
+    /// Looks up a sample of the wanted elements in all float tensors outside of bodies. The
     /// elements 0 and 1 count as stored. Stops reading tensors once all elements are found.
     pub(super) fn new<'w>(model: &Model, wanted: impl Iterator<Item = &'w ArrayD<f64>>) -> Self {
         let mut missing: HashSet<u64> = wanted.flat_map(sample).map(magnitude).collect();

@@ -90,8 +90,8 @@ mod tests {
 
     #[test]
     fn bounds_count_each_operation_as_two_roundings() {
-        // The root halves the error of the sum: 1 + 2, then 2 for the quotient, and 2 for the
-        // product.
+        // In roundings: the root halves the 2 of the sum to 1 and adds 2, then the quotient and the
+        // product add 2 each.
         let weight = of_weight(DataType::Float);
         assert!(
             (weight.at(3.0) / (3.0 * UNIT) - 7.0).abs() < 0.01,

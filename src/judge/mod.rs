@@ -180,7 +180,8 @@ impl Judge<'_> {
         }
     }
 
-    /// The comparison of the first model with the second one, or the reverse.
+    /// A comparison in which formulas read the first model and replace tensors of the second one,
+    /// or the other way round if `is_exchanged`.
     fn direction(&self, is_exchanged: bool) -> ComparisonDirection<'_> {
         let [base, other] = if is_exchanged {
             [&self.second, &self.first]
@@ -196,7 +197,8 @@ impl Judge<'_> {
         }
     }
 
-    /// The verdict after a proof succeeded, with formulas for tensors of one of the models.
+    /// The verdict after a proof succeeded. The established formulas replace tensors of the first
+    /// model if `is_of_first`, and otherwise tensors of the second one.
     fn proved(&self, established: EstablishedFormulas, is_of_first: bool) -> Judgement {
         let EstablishedFormulas {
             points,
@@ -234,7 +236,8 @@ impl Judge<'_> {
     }
 }
 
-/// The missing step of a proof that failed. Names the first value without a counterpart.
+/// The missing step of a proof that failed. If values differ, the text names the first value
+/// without a counterpart.
 fn missing(failed: Proof) -> String {
     match failed {
         Proof::Disproved { at, reason, .. } if !at.is_empty() => format!(

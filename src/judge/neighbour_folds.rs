@@ -50,7 +50,7 @@ pub(super) fn of_neighbours(
     candidates
 }
 
-/// A linear operator with constants.
+/// A linear operator with a constant weight, into which neighbouring operators may be folded.
 struct FoldingLayer<'l> {
     at: At<'l>,
     rules: &'static dyn Linear,

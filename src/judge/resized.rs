@@ -174,7 +174,7 @@ struct Tap {
 struct Interpolation<'n> {
     coordinates: &'n str,
     is_cubic: bool,
-    /// The coefficient of the cubic polynomials.
+    /// The attribute `cubic_coeff_a`, the coefficient a of the cubic polynomials.
     coefficient: f64,
     is_outside_excluded: bool,
     extrapolation: f64,

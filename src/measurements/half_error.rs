@@ -75,7 +75,7 @@ fn failed(error: crate::error::Error) -> Failure {
 /// The error of a model, and the name of the value that overflows first.
 type ErrorAndOverflow = (Option<f64>, Option<String>);
 
-/// Whether all elements of each float32 value of a model are finite, by the name of the value.
+/// For each float32 value of a model, by its name, whether all of its elements are finite.
 struct Finite(HashMap<String, bool>);
 
 impl Finite {

@@ -61,7 +61,7 @@ fn shake(weight: &mut TensorProto, model: &Model, numbers: &mut ChaCha8Rng) -> O
         } else {
             bits.wrapping_sub(1)
         };
-        // A zero stays. The largest finite number changes only downwards.
+        // A zero stays. The largest finite number stays if it would become infinite.
         let is_zero = bits << (64 - 8 * width) << 1 == 0;
         if !is_zero && bits & exponent != exponent && next & exponent != exponent {
             element.copy_from_slice(&next.to_le_bytes()[..width]);
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_small_model_moves_a_little() {
-        // The second model squares negative numbers by Pow.
+        // The model `dtn-legacy` squares negative numbers by a Pow.
         for name in ["un-dynamo", "dtn-legacy"] {
             let model = Model::open(format!("models/digits/{name}.onnx")).unwrap();
             let moved = sensitivity(&model, &Default::default(), 0).unwrap();

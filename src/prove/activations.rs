@@ -1,7 +1,7 @@
 //! Removes activations that have no effect because of another activation, over the reals.
 //!
-//! Evaluation treats an activation as an almost unknown function. So two laws are applied before
-//! it:
+//! Evaluation treats an activation as an almost unknown function. So two laws are applied to the
+//! graph before evaluation:
 //!
 //! - A clamp maps each number to the nearest number of an interval: Clip between its bounds, Relu
 //!   from 0. Two successive clamps are one clamp to the intersection of their intervals, if it is
@@ -19,9 +19,9 @@ use crate::onnx::tensor::{self, DataType};
 /// An activation for which a law is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Activation {
-    /// The nearest number between two bounds, the lower one first.
+    /// Maps a number to the nearest number between two bounds, of which the lower one comes first.
     Clamp(f64, f64),
-    /// An integer near the number.
+    /// Maps a number to an integer near it.
     Whole,
 }
 
@@ -85,7 +85,8 @@ fn is_activation(node: &NodeProto) -> bool {
 
 /// Removes activations that have no effect from a graph and its bodies.
 ///
-/// `unknown` are the names of tensors that recipes compute. Their elements must not be used here.
+/// `unknown` are the names of tensors that recipes compute. Their stored elements must not be used
+/// here, because the recipes replace them.
 pub(crate) fn read_past(
     graph: &mut GraphProto,
     opset: i64,
@@ -105,7 +106,7 @@ pub(crate) fn read_past(
         let Some(mut behind) = context.activation(node) else {
             continue;
         };
-        // An invalid graph may have a cycle.
+        // The number of steps is limited, because an invalid graph may have a cycle.
         for _ in 0..before.len() {
             let Some((first, input)) = before.get(&node.input[0]).cloned() else {
                 break;

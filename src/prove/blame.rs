@@ -6,7 +6,7 @@ use super::random::Digest;
 use crate::affine::plan::Stored;
 use crate::ir::{Graph, NodeId, Reader, ValueId};
 
-/// The maximum number of nodes that are inspected to find one that reads a new tensor.
+/// The maximum number of nodes that are visited to find a node that reads a new tensor.
 const SURROUNDINGS: usize = 1 << 12;
 
 /// Finds the earliest value before an output that differs from the original and after which all
@@ -48,7 +48,8 @@ pub(super) fn first(
         }
         open.extend(other.into_iter().filter(|&read| parted.insert(read)));
     }
-    // Values are visited in reverse order, so that later values are decided first.
+    // Visits values in reverse order, because the decision about a value needs the decisions about
+    // later values.
     let mut last_first: Vec<ValueId> = parted.into_iter().collect();
     last_first.sort_by_key(|&value| std::cmp::Reverse(place(graph, value)));
     let mut meets = HashSet::new();
@@ -66,7 +67,7 @@ pub(super) fn first(
         .unwrap_or(output)
 }
 
-/// The place of the node that computes a value.
+/// The place of a value's producer in the order of execution.
 fn place(graph: &Graph, value: ValueId) -> Option<usize> {
     graph.producer(value).map(|(node, _)| graph.place(node))
 }
@@ -96,7 +97,7 @@ impl Compared<'_> {
     }
 }
 
-/// Operators whose results do not depend on the elements.
+/// Operators whose results do not depend on the elements of their inputs.
 const SHAPES: [&str; 2] = ["Shape", "Size"];
 
 /// The nodes that read or capture a value.
@@ -110,7 +111,7 @@ fn readers(graph: &Graph, value: ValueId) -> impl Iterator<Item = NodeId> {
         })
 }
 
-/// Finds a value on which an output depends, or the output itself, for whose name `is_such` holds.
+/// Finds a value for whose name `is_such` holds: the output, or a value on which it depends.
 pub(super) fn behind(
     graph: &Graph,
     output: ValueId,

@@ -30,7 +30,7 @@ const MOST_POINTS: usize = 8;
 pub(super) enum ClaimScope {
     /// The rounding and the identity.
     All,
-    /// Only the identity. The numbers of tensors with recipes are not checked.
+    /// Only the identity. The elements of tensors with recipes are not checked.
     Function,
     /// Only the identity, at points other than before.
     Again,
@@ -43,7 +43,7 @@ pub(super) struct ClaimCheck<'c> {
     pub scope: ClaimScope,
     /// Whether activations that have no effect are removed.
     pub reads_past: bool,
-    /// The record of the values of both models, if requested.
+    /// Where the digests of the values of both models are recorded, if requested.
     pub record: Option<&'c RecordedValues>,
 }
 
@@ -143,7 +143,7 @@ fn comparable_pair(
     Ok((original, fused))
 }
 
-/// Refuses models with functions that replace operators.
+/// Refuses models that define a function with the name of an operator.
 fn no_redefined_operators(models: [&Model; 2]) -> Result<(), Ended> {
     let Some(name) = models.into_iter().find_map(redefined) else {
         return Ok(());
@@ -190,7 +190,8 @@ fn read_past_activations(
     Ok(fused)
 }
 
-/// Checks the identity at enough points for each case of the Boolean inputs.
+/// Checks the identity at as many points as the accepted probability of error requires, in each
+/// case of the Boolean inputs.
 fn at_points(
     pair: &GraphPair,
     options: &ProveOptions,

@@ -4,7 +4,7 @@ use super::evaluate::Stopped;
 use super::operators::NotEvaluated;
 use super::{Proof, undecided};
 
-/// The outcome of a point without agreement.
+/// The outcome of a comparison at a point that did not end with agreement.
 pub(super) enum Ended {
     /// The extents contradict each other at this value.
     Misfit(String),

@@ -14,17 +14,18 @@ use crate::recipe::DECIDED;
 /// The number of elements that are read at a time.
 const READ: usize = 1 << 12;
 
-/// Random integers are less than `INTEGERS`, and about half of them less than `SMALL`, since masks,
-/// lengths and types of tokens are small.
+/// Random integers are less than `INTEGERS`. About half of them are less than `SMALL`, because
+/// masks, lengths and types of tokens are small.
 const INTEGERS: u64 = 100;
 const SMALL: u64 = 4;
 
-/// One of `OUTLYING` random integers is an extreme one, such as an ignored token or the last place
-/// of a long sequence.
+/// Of every `OUTLYING` random integers, one is drawn from `OUTLIERS`, which holds numbers such as
+/// the index of an ignored token or the last place of a long sequence.
 const OUTLYING: u64 = 8;
 const OUTLIERS: [i64; 6] = [-100, -2, -1, 511, 32_767, 1 << 20];
 
-/// The bit of an element that a softmax counts as −∞. The other bits are its image.
+/// The bit that marks an element that a softmax counts as −∞. The other bits are the element's
+/// image.
 pub(super) const HIDDEN: u32 = 1 << 31;
 
 /// A tensor of field elements in row-major order. Copies share the elements.
@@ -43,7 +44,8 @@ pub(super) enum FieldValue {
     Masked(Elements),
     /// Known integers.
     Int(Integers),
-    /// Integers that depend on random elements. Each is represented by an uninterpreted element.
+    /// Integers that depend on random elements. Each unknown integer is represented by a random
+    /// element of the field.
     Varying(Elements),
     /// A tensor of unknown extents.
     Opaque(Digest),
@@ -160,7 +162,7 @@ impl FieldValue {
         }
     }
 
-    /// The value, in which hidden elements become ordinary ones.
+    /// The value, without the bits [`HIDDEN`], so that hidden elements become ordinary ones.
     pub(super) fn unmasked(&self) -> Self {
         match self {
             Self::Masked(elements) => Self::field(elements.mapv(|element| element & !HIDDEN)),
@@ -198,7 +200,7 @@ fn random_integer(unknown: Unknown, place: u64, data_type: DataType) -> i64 {
         DataType::Int32 | DataType::Int64 if place % OUTLYING == OUTLYING - 1 => {
             OUTLIERS[below(unknown, place, OUTLIERS.len() as u64) as usize]
         }
-        // One random bit selects the range, and another random element selects the number.
+        // One random element selects the range, and another one selects the integer in this range.
         _ if below(unknown, 2 * place, 2) == 0 => below(unknown, 2 * place + 1, SMALL),
         _ => below(unknown, 2 * place + 1, INTEGERS),
     }
@@ -215,7 +217,8 @@ pub(super) fn slice<T>(array: &ArcArray<T, IxDyn>) -> &[T] {
 }
 
 /// The image of a tensor of floats. −∞ and the lowest number of the type count as −∞ in a softmax.
-/// If an element is +∞ or NaN, all elements become random ones that depend on their bits.
+/// If any element is +∞ or NaN, each element becomes a random element of the field that depends on
+/// the bits of the number.
 pub(super) fn of_floats(floats: ArrayD<f64>, data_type: Option<DataType>, key: u64) -> FieldValue {
     let (unknown, lowest) = (of_bits(key), data_type.and_then(DataType::lowest));
     let is_wild = |number: &f64| number.is_nan() || *number == f64::INFINITY;
@@ -239,14 +242,15 @@ fn of_bits(key: u64) -> Unknown {
     Unknown::new(Hash::new(key, "bits").finish())
 }
 
-/// The image of constants that were computed by more than arithmetic.
+/// The image of constants that were computed by more than arithmetic. Numbers below [`DECIDED`]
+/// become 0.
 pub(super) fn of_numbers(numbers: &ArrayD<f64>, key: u64) -> FieldValue {
     let decided = numbers.mapv(|number| if number.abs() < DECIDED { 0.0 } else { number });
     of_floats(decided, None, key)
 }
 
-/// The image of a Softmax along these axes. If all elements of a lane are equal, each share is the
-/// inverse of the number of elements.
+/// The image of the result of a Softmax over these axes. If all elements of a lane are equal, each
+/// of them becomes the inverse of their number.
 pub(super) fn of_shares(numbers: &ArrayD<f64>, along: Range<usize>, key: u64) -> FieldValue {
     let (value, shape) = (of_numbers(numbers, key), numbers.shape());
     let lane: usize = shape[along.clone()].iter().product();
@@ -269,7 +273,7 @@ pub(super) fn of_shares(numbers: &ArrayD<f64>, along: Range<usize>, key: u64) ->
     ArrayD::from_shape_vec(shape, shares).map_or(value, FieldValue::field)
 }
 
-/// The image of stored floats, which are read part by part. `None` if they cannot be read.
+/// The image of stored floats, of which [`READ`] are read at a time. `None` if they cannot be read.
 fn of_stored(floats: &Floats, data_type: Option<DataType>, key: u64) -> Option<FieldValue> {
     let count = floats.shape().iter().product();
     let lowest = data_type.and_then(DataType::lowest);

@@ -36,7 +36,8 @@ pub(super) fn value(
         for input in step.inputs() {
             let left = uses.entry(input.id()).or_default();
             *left = left.saturating_sub(1);
-            // A value without other readers is moved, so that it can be changed in place.
+            // A value without further readers is moved out of the map, so that it can be changed in
+            // place.
             let value = if *left == 0 {
                 values.remove(&input.id())
             } else {

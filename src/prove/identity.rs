@@ -33,21 +33,22 @@ const STACK: usize = 8 << 20;
 
 /// The result of a point at which the outputs of both graphs agree.
 pub(super) struct Agreed {
-    /// The degree that bounds the probability of error.
+    /// The degree of the compared polynomials, which bounds the probability of error.
     pub degree: f64,
     /// Whether the graphs take roots of different values.
     pub moves_roots: bool,
-    /// Whether a number of places was drawn at random, so that it may fit by accident.
+    /// Whether the number of places that a NonZero finds was drawn at random. The extents of other
+    /// values may fit this number by accident.
     pub draws_counts: bool,
 }
 
 /// Two graphs to compare.
 pub(super) struct GraphPair<'i> {
-    /// The stored original with flattened bodies.
+    /// The original as it is stored, but with flattened bodies.
     pub stored: &'i Model,
-    /// The graph of the original that is evaluated.
+    /// The analysis of the prepared original, which is evaluated.
     pub analysis: &'i Analysis<'i>,
-    /// That graph with flattened bodies.
+    /// The analysis of the prepared original with flattened bodies.
     pub flat: &'i Analysis<'i>,
     pub original: &'i Prepared,
     pub folded: FoldedSide<'i>,
@@ -62,7 +63,7 @@ pub(super) struct FoldedSide<'i> {
     /// The new tensors.
     pub tensors: &'i [Stored],
     pub valid: &'i Valid<'i>,
-    /// Whether its values are recorded.
+    /// Whether the digests of the folded model's values are recorded.
     pub is_recorded: bool,
 }
 
@@ -174,7 +175,7 @@ impl GraphPair<'_> {
         self.compare(findings, others)
     }
 
-    /// The values of the constants in recipes.
+    /// Collects the values of the constants in recipes.
     fn source(&self, flat: &Point, own: &Sources, seed: Seed) -> Result<Sources<'_>, Ended> {
         let convention = RootOfMinusOne::at(seed.point);
         let source = Sources::new(self.stored, seed.key, convention)
@@ -251,7 +252,7 @@ impl GraphPair<'_> {
                 empty.get_or_insert(name);
             }
         }
-        // Any difference has been reported before.
+        // No output differs, so an empty output can be reported now.
         if let Some(name) = empty {
             return Err(Ended::Empty(name.to_owned()));
         }
@@ -266,7 +267,7 @@ impl GraphPair<'_> {
     }
 }
 
-/// The findings about both graphs.
+/// The results of the evaluations of both graphs.
 struct Sides<'s> {
     /// The digests of the original's values by name.
     digests: HashMap<String, Digest>,
@@ -349,8 +350,8 @@ fn named_digests(graph: &Graph, findings: &Findings) -> HashMap<String, Digest> 
         .collect()
 }
 
-/// The constants of a graph, and those of the graph with flattened bodies, if any are computed by
-/// more than arithmetic.
+/// The float64 constants of a graph and of the graph with flattened bodies. `None` for a graph that
+/// computes no constant by more than arithmetic.
 struct WideConstants<'n>([Option<View<'n>>; 2]);
 
 impl<'n> WideConstants<'n> {
@@ -387,7 +388,7 @@ fn instead<'r>(
     })
 }
 
-/// Whether any tensor is computed by more than arithmetic.
+/// Whether the recipe of any tensor is more than arithmetic.
 fn have_formulas(tensors: &[Stored]) -> bool {
     let mut steps = tensors.iter().flat_map(|tensor| tensor.recipe.steps());
     steps.any(sources::is_number)
@@ -398,8 +399,8 @@ fn may_be_scaled(graph: &Graph, node: NodeId) -> bool {
     scales::passes(graph.domain_op(node)) || bodies(graph.node(node)).next().is_some()
 }
 
-/// Prevents that other sizes are tried if the original fits these sizes and the folded model does
-/// not. Both may agree at other sizes.
+/// If the original fits these sizes and the folded model does not, turns the misfit into a final
+/// outcome. Otherwise other sizes would be tried, at which both models may agree.
 fn fits(others: Result<Findings, Ended>) -> Result<Findings, Ended> {
     others.map_err(|ended| match ended {
         Ended::Misfit(at) => Ended::Unfit(at),

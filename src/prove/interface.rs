@@ -19,7 +19,7 @@ pub(super) fn same_interface(original: &Model, fused: &Model) -> Result<(), Proo
     let (inputs, others) = (&original.graph().input, &fused.graph().input);
     let names: HashSet<&str> = inputs.iter().map(|input| input.name()).collect();
     let [before, after] = [original, fused].map(|model| defaults(model, &names));
-    // Before IR version 4, initializers that are inputs are constants.
+    // Before IR version 4, an initializer that is also an input is a constant, not a default.
     let is_default = original.proto.ir_version() >= 4;
     for (input, other) in inputs.iter().zip(others) {
         if input.r#type != other.r#type && input.name() == other.name() {

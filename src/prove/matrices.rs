@@ -1,8 +1,8 @@
 //! Matrix products in the field.
 //!
-//! Centred elements have a magnitude of at most half of the prime. So a signed word holds the sum
-//! of eight products and a reduced sum. This needs only multiplications and additions, which every
-//! machine can vectorize.
+//! Elements are represented by the integers nearest to 0, whose magnitude is at most half of the
+//! prime. So a signed 64-bit word can hold the sum of eight products and a reduced sum. This needs
+//! only multiplications and additions, which every machine can vectorize.
 
 use multiversion::multiversion;
 use ndarray::{ArrayViewMut2, Axis};
@@ -31,8 +31,8 @@ pub(super) struct Extents {
     pub columns: usize,
 }
 
-/// The products of pairs of matrices, one after another. A pair has the offsets of its matrices in
-/// the two lists.
+/// The products of pairs of matrices, concatenated. A pair holds the offsets of its matrices in
+/// `left` and `right`.
 pub(super) fn multiply(
     left: &[u32],
     right: &[u32],
@@ -68,7 +68,7 @@ pub(super) fn multiply(
     result
 }
 
-/// Splits a matrix along an axis into parts of `places` places.
+/// Splits a matrix along an axis into parts of at most `places` rows or columns.
 fn cut(mut rest: ArrayViewMut2<u32>, axis: Axis, places: usize) -> Vec<ArrayViewMut2<u32>> {
     let mut parts = vec![];
     while rest.len_of(axis) > places {
@@ -80,8 +80,8 @@ fn cut(mut rest: ArrayViewMut2<u32>, axis: Axis, places: usize) -> Vec<ArrayView
     parts
 }
 
-/// Computes a block of a product. `left` begins with its first row, and `right` with its first
-/// column.
+/// Computes a block of a product. `left` begins with the block's first row, and `right` with its
+/// first column.
 fn compute(left: &[u32], right: &[u32], extents: Extents, mut block: ArrayViewMut2<u32>) {
     let Extents { inner, columns, .. } = extents;
     let mut sums = vec![[0_i64; COLUMNS]; block.nrows()];
@@ -114,7 +114,7 @@ fn compute(left: &[u32], right: &[u32], extents: Extents, mut block: ArrayViewMu
     }
 }
 
-/// The representative nearest to 0.
+/// The integer nearest to 0 that represents an element.
 fn centred(element: u32) -> i32 {
     if u64::from(element) > P / 2 {
         element as i32 - P as i32

@@ -97,9 +97,9 @@ pub enum Proof {
         /// The reason.
         reason: String,
     },
-    /// The functions differ, or a tensor differs from its recipe.
+    /// The functions differ, or a new tensor differs from its recipe.
     Disproved {
-        /// The first value, or the tensor, that differs.
+        /// The first value that differs, or the tensor that differs.
         at: String,
         /// The index of the site for which the value or tensor was changed.
         site: Option<usize>,
@@ -281,8 +281,8 @@ impl Proving<'_> {
         }
     }
 
-    /// Checks the identity again after it holds at some sizes: at other sizes, and with the other
-    /// root of −1.
+    /// Checks the identity again after it was found to hold at some sizes: at other sizes, and with
+    /// the other root of −1.
     fn confirmed(&self, dims: &Dims, mut established: Established) -> Proof {
         let is_one_point = established.points == 1;
         let mut again = self.sizes.second(dims);

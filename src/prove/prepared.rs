@@ -116,7 +116,7 @@ fn is_constant_only_at_sizes(value: ValueId, analysis: &Analysis, open: &Analysi
     analysis.constants.is_constant(value) && !open.constants.is_constant(same)
 }
 
-/// Whether extents of a value are unknown while those of the inputs are open.
+/// Whether any extent of a value is unknown while the extents of the inputs are open.
 fn is_shaped_only_at_sizes(value: ValueId, analysis: &Analysis, open: &Analysis) -> bool {
     let Some(same) = open.graph.value(analysis.graph.value_name(value)) else {
         return false;

@@ -63,9 +63,10 @@ impl Hash {
 
 /// An uninterpreted function of any number of elements.
 ///
-/// Each argument is mixed in by two rounds of multiplication and shift between the halves of the
-/// key. The key selects one of 2¹²⁸ functions, which the author of a model cannot anticipate. The
-/// results have 31 bits, for which a state of 64 bits suffices.
+/// Each argument is mixed into the state by two rounds of multiplication and shift, and the two
+/// halves of the digest are mixed in too. So the digest selects one of 2¹²⁸ functions, which the
+/// author of a model cannot predict. The results have 31 bits, for which a state of 64 bits
+/// suffices.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Unknown {
     before: u64,

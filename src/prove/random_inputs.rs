@@ -14,7 +14,8 @@ use crate::prove::prepared::Prepared;
 use crate::prove::random::{Hash, Unknown};
 use crate::run::Input;
 
-/// The maximum number of Boolean elements of inputs for which all combinations are tried.
+/// The maximum number of Boolean elements, of all inputs together, for which all combinations are
+/// tried.
 const FEW_TRUTHS: usize = 3;
 
 /// The seeds of a point.
@@ -145,7 +146,7 @@ struct Draw<'d> {
 }
 
 impl Draw<'_> {
-    /// The value of an input of this type and these extents, if it is a tensor.
+    /// The value of an input. `kind` holds its type and its extents, if it is a tensor.
     fn value(
         &self,
         name: &str,

@@ -26,7 +26,7 @@ use crate::refusal::Refusal;
 /// compared here, and for data that do not fit the type and the shape.
 ///
 /// # Errors
-/// If external data do not exist, so that nothing can be decided.
+/// The undecided verdict, if external data do not exist.
 fn content(tensor: &TensorProto, model: &Model) -> Result<Option<(DataType, Data)>, Proof> {
     let Some(data_type) = tensor::float_type(tensor) else {
         return Ok(None);
@@ -136,7 +136,7 @@ fn disproved(stored: &Stored, reason: String) -> Proof {
     }
 }
 
-/// The tensors of the original.
+/// Finds tensors among the tensors of the original.
 struct OriginalTensors<'o> {
     model: &'o Model,
     before: &'o [(&'o str, TensorProto)],
@@ -211,7 +211,8 @@ fn drops_nothing(
             Op::Flush(below) if *below > DECIDED => {
                 return Err("its recipe drops numbers that count");
             }
-            // A tensor that an earlier step stored has the type of the tensor that it replaced.
+            // Rounding to the type of a constant is allowed, because an earlier step stored its
+            // tensor in the type of the tensor that it replaced.
             Op::Round(to) if *to != stored.data_type => {
                 let constants = stored.recipe.constants();
                 let mut types = constants.iter().map(|name| type_of(name, before, analysis));
@@ -289,7 +290,7 @@ fn uncomputed(stored: &Stored, Refusal { at, reason }: Refusal) -> Ended {
     ))
 }
 
-/// The reason why a part was not compared.
+/// The reason why a part of a large tensor was not compared.
 enum Incomparable {
     /// The result of the recipe cannot be represented in its type.
     Unstorable(String),
@@ -297,8 +298,8 @@ enum Incomparable {
     Unread(String),
 }
 
-/// The number of elements of a part that differ from the stored ones, or the reason why the part
-/// cannot be encoded or read.
+/// The number of elements of a part of a recipe's result that differ from the stored elements, or
+/// the reason why the part cannot be rounded to its type or the stored elements cannot be read.
 fn differing(
     promise: &Promise,
     part: usize,
@@ -318,7 +319,8 @@ fn differing(
     Ok(wrong)
 }
 
-/// The number of these elements that differ from the stored ones, which begin at element `at`.
+/// The number of elements in `numbers` that differ, after rounding, from the stored elements that
+/// begin at index `at`.
 fn unequal(
     data_type: DataType,
     numbers: &[f64],

@@ -26,7 +26,7 @@ const PAIRED: usize = 64;
 /// The maximum number of terms of a sum in which factors are searched for.
 const PARTS: usize = 16;
 
-/// The maximum number of factors, including those of channels.
+/// The maximum number of factors that count as positive, including those of single channels.
 const CHANNELS: usize = 1 << 16;
 
 /// If a positive factor passes an operator: the number of inputs, counted from the first, that it

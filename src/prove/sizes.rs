@@ -12,28 +12,28 @@ use crate::run::{Dims, Input, free, is_formula};
 /// The sizes of a batch that are tried. The first size is the default.
 const BATCHES: [usize; 6] = [2, 3, 1, 4, 8, 16];
 
-/// The sizes of other symbols that are tried next. Several strided layers require multiples of
-/// their strides, and the layers before an encoder of speech require hundreds of samples.
+/// The sizes of other symbols that are tried next. Several strided layers require a multiple of all
+/// their strides, and the layers before a speech encoder require hundreds of samples.
 const OTHERS: [usize; 5] = [16, 64, 512, 2048, 8192];
 
 /// The maximum number of extents of constants that are tried as sizes after `OTHERS`.
 const FREQUENT: usize = 4;
 
-/// The maximum number of elements of all inputs at a size larger than the first one, since each
-/// size takes as long as a proof.
+/// The maximum number of elements of all inputs together at sizes larger than the usual ones. It is
+/// limited because trying a size takes as long as a proof.
 const LARGER: u64 = 1 << 20;
 
-/// The candidates for sizes of lengths, in the order in which they are tried. A size that is an
-/// extent in a model is skipped.
+/// The candidates for sizes of lengths, in the order in which they are tried. Candidates that equal
+/// an extent in a model are skipped.
 const LENGTHS: [usize; 12] = [5, 7, 6, 9, 10, 11, 13, 14, 15, 17, 18, 19];
 
 /// The candidates for sizes of batches.
 const UNUSED_BATCHES: [usize; 10] = [2, 3, 5, 4, 7, 6, 9, 10, 11, 13];
 
-/// The candidates for sizes of the sides of images, which strides divide.
+/// The candidates for sizes of the sides of images. Usual products of strides divide them.
 const SIDES: [usize; 10] = [160, 96, 192, 128, 288, 320, 352, 64, 416, 448];
 
-/// The inputs that hold extents, or lengths of parts, by operator.
+/// Operators with an input that holds extents or lengths of parts, and the index of that input.
 const EXTENTS: &[(&str, usize)] = &[
     ("Reshape", 1),
     ("Expand", 1),
@@ -99,8 +99,8 @@ impl<'m> SizeSearch<'m> {
         }
     }
 
-    /// The sizes to try until the original fits. The first sizes make no two extents equal by
-    /// accident. The others are sizes that networks usually require.
+    /// The sizes to try until the original fits. First come sizes that equal no other extent by
+    /// accident, and then sizes that networks usually require.
     pub(super) fn first(&self) -> Vec<Dims> {
         let apart = self.unused(&Dims::default(), true, false);
         let by_meaning = self.unused(&Dims::default(), false, false);
@@ -137,8 +137,9 @@ impl<'m> SizeSearch<'m> {
         sizes
     }
 
-    /// Sizes at which every part of a Split with computed lengths has places, one set for each
-    /// symbol. At smaller sizes, parts of a sliced axis are empty.
+    /// Assignments in which one symbol is so large that every part of a Split with computed lengths
+    /// has places, one for each symbol. At smaller sizes, some parts of an axis that slicing splits
+    /// are empty.
     pub(super) fn with_all_parts(&self, dims: &Dims) -> Vec<Dims> {
         let Some(size) = size_of_all_parts(self.fused) else {
             return vec![];
@@ -154,9 +155,10 @@ impl<'m> SizeSearch<'m> {
         with(dims, &self.named(ExtentKind::Length), 1)
     }
 
-    /// Sizes that are neither an extent in either model nor a size in `before`. There is one for
-    /// each symbol if `is_apart`, or else one for each kind. The first batch is 1 if `may_be_one`.
-    /// `None` if there are not enough such sizes.
+    /// Sizes that are neither an extent in either model nor a size in `before`. If `is_apart`, each
+    /// symbol gets its own size. Otherwise, symbols of the same kind get the same size. If
+    /// `may_be_one`, the first symbol of a batch gets the size 1. `None` if there are not enough
+    /// candidates.
     fn unused(&self, before: &Dims, is_apart: bool, may_be_one: bool) -> Option<Dims> {
         let mut taken: HashSet<usize> = before
             .iter()
@@ -197,8 +199,8 @@ impl<'m> SizeSearch<'m> {
             .collect()
     }
 
-    /// Whether the inputs have at most twice as many elements at these sizes as at the default
-    /// sizes, or few elements.
+    /// Whether the inputs have at most [`LARGER`] elements at these sizes, or at most twice as many
+    /// as at the default sizes.
     fn fits(&self, dims: &Dims) -> bool {
         let usual = self.elements_at(&self.given).unwrap_or_default();
         let count = self.elements_at(dims);
@@ -211,13 +213,13 @@ impl<'m> SizeSearch<'m> {
         Some(elements(&inputs))
     }
 
-    /// Whether the inputs have few elements at these sizes.
+    /// Whether the inputs have at most [`LARGER`] elements at these sizes.
     fn are_small(&self, dims: &Dims) -> bool {
         self.elements_at(dims).is_some_and(|count| count <= LARGER)
     }
 
-    /// The sizes that networks usually require: the default ones, and others for the batch, or for
-    /// all other symbols.
+    /// The sizes that networks usually require: the default sizes, then other sizes of the batch,
+    /// then other sizes of all other symbols.
     fn usual(&self) -> Vec<Dims> {
         let batch = self.named(ExtentKind::Batch);
         let others = [self.named(ExtentKind::Side), self.named(ExtentKind::Length)].concat();
@@ -242,7 +244,8 @@ impl<'m> SizeSearch<'m> {
             .chain(&frequent)
             .map(|&size| with(&self.given, &others, size))
             .collect();
-        // A constant may fit only one symbol.
+        // Also tries the extent of a constant for single symbols, because it may be the size of
+        // only one of them.
         if others.len() > 1 {
             for size in frequent {
                 further.extend(others.iter().map(|name| with(&self.given, &[name], size)));
@@ -254,8 +257,9 @@ impl<'m> SizeSearch<'m> {
     }
 }
 
-/// The number of parts of a Split times the largest number with which a Max compares extents.
-/// `None` without a Split of computed lengths, or without such a number.
+/// The size at which every part of a Split with computed lengths has places: the number of parts
+/// times the largest constant in a Max, which is the minimum length of a part. `None` without a
+/// Split of computed lengths, or without such a number.
 fn size_of_all_parts(model: &Model) -> Option<usize> {
     let graph = model.graph();
     let stored: HashMap<&str, &TensorProto> = graph
@@ -290,14 +294,15 @@ fn candidates(meaning: ExtentKind) -> &'static [usize] {
     }
 }
 
-/// The sizes, with `size` for these symbols.
+/// A copy of the sizes in which these symbols have the size `size`.
 fn with(dims: &Dims, names: &[&str], size: usize) -> Dims {
     let mut dims = dims.clone();
     names.iter().for_each(|&name| dims.set(name, size));
     dims
 }
 
-/// All extents that occur in a model: of a stored tensor, of an input, or in a stored shape.
+/// All extents that occur in a model: extents of stored tensors and of inputs, and extents in
+/// stored shapes.
 fn used_extents(model: &Model) -> HashSet<usize> {
     let (mut used, mut open) = (HashSet::new(), vec![model.graph()]);
     while let Some(graph) = open.pop() {
@@ -343,7 +348,8 @@ fn declared_extents(input: &ValueInfoProto) -> Vec<usize> {
     extents.collect()
 }
 
-/// The most frequent extents of constants, which an open extent may have to equal.
+/// The most frequent extents of constants. They are tried as sizes, because an open extent may have
+/// to equal one of them.
 fn frequent_extents(model: &Model) -> Vec<usize> {
     let mut times: BTreeMap<usize, usize> = BTreeMap::new();
     let extents = model
@@ -366,7 +372,7 @@ fn frequent_extents(model: &Model) -> Vec<usize> {
         .collect()
 }
 
-/// The number of elements of inputs.
+/// The total number of elements of inputs.
 pub(super) fn elements(inputs: &[Input]) -> u64 {
     let mut all = 0_u64;
     for input in inputs {

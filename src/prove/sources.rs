@@ -96,7 +96,7 @@ pub(super) fn is_number(step: &Recipe) -> bool {
     )
 }
 
-/// The images of the constants of recipes.
+/// The images of the constants that recipes read.
 pub(super) struct Sources<'s> {
     original: &'s Model,
     stored: HashMap<&'s str, TensorProto>,

@@ -75,7 +75,7 @@ pub(super) fn faults(analysis: &Analysis, own: &HashSet<(String, String)>) -> Ve
     faults
 }
 
-/// The check of the folded model's nodes against the specification.
+/// Checks the folded model's nodes against the specification.
 pub(super) struct Valid<'v> {
     /// The reasons for which nodes of the original are invalid. Nodes of the folded model may be
     /// invalid for the same reasons.
@@ -274,7 +274,8 @@ fn wrong_axis(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<Strin
             .err()
             .map(|_| format!("`perm` orders no {rank} axes"));
     }
-    // The axis of a Flatten, and before operator set 13 of a Softmax, may equal the rank.
+    // The axis of a Flatten may equal the rank, and so may the axis of a Softmax before operator
+    // set 13.
     let ends_behind =
         op == "Flatten" || analysis.graph.model().own_opset() < 13 && op.contains("Softmax");
     if ALONG.contains(&op) || ["Flatten", "OneHot"].contains(&op) {

@@ -148,7 +148,7 @@ impl Folded {
     }
 }
 
-/// The remaining parts of a model that is returned in parts.
+/// An iterator over the remaining parts of a model that is returned in parts.
 #[pyclass(frozen, module = "unfold_onnx._native")]
 pub(crate) struct Parts {
     left: Mutex<Box<dyn Iterator<Item = MessagePart> + Send>>,
@@ -192,7 +192,7 @@ fn written<'py>(
     size: usize,
     fill: impl FnOnce(&mut [MaybeUninit<u8>]) -> crate::error::Result<()> + Send,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    // Not `PyBytes::new_with`, which first writes zeros on one core.
+    // `PyBytes::new_with` is not used, because it first writes zeros on one core.
     //
     // SAFETY: the call returns a new object of this type, or NULL with an error set.
     let bytes = unsafe {

@@ -74,7 +74,8 @@ pub(super) enum Withheld {
 #[error("{0}")]
 pub(super) struct BadOption(pub String);
 
-/// The operating system's error number for a missing file, from which Python selects the exception.
+/// The operating system's error number for a missing file. Python selects the exception by this
+/// number.
 const NOT_FOUND: i32 = 2;
 
 /// The Python exception for an error.

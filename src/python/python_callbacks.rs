@@ -77,7 +77,7 @@ pub(super) fn until_ended<T: Send>(
     desk().waiting += 1;
     let mut looked = Instant::now();
     let outcome = loop {
-        // Moved into the closure, because a receiver cannot be shared.
+        // The reference moves into the closure, because threads cannot share a receiver.
         let asked = &mut told;
         let (told, errand) = py.detach(move || {
             let mut told = Err(TryRecvError::Empty);

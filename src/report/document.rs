@@ -3,7 +3,8 @@
 /// Colours, text and tables, in light and dark mode.
 const STYLE: &str = include_str!("page.css");
 
-/// The browser must not load anything from elsewhere, whatever a page contains.
+/// The content security policy of a page: whatever the page contains, the browser must not load
+/// anything from elsewhere.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; \
      form-action 'none'";
 

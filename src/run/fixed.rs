@@ -97,7 +97,7 @@ fn fix(dim: &mut Dimension, sizes: &DimensionSizes) {
     }
 }
 
-/// Writes the extents of outputs that are known now.
+/// Writes the extents of outputs that are known now that dimensions of inputs are fixed.
 fn fix_outputs(model: &mut Model) -> Result<()> {
     let known = extents_of_outputs(model)?;
     for (output, extents) in model.graph_mut().output.iter_mut().zip(known) {

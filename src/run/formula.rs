@@ -36,7 +36,8 @@ pub(crate) fn is_formula(name: &str) -> bool {
     })
 }
 
-/// Returns the name if it is short enough and contains an arithmetic operator.
+/// Returns the name if it may be a formula: it contains an arithmetic operator, and is at most
+/// [`LONGEST`] bytes long.
 fn text(name: &str) -> Option<&str> {
     Some(name).filter(|name| name.len() <= LONGEST && name.contains(['+', '-', '*', '/']))
 }

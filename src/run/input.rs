@@ -69,7 +69,7 @@ impl Input {
         Ok(all)
     }
 
-    /// The symbols of the first dimensions of the inputs, which are usually the batch.
+    /// The names of the first dimensions of the inputs, which are usually the batch.
     pub(crate) fn batch_symbols(model: &Model) -> Vec<Cow<'_, str>> {
         let mut symbols: Vec<Cow<str>> = free(model.graph())
             .filter_map(|input| Self::symbols(input).into_iter().next()?)

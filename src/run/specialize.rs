@@ -140,7 +140,7 @@ mod tests {
     fn position_counts_become_a_constant() {
         let model = counts("places");
         let inputs = Input::from_model(&model, &Dims::default()).unwrap();
-        // The Cast stays because it had no reader from the start.
+        // The Cast stays: it has no reader in the original, so folding did not make it unused.
         assert_eq!(
             operators(&specialized(&model, &inputs).unwrap()),
             ["Cast", "Add"]

@@ -116,7 +116,7 @@ pub(crate) fn affine(scale: [f64; 3], shift: [f64; 3]) -> Model {
     )
 }
 
-/// A model that selects rows of a table of 50 rows by indices, and also has a mask.
+/// A model with two inputs: indices that select rows of a table of 50 rows, and a mask.
 pub(crate) fn embedding() -> Model {
     let table = floats("table", &ndarray::Array2::zeros((50, 4)).into_dyn().view());
     let ids = value("ids", DataType::Int64, &["batch", "length"]);

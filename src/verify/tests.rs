@@ -195,8 +195,7 @@ fn tall(rows: &str) -> Model {
 #[test]
 fn run_with_too_many_multiplications_is_not_begun() {
     assert!(verdict(&tall("64"), &tall("64")).passed());
-    // The input has the maximum number of elements, and each element takes part in 64
-    // multiplications.
+    // The number of elements is not too large, but each element takes part in 64 multiplications.
     assert!(reason(&tall("4194304"), &tall("4194304")).contains("multiplications"));
 }
 
@@ -219,7 +218,7 @@ fn outputs_of_zeros_or_nan_are_not_compared() {
             reason(&of_negative(silent), &of_negative(silent)).contains("a finite number but 0"),
             "{silent}"
         );
-        // The difference to another model is still found.
+        // Another model whose outputs differ is still found to differ.
         assert!(
             matches!(
                 verdict(&of_negative(silent), &of_negative("Exp n -> y")),

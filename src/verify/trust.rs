@@ -186,8 +186,8 @@ fn may_drop(node: &NodeProto, graph: &GraphProto, model: &Model) -> bool {
     bytes.is_none_or(|bytes| bytes.iter().any(|&byte| byte != 0))
 }
 
-/// The name of an output that was empty in every run although its declaration allows elements. Such
-/// an output was not compared.
+/// The name of an output that had no elements in any run, although its declaration has no extent of
+/// 0. Such an output was not compared.
 pub(super) fn unseen<'n>(
     model: &Model,
     names: &'n [String],

@@ -69,7 +69,7 @@ impl Evaluation<'_> {
         integers.ok().map(FieldValue::int)
     }
 
-    /// A constant floating-point result.
+    /// A floating-point result that is constant.
     fn constant_floats(
         &self,
         node: &NodeProto,
@@ -122,7 +122,8 @@ impl Evaluation<'_> {
         Some(constants)
     }
 
-    /// The results of a node that reads the result of a division of constants by 0.
+    /// The constant results of a node that reads a constant which contains infinity or NaN after a
+    /// division by 0.
     pub(super) fn of_unbounded(
         &self,
         node: &NodeProto,

@@ -42,7 +42,7 @@ fn interpreted_degree(node: &NodeProto, inputs: &[f64]) -> f64 {
         "Mul" | "Where" => sum,
         "ReduceSumSquare" => 2.0 * largest,
         "Div" if inputs.get(1) == Some(&0.0) => largest,
-        // Roots and quotients behave like random elements.
+        // The result of a root or a quotient counts as a random element.
         "Div" | "Reciprocal" | "Sqrt" | "ReduceL2" => of_random,
         "Pow" => 8.0 * largest,
         "Resize" | "Upsample" => largest + resize_interpolated::AXES as f64,

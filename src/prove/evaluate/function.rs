@@ -24,7 +24,7 @@ enum CapturedNames<'n> {
         location: &'n Location<'n>,
         digests: RefCell<HashMap<String, Option<Digest>>>,
     },
-    /// The values of a body, which are numbered, and the values around the body.
+    /// The values of a body, which are identified by numbers, and the values around the body.
     Body {
         numbers: HashMap<&'n str, u64>,
         depth: u64,
@@ -98,7 +98,7 @@ impl<'n> CapturedNames<'n> {
 }
 
 impl<'w> Evaluation<'w> {
-    /// The identity of a node's function: its operator and its attributes with their contents.
+    /// The digest of a node's function: of its operator and its attributes with their contents.
     pub(super) fn function(
         &self,
         node: &NodeProto,
@@ -205,7 +205,8 @@ impl<'w> Evaluation<'w> {
             ..Default::default()
         };
         hash.bytes(&plain.encode_to_vec());
-        // A recursive call is identified by its name.
+        // The digest is stored before calls are followed, so that a recursive call is identified by
+        // the function's name alone.
         self.defined.borrow_mut().insert(id, hash.finish());
         let attributes = NodeProto {
             attribute: function.attribute_proto.clone(),

@@ -15,7 +15,8 @@ use crate::prove::operators::{Call, NotEvaluated};
 use crate::prove::random::{Digest, Hash};
 use crate::shape::facts::Expected;
 
-/// The maximum depth of nested calls and bodies. Deeper nodes are not evaluated.
+/// The maximum depth of nested calls and bodies. Calls and bodies at a larger depth are not
+/// evaluated.
 const DEEPEST: usize = 32;
 
 /// The results of the bodies of a node, as functions of captures and inputs.
@@ -30,8 +31,8 @@ pub(super) struct Bodies {
 }
 
 impl Evaluation<'_> {
-    /// Evaluates the bodies of a node, if possible. The body of a loop is evaluated once, on random
-    /// elements.
+    /// Evaluates the bodies of a node, if possible. The body of a loop is evaluated only once, with
+    /// random elements as its inputs.
     pub(super) fn bodies(
         &self,
         call: &Call,
@@ -291,7 +292,8 @@ fn has_inputs(node: &NodeProto, values: &HashMap<String, Graded>, location: &Loc
     read.all(|name| values.contains_key(name) || location.captured(name).is_some())
 }
 
-/// A node of a function with the attributes of a call. `None` if an attribute is missing.
+/// A copy of a function's node in which the attributes of a call replace references. `None` if the
+/// call lacks an attribute.
 fn resolved(inner: &NodeProto, function: &FunctionProto, call: &Call) -> Option<NodeProto> {
     let mut node = NodeProto {
         attribute: vec![],
@@ -301,7 +303,7 @@ fn resolved(inner: &NodeProto, function: &FunctionProto, call: &Call) -> Option<
         node.attribute
             .extend(resolve(attribute, function, call.node)?);
     }
-    // The name distinguishes the random elements of this call.
+    // The new name makes the random elements of this call differ from those of other calls.
     node.name = Some(format!("{}/{}", call.node.label(), inner.label()));
     Some(node)
 }
@@ -436,7 +438,8 @@ fn result(
             let other = body_kind(made, 1, slot);
             body_kind(made, 0, slot).filter(|one| other.as_ref() == Some(one))
         }
-        // The extents of scan outputs depend on the run.
+        // A Loop's scan outputs have no known extents, because the number of steps depends on the
+        // run.
         "Loop" => state_kind(made, slot + 1, inputs.get(slot + 2)),
         _ => match states(node, inputs.len()).and_then(|states| slot.checked_sub(states)) {
             Some(row) => body_kind(made, 0, slot).and_then(|(step, is_integer)| {

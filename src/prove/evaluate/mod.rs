@@ -57,7 +57,7 @@ pub(super) type Instead<'i> = &'i dyn Fn(&str) -> Option<Result<FieldValue, NotE
 pub(super) struct Point<'p> {
     /// The graph, in which all extents of inputs are known.
     pub analysis: &'p Analysis<'p>,
-    /// The key of all random numbers.
+    /// The seed from which all random elements of this evaluation are derived.
     pub key: u64,
     /// The convention for roots.
     pub convention: RootOfMinusOne,
@@ -93,15 +93,17 @@ pub(super) struct OnlyAtSizes {
 /// The results of an evaluation.
 #[derive(Default)]
 pub(super) struct Findings {
-    /// The digests of the values by index. `None` for values that were not needed.
+    /// The digests of the values, by the indices of the values. `None` for values that were not
+    /// needed.
     pub digests: Vec<Option<Digest>>,
     /// The requested values themselves, if `evaluate` was called with `keep`.
     pub kept: HashMap<ValueId, FieldValue>,
     /// The names of values of unknown extents, and of functions of such values.
     pub opaque: HashSet<String>,
-    /// The names of results of bodies that were not, or not completely, evaluated.
+    /// The names of results of nodes whose bodies were not evaluated, or not completely.
     pub uncertain: HashSet<String>,
-    /// The names of requested values that are empty although their declared extents do not show it.
+    /// The names of requested values that have no elements at this point, although their extents
+    /// are not known to be 0.
     pub empty: HashSet<String>,
     /// The element types of requested values by name. Unknown types are missing.
     pub types: HashMap<String, DataType>,
@@ -171,7 +173,7 @@ struct Evaluation<'w> {
     doubt: Cell<f64>,
     roots: RootContext,
     draws_counts: Cell<bool>,
-    /// The names of constants with an element that is not finite.
+    /// The names of constants with infinite or NaN elements.
     unbounded: RefCell<HashSet<String>>,
     /// The digests of inputs and stored tensors, if they are recorded.
     sources: Vec<(ValueId, Digest)>,
@@ -184,7 +186,7 @@ struct Evaluation<'w> {
 /// A value with its degree.
 type Graded = (FieldValue, f64);
 
-/// The place of a node.
+/// The place of a node: in the main graph, in a body or in a function.
 struct Location<'c> {
     /// The node's id in the main graph. `None` in a body or function.
     node: Option<NodeId>,
@@ -193,19 +195,20 @@ struct Location<'c> {
     /// The values that the node can capture from the graphs around it.
     scope: Option<&'c CaptureScope<'c>>,
     depth: usize,
-    /// The number of enclosing bodies with inputs. A branch of an If does not count, since it may
-    /// replace the If.
+    /// The number of enclosing bodies with inputs. A branch of an If does not count, since in the
+    /// other model this branch may have replaced the If.
     rounds: usize,
 }
 
 impl Location<'_> {
-    /// A value that a body may capture here.
+    /// The value with this name that a body may capture here.
     fn captured(&self, name: &str) -> Option<Graded> {
         self.scope?.get(name)
     }
 }
 
-/// The values that a body may capture, by name, beginning with those of the nearest graph.
+/// The values that a body may capture, by name: the values of the nearest enclosing graph, then
+/// those of the graph around it, and so on.
 struct CaptureScope<'s> {
     values: &'s HashMap<String, Graded>,
     outer: Option<&'s CaptureScope<'s>>,
@@ -220,7 +223,7 @@ impl CaptureScope<'_> {
     }
 }
 
-/// A node that has been evaluated.
+/// How a node was evaluated.
 struct EvaluatedNode<'o> {
     node: &'o NodeProto,
     /// The degree of its results.
@@ -442,7 +445,7 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// Returns a requested value, and adds its facts to the findings.
+    /// Returns a requested value, and adds its digest, degree and type to the findings.
     fn find(&mut self, value: ValueId, findings: &mut Findings) -> Result<FieldValue, Stopped> {
         let analysis = self.point.analysis;
         let name = analysis.graph.value_name(value);

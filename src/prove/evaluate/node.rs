@@ -108,7 +108,7 @@ impl Evaluation<'_> {
         };
         match made {
             Err(NotEvaluated::Uncovered) => Ok(self.constants(node, location)),
-            // A constant that is divided by 0 becomes infinite or NaN.
+            // If constants are divided by 0, the result has infinite or NaN elements.
             Err(NotEvaluated::Zero)
                 if let Some(constants) = self.divided_by_zero(node, location) =>
             {
@@ -358,7 +358,7 @@ fn expected_places(rank: usize, count: usize) -> Expected {
     }
 }
 
-/// The extents of the first result.
+/// The extents that are expected of the first result.
 fn first_shape(expected: &[Expected]) -> Option<&[usize]> {
     expected.first()?.shape.as_deref()
 }

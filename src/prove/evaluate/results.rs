@@ -1,4 +1,4 @@
-//! The types and extents of the results of a node, and the node's identity in the analyses.
+//! Finds the types and extents of the results of a node, and the node's id in the analyses.
 
 use super::inner::Bodies;
 use super::{Evaluation, Location};
@@ -54,7 +54,7 @@ impl<'w> Evaluation<'w> {
         expected
     }
 
-    /// The facts about a result in the analysis of the graph.
+    /// The facts about a result of a node that the analysis of the graph gives.
     fn inferred_result(&self, slot: usize, location: &Location) -> Expected {
         let (graph, facts) = (&self.point.analysis.graph, &self.point.analysis.facts);
         let Some(value) = location.node.and_then(|node| graph.output(node, slot)) else {
@@ -81,7 +81,7 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// The identity of a node in the flattened graph.
+    /// The id of a node in the flattened graph.
     pub(super) fn laid_out(&self, node: &NodeProto, location: &Location) -> Option<NodeId> {
         let ((analysis, _), inside) = (self.point.laid_out?, location.region?);
         let first = node.output.iter().find(|name| !name.is_empty())?;
@@ -90,8 +90,8 @@ impl<'w> Evaluation<'w> {
         Some(id).filter(|&id| region_path(analysis.graph.node(id)) == inside)
     }
 
-    /// The analysis that contains a node, and its identity there. For a node of a body this is the
-    /// analysis of the flattened graph. `None` for a node of a function.
+    /// The analysis that contains a node, and the node's id in the analyzed graph. For a node of a
+    /// body this is the analysis of the flattened graph. `None` for a node of a function.
     pub(super) fn analyzed(
         &self,
         node: &NodeProto,
@@ -121,7 +121,8 @@ impl<'w> Evaluation<'w> {
     }
 }
 
-/// Whether a node of a body is an element-wise function of integers. Its results may be indices.
+/// Whether a node of a body is an element-wise function of integers. Then its results count as
+/// integers, because they may be indices.
 fn is_function_of_integers(call: &Call, location: &Location) -> bool {
     let category = call.node.category();
     location.node.is_none()

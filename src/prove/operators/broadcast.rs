@@ -61,7 +61,7 @@ fn first_of_run(shape: &[usize], extents: &[usize]) -> usize {
         .min(single.map_or(0, |last| last + 1))
 }
 
-/// The place in an operand at which each run begins. An operand without elements has no runs.
+/// The offset in an operand at which each run begins. An operand without elements has no runs.
 fn starts(outer: &[usize], extents: &[usize], count: usize) -> Vec<usize> {
     if count == 0 {
         return vec![];

@@ -17,9 +17,9 @@ const LAID_OUT: usize = 1 << 20;
 pub(crate) struct ConvolutionExtents {
     pub samples: usize,
     pub group: usize,
-    /// The output channels of a group.
+    /// The number of output channels of a group.
     pub outer: usize,
-    /// The input channels of a group.
+    /// The number of input channels of a group.
     pub inner: usize,
 }
 

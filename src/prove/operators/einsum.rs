@@ -1,4 +1,4 @@
-//! Einsum: sums of products over labels.
+//! Einsum: products of operands, summed over labels.
 
 use ndarray::Axis;
 
@@ -31,7 +31,7 @@ impl EinsumTerm {
         Some(row_major(transposed(&self.elements, &perm?)))
     }
 
-    /// The elements with an axis for each of these groups of labels.
+    /// The elements with one axis for each of these groups of labels, whose axes are merged.
     fn grouped(&self, groups: [&[char]; 3]) -> Option<Elements> {
         let shape = groups.map(|group| {
             let extents = group.iter().filter_map(|&label| self.extent(label));
@@ -67,8 +67,8 @@ pub(super) fn einsum(call: &Call) -> OpResult {
     Ok(vec![FieldValue::Field(made)])
 }
 
-/// Parses the operands, each with its labels, and the labels of the result. A label occurs once in
-/// an operand.
+/// Parses the operands, each with its labels, and the labels of the result. In each parsed operand,
+/// a label occurs only once.
 fn parsed(
     call: &Call,
     terms: &str,
@@ -161,7 +161,7 @@ fn repeated(labels: &[char]) -> Option<(usize, usize)> {
     })
 }
 
-/// Repeats axes of extent 1 to the extent of other axes with their label.
+/// Repeats axes of extent 1 to the extent that other axes with the same label have.
 fn widen(terms: &mut [EinsumTerm]) -> Result<(), NotEvaluated> {
     let mut extents: HashMap<char, usize> = HashMap::default();
     for term in &*terms {

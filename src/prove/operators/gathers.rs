@@ -113,8 +113,8 @@ pub(super) fn gather_elements(call: &Call) -> OpResult {
     )?])
 }
 
-/// Whether indices of these extents fit into a tensor of this shape along every axis except
-/// `along`.
+/// Whether a tensor of indices with these extents is no larger than a tensor of this shape along
+/// every axis except `along`.
 pub(super) fn lies_inside(indices: &[usize], shape: &[usize], along: usize) -> bool {
     let mut axes = indices.iter().zip(shape).enumerate();
     indices.len() == shape.len()

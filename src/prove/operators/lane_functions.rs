@@ -69,8 +69,8 @@ enum Multiples<'p> {
 /// differs by a positive factor.
 ///
 /// # Errors
-/// [`NotEvaluated::Uncovered`] if the operator does not compute each lane independently, or if its
-/// result is unknown.
+/// [`NotEvaluated::Uncovered`] if the operator does not compute each lane independently, or if the
+/// shape of its result is unknown.
 pub(crate) fn of_lanes(
     call: &Call,
     function: Digest,
@@ -276,7 +276,7 @@ struct Lanes<'l> {
 }
 
 impl Lanes<'_> {
-    /// The results, if the axes that index the lanes also index the results.
+    /// The results, if the first axes of the result are the axes that index the lanes.
     fn at_same_places(
         &self,
         elements: &Elements,
@@ -311,7 +311,7 @@ impl Lanes<'_> {
         Ok((vec![FieldValue::field(made)], taken))
     }
 
-    /// Appends the results of a lane. Returns whether another lane represents it.
+    /// Appends the results of a lane. Returns whether another lane represents this lane.
     fn add_results(
         &self,
         place: usize,

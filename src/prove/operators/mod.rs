@@ -44,7 +44,7 @@ use crate::prove::field_value::{Elements, FieldValue, Integers, slice};
 /// The reasons why an operator has no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NotEvaluated {
-    /// The operator, or this form of it, is not interpreted.
+    /// The operator is not interpreted, or not with these attributes and inputs.
     Uncovered,
     /// The operator divides by 0 at this point.
     Zero,
@@ -70,7 +70,7 @@ pub(super) struct Call<'c> {
     pub wanted: usize,
     /// The limits of computation.
     pub allowance: &'c Allowance,
-    /// The convention for roots, and the roots taken so far.
+    /// The convention for roots, and the values of which roots were taken so far.
     pub roots: &'c RootContext,
     /// For each input, whether its elements depend on neither an input of the model nor a random
     /// element.

@@ -353,8 +353,9 @@ fn joined(values: &[&FieldValue], along: usize) -> Result<FieldValue, NotEvaluat
     let joined = match (fields, integers) {
         (Some(fields), _) => concatenated(&fields, along).map(FieldValue::field),
         (_, Some(integers)) => concatenated(&integers, along).map(FieldValue::int),
-        // Known integers that are concatenated with unknown integers become unknown. Negative
-        // integers are refused, because a negative index and its image select different places.
+        // If known integers are concatenated with unknown integers, all of them become unknown.
+        // Negative integers are refused, because a negative index and its image select different
+        // places.
         _ => {
             if !values.iter().all(|value| has_integer_images(value)) {
                 return Err(NotEvaluated::Uncovered);
@@ -394,8 +395,8 @@ pub(super) fn expand(call: &Call) -> OpResult {
 /// Repeats a value along axes of extent 1.
 ///
 /// # Errors
-/// [`NotEvaluated::Uncovered`] if this does not result in the shape, or if the value's shape is
-/// unknown.
+/// [`NotEvaluated::Uncovered`] if the value does not broadcast to the shape, or if the value's
+/// shape is unknown.
 pub(crate) fn expanded(value: &FieldValue, shape: &[usize]) -> Result<FieldValue, NotEvaluated> {
     Ok(either!(
         value,

@@ -75,7 +75,7 @@ fn behind(call: &Call, rank: usize) -> Result<Vec<usize>, NotEvaluated> {
     Ok((call.axis(-1, rank)?..rank).collect())
 }
 
-/// A parameter for each channel, reshaped to broadcast along the second axis.
+/// The parameter of each channel, reshaped so that it broadcasts along the second axis of `x`.
 fn by_channel(call: &Call, slot: usize, x: &Elements) -> Result<Elements, NotEvaluated> {
     let parameter = call.field(slot)?;
     let channels = *x.shape().get(1).ok_or(NotEvaluated::Uncovered)?;
@@ -123,7 +123,7 @@ pub(super) fn instance(call: &Call) -> OpResult {
 /// The attributes of onnxruntime's GroupNorm.
 pub(super) const OF_RUNTIME: &[&str] = &["activation", "channels_last", "epsilon", "groups"];
 
-/// GroupNorm of onnxruntime, whose channels may be the last axis.
+/// onnxruntime's GroupNorm, in which the channels may be the last axis.
 pub(super) fn of_runtime(call: &Call) -> OpResult {
     let x = call.field(0)?;
     let rank = x.ndim();
@@ -177,7 +177,8 @@ fn by_group(
         .map_err(|_| NotEvaluated::Uncovered)
 }
 
-/// GroupNormalization. Before operator set 21, the scale and the shift belong to groups.
+/// GroupNormalization. Before operator set 21, the scale and the shift have an element for each
+/// group.
 pub(super) fn group(call: &Call) -> OpResult {
     let x = call.field(0)?;
     call.allowance.room(x.shape())?;

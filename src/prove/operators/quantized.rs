@@ -228,7 +228,7 @@ fn codes_along_last(codes: &Integers, is_packed: bool) -> Result<Elements, NotEv
     images.map(row_major).map_err(|_| NotEvaluated::Misfit)
 }
 
-/// The first elements along the last axis, up to the extent in this shape.
+/// The elements, cut along the last axis to the extent in this shape.
 fn first_along_last(elements: &Elements, shape: &[usize]) -> Result<Elements, NotEvaluated> {
     let wide = elements.shape();
     let fits = wide.len() == shape.len() && wide.iter().zip(shape).all(|(all, taken)| taken <= all);

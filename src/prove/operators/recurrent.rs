@@ -59,7 +59,7 @@ pub(crate) fn of_sums(call: &Call) -> Result<Vec<Option<FieldValue>>, NotEvaluat
         }
     }
     let mut inputs = call.inputs.clone();
-    // A missing initial state consists of zeros.
+    // An initial state of zeros counts as missing, because both mean the same.
     for state in inputs.iter_mut().skip(5).take(2) {
         state.take_if(
             |state| matches!(state, FieldValue::Field(zeros) if zeros.iter().all(|&zero| zero == 0)),

@@ -1,4 +1,4 @@
-//! Sums along axes, and reductions that are computed from them.
+//! Sums along axes, and reductions that are computed from such sums.
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -7,7 +7,7 @@ use super::{Call, NotEvaluated, OpResult, axis};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 
-/// The sums along these axes, which are kept with extent 1 or removed.
+/// The sums along these axes. The axes stay with extent 1 if `keep`, and are removed otherwise.
 pub(crate) fn sum(elements: &Elements, axes: &[usize], keep: bool) -> ArrayD<u32> {
     let mut sums = slice(elements).to_vec();
     let mut shape = elements.shape().to_vec();

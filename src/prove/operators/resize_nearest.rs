@@ -1,4 +1,4 @@
-//! Resize and Upsample to the nearest place.
+//! Resize and Upsample in the mode `nearest`.
 
 use super::movement::picked;
 use super::{Call, NotEvaluated, OpResult, axes};
@@ -12,7 +12,7 @@ const MOST_TIMES: u32 = 1 << 16;
 /// The first operator set in which a Resize defines the coordinates of its places.
 const PLACED: i64 = 11;
 
-/// A Resize or an Upsample to the nearest place, by integer factors or to sizes.
+/// A Resize or an Upsample in the mode `nearest`, by integer factors or to given sizes.
 pub(super) fn resize(call: &Call) -> OpResult {
     let is_upsample = call.op() == "Upsample";
     let is_nearest = call.text("mode", "nearest")? == "nearest"

@@ -218,7 +218,8 @@ fn bound(call: &Call, slot: usize, name: &str) -> Result<u32, NotEvaluated> {
     }
 }
 
-/// The image of a slope. A slope that is `1/n` rounded once has the image of `1/n`.
+/// The image of a slope. A slope that is the rounded value of `1/n` gets the image of the exact
+/// `1/n`.
 fn slope(number: f32) -> Result<u32, NotEvaluated> {
     let inverse = (1..=WHOLE).find(|&n| (1.0 / f64::from(n)) as f32 == number);
     inverse
@@ -226,9 +227,9 @@ fn slope(number: f32) -> Result<u32, NotEvaluated> {
         .ok_or(NotEvaluated::Uncovered)
 }
 
-/// Softmax and LogSoftmax: functions of the differences of a lane to its first element. The results
-/// of a Softmax sum to 1. The result is 0 at hidden places of a lane, and the results at other
-/// places do not depend on hidden ones.
+/// Softmax and LogSoftmax: functions of the differences between the elements of a lane and its
+/// first element. The results of a Softmax sum to 1. The result is 0 at hidden places of a lane,
+/// and the results at other places do not depend on hidden ones.
 pub(crate) fn softmax(call: &Call, function: Digest) -> OpResult {
     let elements = elements(call, 0)?;
     let shape = elements.shape();

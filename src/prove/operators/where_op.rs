@@ -21,7 +21,7 @@ pub(super) fn choose(call: &Call) -> OpResult {
         let mixed = mixed(condition, one, other).ok_or(NotEvaluated::Misfit)?;
         return Ok(vec![FieldValue::field(mixed)]);
     }
-    // The parity of the image decides an unknown condition.
+    // Integers cannot be mixed, so the parity of the image decides an unknown condition.
     let condition = call.indices(0)?;
     let condition = &match call.value(0)? {
         FieldValue::Varying(_) => condition.mapv(|number| number % 2).into_shared(),
@@ -92,7 +92,7 @@ pub(super) fn triangle(call: &Call) -> OpResult {
     Ok(vec![made])
 }
 
-/// The elements at which a mask of the last two axes is true, and 0 elsewhere.
+/// Keeps the elements where a mask over the last two axes is true, and sets all others to 0.
 fn masked<T: Copy + Default>(array: &ArcArray<T, IxDyn>, mask: &[bool]) -> ArrayD<T> {
     let elements = slice(array).iter().zip(mask.iter().cycle());
     let elements = elements.map(|(&element, &stays)| if stays { element } else { T::default() });

@@ -23,7 +23,7 @@ pub(super) const CONV_TRANSPOSE: &[&str] = &[
     "strides",
 ];
 
-/// The largest number in an attribute.
+/// The limit for numbers in attributes and for extents, so that sums of them do not overflow.
 const LARGEST: i64 = 1 << 31;
 
 /// The windows of a kernel over the places of its input, and for each axis the number of zeros
@@ -262,7 +262,7 @@ fn convolved(
     with_bias(call, 2, sums, &shape)
 }
 
-/// Adds the bias of each channel to sums of this shape.
+/// Adds the bias of each channel, if there is a bias, to sums of this shape.
 pub(super) fn with_bias(call: &Call, slot: usize, mut made: Vec<u32>, shape: &[usize]) -> OpResult {
     let places = count(&shape[2..]);
     if let Some(bias) = call.optional_field(slot)? {
@@ -294,9 +294,10 @@ pub(super) fn pooled(call: &Call, input: &[usize]) -> Result<(Windows, Vec<i64>)
     windows(call, &kernel.collect::<Result<Vec<_>, _>>()?, input)
 }
 
-/// Turns a border of −∞ around the image of a MaxPool into padding of the operator. Returns the
-/// MaxPool and the image without the border. `None` if there is no such border. `lowest` represents
-/// −∞. A maximum ignores both the border and the padding.
+/// If the input of a MaxPool has a border of −∞, turns this border into padding of the operator.
+/// Returns the changed MaxPool, and the input without the border. `None` if there is no such
+/// border. `lowest` represents −∞. The result is the same, because a maximum ignores both −∞ and
+/// padding.
 pub(crate) fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, FieldValue)> {
     (call.node.op() == ("", "MaxPool") && call.wanted == 1).then_some(())?;
     let FieldValue::Field(elements) = call.optional(0)? else {

@@ -18,12 +18,13 @@ pub struct Report {
     pub sites: Vec<ReportedSite>,
     /// Notes for the reader, one sentence each.
     pub notes: Vec<String>,
-    /// Whether the fused model was found to compute another function than the exported one.
+    /// Whether the fused model was found to compute a function other than that of the exported
+    /// model.
     #[serde(default)]
     pub differs: bool,
 }
 
-/// The class of a machine.
+/// The kind of machine on which a benchmark ran.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Machine {

@@ -10,7 +10,7 @@ use super::data::{Class, Measurement};
 use crate::report::document::escape;
 use crate::report::format::{bytes, time};
 
-/// The width of every chart, in units that the page scales.
+/// The width of every chart, in SVG units, which the page scales.
 const WIDTH: f64 = 480.0;
 /// The height of a row of a bar chart, including its name.
 const ROW: f64 = 42.0;

@@ -25,7 +25,7 @@ pub(crate) struct Column {
 /// The layout of the cells of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cells {
-    /// Left-aligned text of any length, such as a name in the model, which may contain markup.
+    /// Left-aligned text of any length. It may be a name in the model and contain markup.
     Text,
     /// Right-aligned.
     Number,

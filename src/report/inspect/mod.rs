@@ -77,7 +77,7 @@ pub(crate) struct OutlineSite {
     pub name: String,
     /// Its kind.
     pub kind: String,
-    /// The formula at inference.
+    /// The formula that the site computes at inference.
     pub form: String,
     /// The number of channels.
     pub channels: usize,
@@ -87,7 +87,7 @@ pub(crate) struct OutlineSite {
     pub state: SiteState,
     /// The names of its operators.
     pub nodes: Vec<String>,
-    /// The state of each part, in order of execution.
+    /// The state of each part (before the core, core, after the core), in order of execution.
     pub parts: Vec<OutlinePart>,
 }
 
@@ -293,7 +293,8 @@ pub(crate) fn outline_html(outline: &Outline) -> serde_json::Result<String> {
 mod tests {
     use super::*;
 
-    /// A name that ends every context in which a name can occur.
+    /// A name with characters that end each HTML, script or string context in which a name is
+    /// written.
     const HOSTILE: &str =
         "</script><!--<script>alert(1)</script>\"'&<img src=x onerror=alert(1)>\u{2028}\\";
 
