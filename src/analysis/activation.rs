@@ -14,7 +14,7 @@ use crate::onnx::operator::Category;
 /// The maximum number of operators between `x` and the product.
 const LARGEST: usize = 16;
 
-/// The maximum number of operands of one of these operators.
+/// The maximum number of operands of each of these operators.
 const MOST: usize = 3;
 
 /// The nodes of all activations of a graph.
@@ -33,8 +33,8 @@ struct Gates<'s> {
 }
 
 impl Gates<'_> {
-    /// The nodes of the activation whose last product the node computes; `None` if it computes
-    /// none.
+    /// The nodes of the activation whose last product the node computes; `None` if there is no such
+    /// activation.
     fn gated(&self, node: NodeId) -> Option<Vec<NodeId>> {
         let &[Some(left), Some(right)] = self.graph.inputs(node) else {
             return None;
@@ -56,9 +56,8 @@ impl Gates<'_> {
         self.graph.is(node, "Erf") || self.graph.is(node, "Tanh")
     }
 
-    /// Returns the nodes of `gate` if it is computed from `plain`. Otherwise `plain` may be a
-    /// scalar multiple of the value from which `gate` is computed. Then the node of that multiple
-    /// is returned too.
+    /// Returns the nodes that compute `gate` from `plain`, or from a value of which `plain` is a
+    /// scalar multiple. The node that computes the multiple is then included.
     fn gate_and_half(&self, plain: ValueId, gate: ValueId) -> Option<Vec<NodeId>> {
         if let Some(nodes) = self.gate(gate, plain) {
             return Some(nodes);

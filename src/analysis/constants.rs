@@ -49,7 +49,7 @@ pub(crate) struct Constants<'m> {
     has_bfloat16: bool,
     evaluated: RefCell<HashMap<ValueId, Arc<Tensor>>>,
     budget: Budget,
-    /// The number of bytes that the model stores.
+    /// The number of bytes of the weights of the model.
     stored: usize,
 }
 

@@ -55,7 +55,7 @@ pub(crate) struct PlanStep {
     pub writes: Vec<usize>,
     /// Whether it may overwrite a buffer that it reads.
     pub in_place: bool,
-    /// The index of the cut that it belongs to.
+    /// The index of the sliced region that it belongs to, if any.
     pub cut: Option<usize>,
 }
 

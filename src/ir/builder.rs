@@ -100,7 +100,7 @@ pub(crate) enum NewConstant {
         recipe: Recipe,
         /// The name of the replaced constant.
         replaces: String,
-        /// The axes over which the operator that reads it sums products.
+        /// The axes over which products are summed in the operator that reads the weight.
         contracted: Vec<usize>,
     },
 }

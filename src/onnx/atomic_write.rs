@@ -33,7 +33,8 @@ fn open() -> MutexGuard<'static, Vec<PathBuf>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Stops all saves of this process while it exists. No save creates, renames or removes a file.
+/// Stops all saves of this process while it exists. Until it is dropped, no save creates, renames
+/// or removes a file.
 #[derive(Debug)]
 #[must_use = "saves go on when it is dropped"]
 pub(crate) struct Halt {

@@ -221,7 +221,7 @@ impl Layout {
     }
 }
 
-/// A part of a model: a message that is merged with those of the other parts.
+/// A part of a model: a message that is merged with the messages of the other parts.
 pub struct MessagePart {
     message: ModelProto,
     gaps: Arc<Gaps>,
@@ -293,8 +293,9 @@ impl Laying<'_> {
         Ok(())
     }
 
-    /// Lays out a tensor that is not an initializer of the new data file. If the model holds its
-    /// elements, they fill a gap of the message. External elements stay or move, as `storage` says.
+    /// Lays out a tensor that `Laying::initializer` does not move into the data file. If the
+    /// model holds its elements, they fill a gap of the message. External elements stay or move, as
+    /// `storage` says.
     fn other(&mut self, tensor: &mut TensorProto) -> Result<()> {
         let externals = &self.model.externals;
         if tensor::is_held(tensor) {

@@ -64,7 +64,7 @@ pub struct Saved {
     /// kept.
     pub bytes: u64,
     /// The data files of the replaced model that were not removed although the new model does not
-    /// refer to them. They may not have been written by unfold, or another model may refer to them.
+    /// refer to them. Either unfold did not write them, or another model may refer to them.
     pub left: Vec<PathBuf>,
 }
 

@@ -10,7 +10,8 @@ use super::proto::TensorProto;
 use super::save::SaveOptions;
 use super::{Model, tensor};
 
-/// Stands for the name of a model without a file. The length of the data file's name depends on it.
+/// Stands for the name of a model without a file. The name of the data file, which the message
+/// contains, is derived from it.
 const UNNAMED: &str = "model.onnx";
 
 impl Model {

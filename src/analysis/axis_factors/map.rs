@@ -80,8 +80,8 @@ impl LayoutMap {
         self.factors.leaves(&self.start.concat()) == self.factors.leaves(&self.now.concat())
     }
 
-    /// The present place of each of these axes; `None` if one of them was split or merged with
-    /// another.
+    /// The present index of each of these original axes; `None` if one of them was split or merged
+    /// with another axis.
     pub(crate) fn places(&self, axes: &[usize]) -> Option<Vec<usize>> {
         let now: Vec<Vec<AxisFactor>> = self
             .now

@@ -27,7 +27,7 @@ pub(crate) use crate::shape::rules::movement::{read_by_shape, takes_all_of_one};
 /// The maximum length of a vector of integers that may be a shape.
 const LONGEST: usize = 64;
 
-/// A node whose output shapes are inferred, and the facts for that.
+/// A node whose output shapes are inferred, and the facts from which they are inferred.
 pub(crate) struct NodeQuery<'n> {
     /// The node.
     pub node: &'n NodeProto,
@@ -83,8 +83,8 @@ fn is_extent(dim: &TDim) -> bool {
 }
 
 /// Returns the more precise of two extents: the one that tract infers, and the one from the rule.
-/// An integer is more precise than a symbol. For a Reshape, the extents that remain of the input
-/// are more precise than a formula for a length.
+/// An integer is more precise than a symbol. For a Reshape, an extent that the rule takes from the
+/// input is more precise than a formula of tract.
 fn more_precise(known: Option<TDim>, inferred: Option<TDim>, is_reshape: bool) -> Option<TDim> {
     match (extent(&known), extent(&inferred)) {
         (None, Some(_)) => inferred,
