@@ -68,7 +68,8 @@ impl Pass for FoldAffines {
     }
 }
 
-/// Drops the refusals of the limit for growth, so that these sites are planned again.
+/// Drops the refusals of the limit for growth if constants were computed since, so that these sites
+/// are planned again.
 pub(crate) struct ReconsiderGrowth;
 
 impl Pass for ReconsiderGrowth {

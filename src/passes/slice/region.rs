@@ -2,9 +2,10 @@
 //! these axes, the values between the nodes have the same places.
 //!
 //! A region grows from one large value along one of its axes. A node that reads or outputs a value
-//! with more bytes than a limit belongs to the region. Smaller values are on the border: they are
-//! cut before the first part, or joined after the last part. A node on a path that leaves the
-//! region and enters it again belongs to the region too.
+//! with more bytes than a limit belongs to the region, if all nodes around this value can run part
+//! by part. Other values are on the border: they are cut before the first part, or joined after the
+//! last part. A node on a path that leaves the region and enters it again belongs to the region
+//! too.
 
 use std::collections::{BTreeMap, HashSet};
 
