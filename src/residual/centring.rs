@@ -99,7 +99,7 @@ struct Writers<'w> {
 /// The changes that centre the writers of a stream, each with the node that writes.
 #[derive(Default)]
 struct WriterChanges {
-    /// Constants without their mean.
+    /// The changes that subtract from constants their mean.
     projected: Vec<(NodeId, Change)>,
     /// Values whose mean is subtracted after the writer.
     taken_off: Vec<(NodeId, Channels)>,

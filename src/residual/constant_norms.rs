@@ -4,9 +4,9 @@
 //! a unit in the last place of ε. Such an ε serves to train networks without normalizers in code
 //! that has normalizers. In real arithmetic, the two formulas differ, so the pass is an option.
 //!
-//! An operator is written out with the constant `1/√ε`. If a normalizer is already written out in
-//! parts, its division by `√(var + ε)` becomes a division by the constant `√ε`. Later passes fold
-//! the constant.
+//! A normalizer that is one operator is written out with the constant `1/√ε`. If a normalizer is
+//! already written out in parts, its division by `√(var + ε)` becomes a division by the constant
+//! `√ε`. Later passes fold the constant.
 
 use crate::affine::materialize::{Change, Edit, NewTensor};
 use crate::affine::plan::{Constancy, ConstantNorm};

@@ -38,7 +38,7 @@ pub(crate) struct Attribute {
     pub name: &'static str,
     /// The exponent that it must have.
     pub exponent: i32,
-    /// The type in which it is computed. `None` if it is unknown.
+    /// The type in which the operator computes with the attribute. `None` if it is unknown.
     pub data_type: Option<DataType>,
 }
 

@@ -137,7 +137,7 @@ enum Scale {
     Behind,
 }
 
-/// The place of the scale of the normalized value. `None` if it is also shifted.
+/// The place of the scale of the normalized value. `None` if the normalized value is also shifted.
 fn scale(view: &View, site: &Site, core: &Core) -> Option<Scale> {
     if let Some(part) = &site.post
         && !part.affine.has_no_shift()

@@ -35,7 +35,8 @@ pub(super) struct ScaledStreams {
     pub multiplied: Map<usize, Vec<String>>,
 }
 
-/// Scales streams by `2^-power`. Each stream is identified by its index, as sites are.
+/// Scales streams by `2^-power`. Each stream comes with its index, which takes the place of the
+/// index of a site in the edits.
 ///
 /// # Errors
 /// [`Failed`] for the streams that cannot be scaled. The caller can try again without them.

@@ -60,8 +60,8 @@ pub(crate) fn summed_apart(analysis: &Analysis) -> Vec<Edit> {
     edits
 }
 
-/// Writes one node as a sum and a normalizer. `None` for another operator, or if its statistics are
-/// read.
+/// Writes one node as a sum and a normalizer. `None` for other operators, or if a node reads the
+/// statistics.
 fn apart(analysis: &Analysis, node: NodeId, has_layer_norm: bool) -> Option<Replacement> {
     let (graph, at) = (&analysis.graph, analysis.at(node));
     let (domain, op) = graph.domain_op(node);

@@ -67,7 +67,7 @@ impl Linear for Biased {
         bias.align(at.rank(0)?).ok_or(Reason::UnknownShape)
     }
 
-    /// The bias has one axis, the axis of channels.
+    /// Converts a bias to shape `[channels]`.
     fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe> {
         let channels: usize = at.extents(1).ok()?.iter().product();
         bias.expand(&[&vec![1; bias.rank() - 1][..], &[channels]].concat())?

@@ -104,14 +104,16 @@ impl Rule for Elementwise {
 /// One alternative of a backward step: the affines that the inputs need.
 type Alternative = Vec<(usize, Affine)>;
 
-/// An alternative that puts an affine on both operands. `None` if one of them does not fit.
+/// An alternative that puts an affine on both operands. `None` if `left` or `right` does not fit
+/// its operand.
 fn on_both(at: &At, left: &Affine, right: &Affine) -> Option<Alternative> {
     let left = shrunk(at, 0, left).ok()?;
     let right = shrunk(at, 1, right).ok()?;
     Some(vec![(0, left), (1, right)])
 }
 
-/// An alternative that puts an affine on one operand. `None` if it does not fit.
+/// An alternative that puts an affine on one operand. `None` if the affine does not fit the
+/// operand.
 fn on_one(at: &At, slot: usize, affine: &Affine) -> Option<Alternative> {
     Some(vec![(slot, shrunk(at, slot, affine).ok()?)])
 }

@@ -241,7 +241,7 @@ impl Linear for MatMulNBits {
         bias.align(at.output_rank(0)?).ok_or(Reason::UnknownShape)
     }
 
-    /// The bias has one axis.
+    /// Converts a bias to shape `[N]`. `None` if it varies along an axis other than the last.
     fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe> {
         let outputs = WeightBlocks::of(at).ok()?.outputs;
         let last = bias.shape().last().copied()?;

@@ -190,8 +190,8 @@ impl SiteRewrite<'_> {
         })
     }
 
-    /// Whether the region consists of no more than these operators already, because an earlier pass
-    /// wrote it. Reshapes do not count, since one of two in a row may have been removed.
+    /// Whether the region already consists of no more than the operators `made`, because an earlier
+    /// pass wrote it. Reshapes do not count, since one of two in a row may have been removed.
     fn is_written_as(&self, made: &[NodeProto]) -> bool {
         let nodes = self.region.nodes.iter();
         let present = nodes.map(|&node| self.view.graph.node(node).op_type());

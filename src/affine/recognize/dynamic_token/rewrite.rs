@@ -56,9 +56,9 @@ pub(super) struct Rewritten {
 
 /// The place of the new operators in the graph.
 pub(super) struct Place<'t> {
-    /// The value that they read.
+    /// The value that the new operators read.
     pub input: &'t str,
-    /// The value that they output.
+    /// The value that the new operators compute.
     pub output: &'t str,
     /// A node of the site, from which the new operators take their metadata and the beginning of
     /// their names.

@@ -10,7 +10,8 @@ use crate::recipe::Numbers;
 /// A coefficient with more numbers is not computed. Networks have fewer channels.
 pub(super) const LARGEST: usize = 1 << 15;
 
-/// One number for each place along some axis factors. It is constant along all others.
+/// One number for each place along some axis factors. The coefficient is constant along all other
+/// axis factors.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Coefficient {
     /// The axis factors, in ascending order.
@@ -148,7 +149,7 @@ impl Coefficient {
         Some(constant)
     }
 
-    /// Replaces axis factors that have been split by their parts.
+    /// Replaces each axis factor that has been split, by its parts.
     pub(crate) fn settled(&self, atoms: &AxisFactors) -> Option<Coefficient> {
         let leaves = atoms.leaves(&self.along);
         if leaves == self.along {

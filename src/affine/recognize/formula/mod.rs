@@ -43,7 +43,7 @@ impl Factor {
         !matches!(self, Factor::Mean(over, _) if over.contains(&along))
     }
 
-    /// Replaces axis factors that have been split by their parts.
+    /// Replaces each axis factor that has been split, by its parts.
     fn settled(&self, atoms: &AxisFactors) -> Factor {
         match self {
             Factor::Input => Factor::Input,
@@ -285,7 +285,7 @@ impl Formula {
         Some(derived.without_vanished())
     }
 
-    /// Replaces axis factors that have been split by their parts.
+    /// Replaces each axis factor that has been split, by its parts.
     fn settled(&self, atoms: &AxisFactors) -> Option<Self> {
         let mut result = Formula {
             scale: self.scale.settled(atoms)?,

@@ -119,7 +119,7 @@ impl Branch {
     /// The composition of this operator and `next`.
     ///
     /// # Errors
-    /// The reason why they are not one operator.
+    /// The reason why the composition is not one operator.
     pub(super) fn then(&self, next: &Branch) -> Result<Self, Reason> {
         let window = self.window.then(&next.window).ok_or(Reason::Unaligned)?;
         if self.bias.is_some() && !next.window.stays_inside() {

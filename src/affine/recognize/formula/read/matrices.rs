@@ -22,7 +22,7 @@ pub(crate) struct Mixing {
 }
 
 impl Mixing {
-    /// Replaces axis factors that have been split by their parts.
+    /// Replaces each axis factor that has been split, by its parts.
     pub(crate) fn settled(&self, atoms: &AxisFactors) -> Option<Mixing> {
         let (which, along) = (self.which.settled(atoms)?, atoms.leaves(&self.along));
         Some(Mixing {

@@ -85,7 +85,7 @@ impl Value {
         self.power == Power::One && self.beside.is_none()
     }
 
-    /// Replaces axis factors that have been split by their parts.
+    /// Replaces each axis factor that has been split, by its parts.
     fn settled(&self, atoms: &AxisFactors) -> Option<Self> {
         let beside = match &self.beside {
             Some((other, along)) => Some((other.settled(atoms)?, *along)),
@@ -211,7 +211,7 @@ impl<'r> Reading<'r> {
         })
     }
 
-    /// A varying input of a node, with axis factors that have been split replaced by their parts.
+    /// A varying input of a node, in which the parts of each split axis factor take its place.
     fn varying(&self, node: NodeId, slot: usize) -> Option<Value> {
         let input = self.view.graph.input(node, slot)?;
         self.values.get(&input)?.settled(&self.atoms)
