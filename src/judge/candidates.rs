@@ -25,11 +25,12 @@ pub(super) type FormulaCandidates = HashMap<CandidateKey, Vec<FormulaCandidate>>
 /// A formula over values of a model.
 pub(super) struct FormulaCandidate {
     pub recipe: Recipe,
-    /// The first and the last element of its value. No permutation of the axes moves these two.
+    /// The first and the last element of the formula's value. These two elements are the same for
+    /// every order of the axes.
     ends: [f64; 2],
     /// The error of the formula's operations.
     error: ErrorBound,
-    /// The error of operations that are in neither model.
+    /// The bound on the rounding of an earlier fold, of which neither model holds the operands.
     pub hidden: ErrorBound,
 }
 
@@ -51,7 +52,8 @@ impl FormulaCandidate {
         })
     }
 
-    /// Whether a tensor with these first and last elements, and this error, may match the formula.
+    /// Whether a tensor may match the formula, by its first and last elements and the bound on its
+    /// error.
     pub(super) fn may_be(&self, ends: [f64; 2], error: ErrorBound) -> bool {
         let mut pairs = self.ends.iter().zip(ends);
         pairs.all(|(&number, other)| {
@@ -70,8 +72,8 @@ pub(super) fn value(
     formulas::value(recipe, data_type, &|name| constants.read(name))
 }
 
-/// The constants that a graph computes. Constants that only rearrange stored elements are left out,
-/// because they need no formula.
+/// The constants that a graph computes, as candidates. Constants that only rearrange stored
+/// elements are left out, because they need no formula.
 pub(super) fn of_graph(constants: &ComputedConstants) -> FormulaCandidates {
     let computed = constants.computed().into_iter();
     by_key(computed.filter_map(|(recipe, data_type)| {
@@ -80,7 +82,8 @@ pub(super) fn of_graph(constants: &ComputedConstants) -> FormulaCandidates {
     }))
 }
 
-/// The reciprocals of the scalars of a graph, and the products and quotients of two scalars.
+/// The reciprocals of the scalars of a graph, and the products and quotients of any two scalars of
+/// the same type, except those that are exact.
 pub(super) fn of_scalars(constants: &ComputedConstants) -> FormulaCandidates {
     let mut candidates = FormulaCandidates::new();
     let scalars = constants.scalars();
@@ -138,8 +141,8 @@ pub(super) fn of_stored(
     candidates
 }
 
-/// Assumes that a fold that is in neither model computed the tensors as weights: sets the hidden
-/// error of each candidate to the rounding of that fold.
+/// Sets the hidden error of each candidate to the rounding of a fold into a weight, assuming that
+/// such a fold computed the candidate.
 pub(super) fn as_folded_weights(candidates: &mut FormulaCandidates) {
     for (&(data_type, _), candidates) in candidates {
         let hidden = hidden_fold::of_weight(data_type);
@@ -149,8 +152,8 @@ pub(super) fn as_folded_weights(candidates: &mut FormulaCandidates) {
     }
 }
 
-/// Assumes that a fold that is in neither model computed the tensors as biases: sets the hidden
-/// error of each candidate to the rounding of that fold.
+/// Sets the hidden error of each candidate to the rounding of a fold into a bias, assuming that
+/// such a fold computed the candidate.
 pub(super) fn as_folded_biases(candidates: &mut FormulaCandidates, constants: &ComputedConstants) {
     for (&(data_type, _), candidates) in candidates {
         for candidate in candidates {

@@ -39,7 +39,7 @@ fn step_value(step: &Recipe, inputs: &[&Rounded], data_type: DataType) -> Option
     let arrays: Vec<&ArrayD<f64>> = inputs.iter().map(|input| &input.values).collect();
     let values = computed(step, &arrays);
     let error = match (step.op(), inputs) {
-        // Literals are constants that the definition of an operator gives.
+        // Literals are exact, because they are constants that the definition of an operator gives.
         (Op::Literal(_), _) => ErrorBound::EXACT,
         (Op::Add, [a, b]) => of_binary(Binary::Add, a, b, &values, data_type)?,
         (Op::Sub, [a, b]) => of_binary(Binary::Sub, a, b, &values, data_type)?,
@@ -73,7 +73,7 @@ fn step_value(step: &Recipe, inputs: &[&Rounded], data_type: DataType) -> Option
     Some(Rounded { values, error })
 }
 
-/// The error of a sum of products, derived from the sum of the products' magnitudes.
+/// The bound on the error of a sum of products. It depends on the sum of the products' magnitudes.
 fn sum_of_products(
     step: &Recipe,
     errors: [ErrorBound; 2],

@@ -1,4 +1,4 @@
-//! Finds formulas over the tensors of the first model for tensors that only the second model stores.
+//! Finds formulas over the tensors of the first model for tensors that only the second one stores.
 
 use std::collections::HashSet;
 
@@ -20,7 +20,8 @@ use crate::onnx::tensor::{self, DataType};
 use crate::prove::stored_outside;
 use crate::recipe::Recipe;
 
-/// A tensor of one model that holds the rounded values of a formula over the other one.
+/// A tensor of one model whose elements equal those of a formula over the other model, up to
+/// rounding.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RoundedTensor {
@@ -28,8 +29,8 @@ pub struct RoundedTensor {
     pub name: String,
     /// The formula, over the values of the other model.
     pub formula: String,
-    /// The largest difference between the tensor and the formula, in units in the last place of the
-    /// element.
+    /// The largest difference between an element of the tensor and of the formula, in units in the
+    /// last place of the element.
     pub units: f64,
     /// The largest difference that the rounding of the formula's operations explains, in the same
     /// units.
@@ -38,7 +39,7 @@ pub struct RoundedTensor {
     pub is_of_first: bool,
 }
 
-/// A tensor with a formula that gives its elements up to rounding.
+/// A tensor with a formula whose result equals its elements up to rounding.
 #[derive(Debug)]
 pub(super) struct Matched {
     /// The tensor and its formula.
@@ -69,24 +70,27 @@ impl Matched {
     }
 }
 
-/// A tensor of the second model.
+/// A tensor of the second model that may need a formula.
 #[derive(Clone)]
 pub(super) struct Foreign {
     pub name: String,
     pub data_type: DataType,
     pub values: ArrayD<f64>,
-    /// The error of the elements, if the second model computes them.
+    /// The bound on the error of the elements: exact for a stored tensor, and otherwise the error
+    /// of the second model's computation.
     pub error: ErrorBound,
 }
 
-/// A number is short if at most this many binary digits follow its first nonzero digit.
+/// The maximum number of binary digits after the first nonzero digit of a short number.
 const DIGITS: u32 = 11;
 
 /// Finds formulas for the named tensors of the second model.
 ///
-/// The candidates are the constants that the first model computes, combinations of its scalars, its stored tensors, and
-/// the tensors that folding it creates. A tensor whose elements the first model stores at other places is not matched
-/// with stored and folded tensors, because its elements already have the right images in the field.
+/// The candidates are the constants that the first model computes, combinations of its scalars, its
+/// weights with neighbouring operators folded into them, its stored tensors, and the tensors that
+/// folding it creates. If the first model stores all elements of a tensor, perhaps at other places,
+/// the tensor is matched only with constants and scalars, because its elements already have the
+/// right images in the field.
 pub(super) fn matched(first: &Model, second: &Model, names: &[String]) -> Vec<Matched> {
     let mut open = foreign_tensors(second, names);
     let Ok(analysis) = Analysis::new(first) else {
@@ -129,9 +133,10 @@ pub(super) fn take_matched(
     found
 }
 
-/// Removes the tensors that equal a stored tensor of the first model up to the rounding of a fold
-/// that is in neither model, and returns the matches. Such a fold changes the weight and the bias
-/// of a layer. A bias is therefore matched only if its layer has a matched weight.
+/// Removes from `open` the tensors that equal a stored tensor of the first model up to the rounding
+/// of an earlier fold, of which neither model holds the operands, and returns the matches. Such a
+/// fold changes the weight and the bias of a layer. A bias is therefore matched only if its layer
+/// has a matched weight.
 fn take_folded_in_both(
     open: &mut Vec<Foreign>,
     [first, second]: [&Model; 2],
@@ -166,7 +171,8 @@ fn read_beside<'m>(model: &'m Model, tensors: &[Matched]) -> HashSet<&'m str> {
     read.map(String::as_str).collect()
 }
 
-/// Reads the named tensors of a model, except those that are empty or have an element that is not finite.
+/// Reads the named tensors of a model, except tensors that are empty or have an element that is not
+/// finite.
 fn foreign_tensors(model: &Model, names: &[String]) -> Vec<Foreign> {
     let names: HashSet<&str> = names.iter().map(String::as_str).collect();
     let mut tensors = vec![];
@@ -198,14 +204,15 @@ impl Foreign {
         (self.data_type, self.values.len())
     }
 
-    /// Whether all elements have few binary digits, like ¼ and 8. Rounded results are rarely such
-    /// numbers.
+    /// Whether all elements are short numbers, like ¼ and 8. Short tensors are not matched with
+    /// combinations of scalars, because rounded results are rarely short.
     fn is_short(&self) -> bool {
         let mut numbers = self.values.iter();
         numbers.all(|number| number.to_bits().trailing_zeros() >= 52 - DIGITS)
     }
 
-    /// Matches the tensor with a candidate, in the tensor's shape or with two axes exchanged.
+    /// Matches the tensor with a candidate that is reshaped to the tensor's shape, or first
+    /// transposed as a matrix.
     fn matched(
         &self,
         candidate: &FormulaCandidate,
@@ -223,7 +230,8 @@ impl Foreign {
             })
     }
 
-    /// Matches the tensor with a formula of the same shape, if rounding explains the difference of each element.
+    /// Matches the tensor with a formula of the same shape. `None` if rounding does not explain the
+    /// difference of some element.
     fn agreeing(
         &self,
         recipe: Recipe,
@@ -276,7 +284,7 @@ fn exchanged(recipe: &Recipe, shape: &[usize]) -> Option<Recipe> {
         .reshape(shape)
 }
 
-/// The distance from a number to the next larger magnitude of its type.
+/// The distance from the magnitude of a number to the next larger number of its type.
 fn unit_in_the_last_place(data_type: DataType, number: f64) -> f64 {
     let bits = match data_type {
         DataType::Float16 => 10,

@@ -1,8 +1,8 @@
 //! Arithmetic on arrays with a bound on their errors.
 //!
-//! The bound holds for every evaluation of the same formula in floats of one type, to first order.
-//! Each operation counts as two roundings, because both compared numbers are rounded, and a
-//! division may be computed as a product with a reciprocal.
+//! To first order, the bound holds however the formula is evaluated in floats of one type. Each
+//! operation counts as two roundings. One reason is that both numbers of a comparison are rounded,
+//! and another one that a division may be computed as a product with a reciprocal.
 
 use std::f64::consts::FRAC_2_SQRT_PI;
 
@@ -11,8 +11,8 @@ use ndarray::{ArrayD, Zip};
 use crate::onnx::tensor::{DataType, rounded};
 use crate::recipe::broadcast;
 
-/// The error of a library function such as Exp, in roundings. Four roundings are two units in the
-/// last place.
+/// The error of a library function such as Exp, as a number of roundings. Four roundings are two
+/// units in the last place.
 const FUNCTION: f64 = 4.0;
 
 /// The number of roundings that each operation counts as.
@@ -46,8 +46,8 @@ impl FloatRounding {
     }
 }
 
-/// A bound on the errors of all elements of an array. The error of an element is at most the
-/// smaller of both bounds.
+/// A bound on the errors of all elements of an array. The error of each element is at most the
+/// smaller of its relative and its absolute bound.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ErrorBound {
     /// The bound relative to the magnitude of the element.
@@ -70,11 +70,12 @@ impl ErrorBound {
 
     /// The bound on the error of one element.
     pub(super) fn at(self, element: f64) -> f64 {
-        // 0 times infinity is NaN. Then `min` returns the absolute bound.
+        // If an element is 0 and the relative bound infinite, the product is NaN, and `min` returns
+        // the absolute bound.
         (self.relative * element.abs()).min(self.absolute)
     }
 
-    /// The smallest bound that covers both bounds.
+    /// The smallest bound that covers `self` and `other`.
     pub(super) fn or(self, other: Self) -> Self {
         Self {
             relative: self.relative.max(other.relative),
@@ -82,7 +83,7 @@ impl ErrorBound {
         }
     }
 
-    /// The smallest bound that covers the errors of all pairs of an element and its error.
+    /// The smallest bound that covers all pairs, each of which is an element and its error.
     pub(super) fn covering<'e>(pairs: impl Iterator<Item = (&'e f64, &'e f64)>) -> Self {
         let mut bound = Self::EXACT;
         for (&element, &error) in pairs {
@@ -123,12 +124,13 @@ pub(super) enum Unary {
     Reciprocal,
     Exp,
     Log,
-    /// Sin, Cos, Tanh, Sigmoid or Erf. The derivative is at most 2/√π, which is that of Erf at 0.
+    /// Sin, Cos, Tanh, Sigmoid or Erf. Their derivatives are at most 2/√π, the derivative of Erf at
+    /// 0.
     Gentle,
 }
 
 impl Binary {
-    /// The error of a result, given the errors of its operands.
+    /// A bound on the error of a result, given bounds on the errors of its operands.
     fn error(
         self,
         [a, b]: [f64; 2],
@@ -169,7 +171,7 @@ impl Binary {
         }
     }
 
-    /// Whether the result for exact operands was not rounded.
+    /// Whether the result of exact operands is exact.
     fn is_exact(self, a: f64, b: f64, result: f64) -> bool {
         match self {
             Self::Add => is_sum(a, b, result),
@@ -188,7 +190,7 @@ fn is_sum(a: f64, b: f64, sum: f64) -> bool {
 }
 
 impl Unary {
-    /// The error of a result, given the error of its operand.
+    /// A bound on the error of a result, given the bound on the error of its operand.
     fn error(self, a: f64, result: f64, of_a: f64, to: FloatRounding) -> f64 {
         let carried = match self {
             Self::Relu if a + of_a <= 0.0 => 0.0,
@@ -227,8 +229,8 @@ impl Unary {
     }
 }
 
-/// Bounds the error of an element-wise function of two operands. `None` if their shapes do not
-/// broadcast to that of the result.
+/// Bounds the error of an element-wise function of two operands. `None` if the shapes of the
+/// operands do not broadcast to the shape of the result.
 pub(super) fn of_binary(
     function: Binary,
     a: &Rounded,
@@ -286,8 +288,8 @@ pub(super) fn of_products(
     of_sums(&carried, terms, result, magnitudes, data_type)
 }
 
-/// Bounds the error of sums of `terms` terms. `carried` holds the errors that the terms bring, and
-/// `magnitudes` the sums of the terms' magnitudes.
+/// Bounds the error of sums of `terms` terms. `carried` holds the sums of the terms' own errors,
+/// and `magnitudes` holds the sums of the terms' magnitudes.
 pub(super) fn of_sums(
     carried: &ArrayD<f64>,
     terms: usize,

@@ -44,7 +44,7 @@ pub(super) struct Agreed {
 
 /// Two graphs to compare.
 pub(super) struct GraphPair<'i> {
-    /// The original as it is stored, but with flattened bodies.
+    /// The original before its preparation, with flattened bodies.
     pub stored: &'i Model,
     /// The analysis of the prepared original, which is evaluated.
     pub analysis: &'i Analysis<'i>,
