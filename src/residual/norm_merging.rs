@@ -17,7 +17,7 @@ use crate::ir::{NodeId, Reader, ValueId};
 
 use crate::residual::layer_norm_to_rms::has_range;
 
-/// The name for `--skip`.
+/// The name of this change for `--skip`.
 pub(crate) const MERGING: &str = "merging";
 
 /// The largest number of operators between a normalizer and those after it.

@@ -17,7 +17,7 @@ use crate::residual::scaled_operators::{ScaledStreams, scale};
 use crate::residual::streams::{AtCodes, Stream, streams};
 use crate::residual::{BasisChange, listed, name, stays};
 
-/// The largest k of the scale `2^-k`. With a larger one, squares leave the range of float32.
+/// The largest k of the scale `2^-k`. With a larger k, squares leave the range of float32.
 const LARGEST: u32 = 40;
 
 /// Returns `power` if streams can be scaled by `2^-power`.

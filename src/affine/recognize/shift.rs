@@ -116,7 +116,8 @@ fn leads_to_sum(view: &View, mut value: ValueId) -> bool {
 /// Whether a value comes from an operator that can absorb a constant summand, possibly through
 /// movements and splits. Such operators are a layer, the Gather of a table, a normalizer with a
 /// bias, and an Add or Sub of a constant. An example of such an Add is the 1 that is added to a
-/// scale computed from a condition. `reader` must be the only reader of the value.
+/// scale computed from a condition. `false` unless `reader` is the only reader of the value, or
+/// only Slices read it.
 fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
     let graph = view.graph;
     for _ in 0..MOVES {

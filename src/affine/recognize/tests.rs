@@ -1,4 +1,4 @@
-//! The kinds agree with the documents.
+//! Tests that the kinds agree with `docs/opaque.md`, and that names of normalizers are recognized.
 
 use super::{KINDS, is_named};
 
