@@ -255,8 +255,8 @@ fn step(analysis: &Analysis, node: NodeId) -> PlanStep {
     }
 }
 
-/// Whether all readers of a value are nodes of the graph. It is then neither an output nor captured
-/// by a body.
+/// Whether all readers of a value are nodes of the graph. If so, the value is neither an output nor
+/// captured by a body.
 pub(crate) fn is_read_by_nodes_alone(analysis: &Analysis, value: ValueId) -> bool {
     let readers = analysis.graph.readers(value);
     readers

@@ -22,8 +22,8 @@ pub(crate) struct Editor<'m> {
     renamed: HashMap<String, String>,
     /// For each value that must be computed under the name of an output of the model, that name.
     made_as: HashMap<String, String>,
-    /// Added values. Each has the node of the original graph that computes it, or `None` if a new
-    /// node does.
+    /// The added values, each with the node of the original graph that computes it, or `None` if a
+    /// new node does.
     added: HashMap<String, Option<NodeId>>,
     /// Values of the original graph whose nodes now output them under another name.
     made_under_other_name: HashSet<String>,

@@ -52,8 +52,8 @@ impl Model {
     /// The errors of [`Model::open`].
     pub fn open_reaching(path: impl AsRef<Path>, others: Vec<PathBuf>) -> Result<Self> {
         let path = path.as_ref();
-        // This is checked before the file is opened, because opening a pipe would wait for its
-        // writer.
+        // The kind of the file is checked before it is opened, because opening a pipe would wait
+        // for its writer.
         let metadata = path.metadata().map_err(|source| unreadable(path, source))?;
         if metadata.is_dir() {
             return Err(not_onnx(path, "it is a folder"));

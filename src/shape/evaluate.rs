@@ -216,8 +216,9 @@ fn product(node: &NodeProto, x: &Tensor) -> Option<Arc<Tensor>> {
     Some(Tensor::from(ArrayD::from_elem(shape, product)).into_arc_tensor())
 }
 
-/// Functions that tract approximates too coarsely. Its Sigmoid of a large negative number has no
-/// correct digit, its Erf has six correct digits, and its Softplus of a large number is infinite.
+/// An exact function for an operator that tract approximates too coarsely; `None` for other
+/// operators. In tract, Sigmoid of a large negative number has no correct digit, Erf has six
+/// correct digits, and Softplus of a large number is infinite.
 fn function(node: &NodeProto) -> Option<fn(f64) -> f64> {
     match node.op() {
         ("", "Erf") => Some(libm::erf),

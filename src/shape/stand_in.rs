@@ -4,8 +4,9 @@ use crate::onnx::operator::TYPES;
 use crate::onnx::proto::{AttributeType, NodeProto};
 use crate::onnx::tensor::DataType;
 
-/// An operator of tract with the same shapes. It stands for an operator of a runtime that tract
-/// does not know or knows only in some forms, or for an operator that tract misreads.
+/// The operator of tract that stands for another operator with the same shapes: for an operator of
+/// a runtime that tract does not know or knows only in some forms, or for an operator that tract
+/// misreads.
 pub(crate) fn stand_in(operator: (&str, &str)) -> Option<&'static str> {
     match operator {
         ("", "LpPool") => Some("MaxPool"),

@@ -3,9 +3,9 @@
 //!
 //! tract computes shapes as formulas over extents. In tract `(−10) mod 4` is −2, while in ONNX a
 //! remainder has the sign of the divisor. tract transforms quotients as if they were rounded down,
-//! while ONNX rounds towards 0. Both agree on nonnegative numbers, and on the quotients of numbers
-//! just below 0, which are 0. Remainders of negative numbers occur in practice: the padding up to
-//! whole windows is `(−h) mod w`.
+//! while ONNX rounds towards 0. tract and ONNX agree on nonnegative numbers, and on the quotients
+//! of numbers just below 0, which are 0. Remainders of negative numbers occur in practice: the
+//! padding up to whole windows is `(−h) mod w`.
 
 use tract_onnx::prelude::{InferenceFact, Tensor};
 use tract_onnx::tract_hir::infer::Factoid;

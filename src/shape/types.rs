@@ -149,8 +149,8 @@ impl OutputType<'_> {
         }
     }
 
-    /// The ONNX type of an integer output. It must be inferred, because tract has one type for all
-    /// integers that may be extents.
+    /// The ONNX type of an integer output. The type must be inferred, because tract has one type
+    /// for all integers that may be extents.
     fn integer(&self) -> Option<DataType> {
         use Category::{
             Arithmetic, Elementwise, Layer, MatrixProduct, Movement, Reduction, Selection,

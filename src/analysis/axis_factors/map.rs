@@ -74,7 +74,7 @@ impl LayoutMap {
         self.factors.same(&self.start, &self.now)
     }
 
-    /// Whether the elements are still in their original order, though the shape may differ. Then
+    /// Whether the elements are still in their original order, though the shape may differ. If so,
     /// one reshape replaces the chain.
     pub(crate) fn keeps_order(&self) -> bool {
         self.factors.leaves(&self.start.concat()) == self.factors.leaves(&self.now.concat())

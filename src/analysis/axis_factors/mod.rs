@@ -4,8 +4,8 @@
 //! regroups the factors, and splits one if necessary. An axis along which a value does not vary may
 //! have no factors.
 //!
-//! Some factors are free: those of a constant, and those of the axes that an Expand adds. They are
-//! unified with the factors at the same place in other values.
+//! Some factors are free: those of a constant, and those of the axes that an Expand adds. Free
+//! factors are unified with the factors at the same place in other values.
 
 mod factors;
 mod map;

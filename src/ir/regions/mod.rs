@@ -18,12 +18,12 @@ use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::Model;
 use crate::onnx::proto::{GraphProto, NodeProto, StringStringEntryProto};
 
-/// The domain of the node that computes the inputs of a loop's body. It reads the inputs of the
-/// loop.
+/// The domain of the node that computes the inputs of a loop's body. The node reads the inputs of
+/// the loop.
 pub(crate) const BEGIN: &str = "unfold.begin";
 
-/// The domain of the node that replaces an If or a loop. It reads the inputs of that node, followed
-/// by the results of its bodies. The bodies are sorted by attribute name.
+/// The domain of the node that replaces an If or a loop. The node reads the inputs of the If or
+/// loop, followed by the results of its bodies. The bodies are sorted by attribute name.
 pub(crate) const END: &str = "unfold.end";
 
 /// The attribute that pairs a [`BEGIN`] with its [`END`]: both have this number.

@@ -13,7 +13,7 @@
 use super::Definition;
 use super::writer::Writer;
 
-/// The maximum number of tokens. The operators of the tokens are written one after another.
+/// The maximum number of tokens. The operators are written once for each token.
 const LONGEST: i64 = 64;
 
 pub(super) const DEFINITION: Definition = Definition {

@@ -29,7 +29,8 @@ const RESERVED_FRACTION: u64 = 8;
 #[derive(Clone, Copy)]
 struct SymbolSize {
     nodes: u64,
-    /// The number of equivalent forms that tract tries. It distributes quotients over sums.
+    /// The number of equivalent forms that tract tries, since tract distributes quotients over
+    /// sums.
     forms: u64,
     /// The number of products after all products are expanded.
     products: u64,

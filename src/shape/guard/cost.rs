@@ -21,8 +21,8 @@ const WORK: f64 = (1_u64 << 31) as f64;
 const RUN: f64 = (1_u64 << 32) as f64;
 const TIMES_EACH_BYTE: f64 = (1_u64 << 16) as f64;
 
-/// The memory of a Resize per element of its result, relative to other operators. It stores the
-/// neighbours of each element with their weights.
+/// The memory of a Resize per element of its result, relative to other operators. A Resize stores
+/// the neighbours of each element with their weights.
 const RESIZE_OVERHEAD: u64 = 16;
 
 /// Operators that tract must not evaluate, because their cost cannot be derived from the shapes of
