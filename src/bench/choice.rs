@@ -25,8 +25,8 @@ pub(crate) enum TuneGoal {
 /// A candidate that ran successfully.
 #[derive(Debug, Clone)]
 pub(crate) struct TimedCandidate {
-    /// For each candidate, the median ratio of this candidate's times to its times: a row of
-    /// [`ratios`].
+    /// The median ratios of this candidate's times to the times of each candidate, in the order of
+    /// the candidates: a row of [`ratios`].
     pub ratios: Vec<Interval>,
     /// Its peak of memory in bytes.
     pub peak: u64,

@@ -32,8 +32,8 @@ Baselines of a model:
   floor        the file without its normalizers, to show their cost
   sliced       the result with `--memory min`, if that cuts anything; only for a single model";
 
-/// A sentence of the report that defines the variants. `None` if several models are compared, which
-/// are no such variants.
+/// A sentence of the report that defines the variants. `None` if several models are compared,
+/// because the definitions do not apply to them.
 pub(crate) fn defined(variants: &[Variant]) -> Option<String> {
     let has = |name: &str| variants.iter().any(|variant| variant.name == name);
     if !has(LN_TWIN) || !has(FLOOR) {
@@ -134,7 +134,7 @@ fn variant(name: &str, model: Model, normalizers: &BTreeSet<String>) -> Variant 
     }
 }
 
-/// A variant with this name that is the given model.
+/// Makes the given model a variant with this name.
 pub(crate) fn named(name: &str, model: Model) -> Result<Variant> {
     let normalizers = baselines::normalizers(&model)?;
     Ok(variant(name, model, &normalizers))

@@ -293,7 +293,7 @@ pub(super) fn fuse(
         .map(|file| certificate_target(file, &path))
         .transpose()?;
     let mut dims = sizes(&args.dims, &model)?;
-    // Both models that are compared have fixed sizes for these dimensions, so they have no symbol.
+    // In both compared models, these dimensions have fixed sizes and no symbol any more.
     dims.remove_all(&options.fix);
     let observers = args.observers(&dims);
     let observer = |result: &PassResult| observers.observe(result);

@@ -65,7 +65,7 @@ pub(crate) fn text(plan: Option<&HalfPlan>, error: Option<&Result<HalfError, Fai
     lines + &measured(to, error)
 }
 
-/// Reports the errors that a run with rounding of each value to half precision measured.
+/// Reports the errors of a run in which each value is rounded to half precision.
 fn measured(to: &str, error: Option<&Result<HalfError, Failure>>) -> String {
     match error {
         Some(Ok(found)) => {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The memory that a model takes apart from its weights in bytes, and the number of copies of its
+/// The memory in bytes that a model takes apart from its weights, and the number of copies of its
 /// weights: the original and the folded weights, and a copy of each in the engine.
 const BESIDES: u64 = 64 << 20;
 const TIMES: u64 = 4;

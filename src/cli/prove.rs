@@ -108,7 +108,8 @@ pub(super) struct ProveJson<'j> {
     fused: JsonPath<'j>,
     #[serde(skip_serializing_if = "Option::is_none")]
     certificate: Option<JsonPath<'j>>,
-    /// The proof that the second model is the result of folding the first one, if this decides.
+    /// The proof that the second model is the result of folding the first one, if this proof
+    /// decides the verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
     proof: Option<&'j Proof>,
     /// The normalizers that are taken as constant.

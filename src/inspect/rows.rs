@@ -227,7 +227,8 @@ fn change(sides: [&GraphSide; 2], nodes: [NodeId; 2], tensors: &HashSet<&str>) -
     }
 }
 
-/// The change of an operator that is kept: whether its inputs or outputs have other names.
+/// The change of a kept operator: `Rewired` if its inputs or outputs have other names, and `Same`
+/// otherwise.
 fn renaming(old: &NodeProto, new: &NodeProto) -> RowChange {
     if old.input != new.input || old.output != new.output {
         RowChange::Rewired

@@ -14,8 +14,8 @@ use crate::onnx::tensor::{self, DataType, rounded};
 use crate::ops::definitions::{FUSED, counts, written_out};
 use crate::prove::{read_past, stored_outside};
 
-/// Rewrites both models in the notation of this module. If one of them has more fused operators of
-/// any kind, expands the fused operators of both.
+/// Rewrites both models in the notation of this module. If the models have different numbers of any
+/// fused operator, expands the fused operators of both.
 pub(super) fn normalised(models: [Model; 2]) -> [Model; 2] {
     let [a, b] = [&models[0], &models[1]].map(|model| counts(model, FUSED));
     let are_fused_alike = a == b;

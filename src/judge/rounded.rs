@@ -1,8 +1,8 @@
 //! Arithmetic on arrays with a bound on their errors.
 //!
 //! To first order, the bound holds however the formula is evaluated in floats of one type. Each
-//! operation counts as two roundings. One reason is that both numbers of a comparison are rounded,
-//! and another one that a division may be computed as a product with a reciprocal.
+//! operation counts as two roundings, because both compared numbers are rounded, and because a
+//! division may be computed as a product with a reciprocal.
 
 use std::f64::consts::FRAC_2_SQRT_PI;
 

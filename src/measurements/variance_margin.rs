@@ -56,8 +56,8 @@ impl VarianceMargin {
 }
 
 /// The largest variance of a value over the axes of a normalizer. For normalizers that do not
-/// subtract a mean, mean squares are used, and for those that do not divide by the number of
-/// elements, sums instead of means.
+/// subtract a mean, mean squares are used instead of variances. For normalizers that do not divide
+/// by the number of elements, sums are used instead of means.
 fn largest_variance(value: &Tensor, norm: &ConstantNorm) -> TractResult<f64> {
     let wide = value.cast_to::<f64>()?;
     let mut numbers: ArrayD<f64> = wide.to_plain_array_view::<f64>()?.to_owned();

@@ -9,8 +9,8 @@ use crate::ir::{Graph, NodeId, Reader, ValueId};
 /// The maximum number of nodes that are visited to find a node that reads a new tensor.
 const SURROUNDINGS: usize = 1 << 12;
 
-/// Finds the earliest value before an output that differs from the original and after which all
-/// values differ too.
+/// Finds the earliest value that differs from the original and after which all values up to the
+/// output differ too.
 ///
 /// The search starts at the output. It goes back through values that the original lacks or computes
 /// differently, to the earliest nodes whose inputs all equal the original's. If possible, it skips

@@ -91,8 +91,8 @@ pub(super) fn claims(
         ClaimScope::All => rounding::check((stored, flat), &fused.model, tensors)?,
         ClaimScope::Function | ClaimScope::Again => 0,
     };
-    // Only after the check of tensors: this adds the constants in the definition of an Attention,
-    // which are not tensors of the folded model.
+    // Attention is written out after the check of tensors, because the constants in its definition
+    // are not tensors of the folded model.
     fused.write_attention_out();
     let faults = validity::faults(flat, &own[0]);
     let valid = Valid {

@@ -145,7 +145,7 @@ pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &Prov
 }
 
 /// Proves that `other` computes the same function as `original`, if the recipes in `formulas`
-/// replace the tensors of `other` with their names.
+/// replace the tensors of `other` that have the same names.
 ///
 /// All other tensors of `other` keep their elements, even if `original` does not store such a
 /// tensor. The bound includes the probability that two different numbers have the same image in the

@@ -2,8 +2,8 @@
 //!
 //! The root is defined to be multiplicative, so that a scale moves through it. Then the root of −1
 //! must be 1 or −1 by convention, while no real number is a root of −1. So `√(−x)` and `√x` agree
-//! only if it is 1, and `√(−x)` and `−√x` agree only if it is −1. If the two graphs take roots of
-//! different values, they must agree under both conventions.
+//! only if the root of −1 is 1, and `√(−x)` and `−√x` agree only if the root of −1 is −1. If the
+//! two graphs take roots of different values, they must agree under both conventions.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

@@ -141,7 +141,8 @@ struct OriginalTensors<'o> {
     model: &'o Model,
     before: &'o [(&'o str, TensorProto)],
     named: &'o HashMap<&'o str, &'o TensorProto>,
-    /// The type and digest of each tensor. Computed when a tensor has no equal of the same name.
+    /// The type and digest of each tensor. They are computed when a tensor differs from the
+    /// original's tensor of the same name.
     marks: Option<HashSet<(DataType, String)>>,
 }
 

@@ -87,8 +87,8 @@ mod tests {
     use crate::run::{Dims, Engine};
     use tract_onnx::prelude::tensor2;
 
-    /// A model that adds a running sum to `x`: the CumSum of `counted`, which is `places` or
-    /// `values`.
+    /// A model that adds a CumSum to `x`. The CumSum counts how many elements of `counted`, which
+    /// is `places` or `values`, are 1 up to each place.
     fn counts(counted: &str) -> Model {
         let nodes = vec![
             node("Shape x -> extents"),

@@ -292,8 +292,8 @@ fn has_inputs(node: &NodeProto, values: &HashMap<String, Graded>, location: &Loc
     read.all(|name| values.contains_key(name) || location.captured(name).is_some())
 }
 
-/// A copy of a function's node in which the attributes of a call replace references. `None` if the
-/// call lacks an attribute.
+/// A copy of a function's node, in which the attributes of a call replace references to the
+/// function's attributes. `None` if the call lacks an attribute.
 fn resolved(inner: &NodeProto, function: &FunctionProto, call: &Call) -> Option<NodeProto> {
     let mut node = NodeProto {
         attribute: vec![],
@@ -370,7 +370,8 @@ impl Formals {
     }
 }
 
-/// The integers of a result of an If, if both branches return the same ones.
+/// The integers that both branches of an If return as a result. `None` if the branches return
+/// different values.
 fn agreed(node: &NodeProto, slot: usize, made: &[Vec<Graded>]) -> Option<FieldValue> {
     let [one, other] = made else { return None };
     match (&one.get(slot)?.0, &other.get(slot)?.0) {

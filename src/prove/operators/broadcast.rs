@@ -43,15 +43,15 @@ pub(crate) fn zip<A: Copy, B: Copy, C>(
     ArrayD::from_shape_vec(shape, elements).ok()
 }
 
-/// The extents of an operand, after as many extents of 1 as are missing to this rank.
+/// The extents of an operand, with extents of 1 before them up to this rank.
 fn padded(extents: &[usize], rank: usize) -> Vec<usize> {
     let mut padded = vec![1; rank - extents.len()];
     padded.extend(extents);
     padded
 }
 
-/// The first axis from which on one operand has either all extents of the result, or only extents
-/// of 1.
+/// The first axis of the longest run of one operand. From this axis to the last one, the operand
+/// has all extents of the result, or only extents of 1.
 fn first_of_run(shape: &[usize], extents: &[usize]) -> usize {
     let ends_whole = |&first: &usize| extents[first..] == shape[first..];
     let whole = (0..=shape.len()).find(ends_whole);

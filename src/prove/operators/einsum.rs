@@ -198,8 +198,8 @@ fn labels(term: &str, all: usize, own: usize) -> Option<Vec<char>> {
     others.next().is_none().then_some(labels)
 }
 
-/// The product of two operands, summed over the labels of both that are not in `wanted`, the labels
-/// of the other operands and of the result.
+/// The product of two operands, summed over the labels that both have and that are not in `wanted`.
+/// `wanted` holds the labels of the other operands and of the result.
 fn contracted(
     call: &Call,
     one: &EinsumTerm,

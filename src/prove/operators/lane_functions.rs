@@ -65,8 +65,8 @@ enum Multiples<'p> {
     Positive(Option<Like<'p>>),
 }
 
-/// The result of an operator on lanes, and the number of lanes that another lane represents, which
-/// differs by a positive factor.
+/// The result of an operator on lanes, and the number of lanes that are represented by another
+/// lane, which differs from them by a positive factor.
 ///
 /// # Errors
 /// [`NotEvaluated::Uncovered`] if the operator does not compute each lane independently, or if the
@@ -292,8 +292,8 @@ impl Lanes<'_> {
         }
     }
 
-    /// The results, and the number of lanes that another lane represents, which differs by a
-    /// positive factor.
+    /// The results, and the number of lanes that are represented by another lane, which differs
+    /// from them by a positive factor.
     fn results(&self, elements: &Elements) -> Result<(Vec<FieldValue>, usize), NotEvaluated> {
         self.call.allowance.room(self.shape)?;
         let (outer, along) = elements.shape().split_at(self.outer);

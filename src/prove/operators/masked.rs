@@ -1,8 +1,9 @@
 //! Operators on masks: floats, some of which are −∞, or count as −∞ in a softmax.
 //!
-//! At such a place, called hidden, the result of a softmax is exactly 0, and no other result
-//! depends on it. Movements, sums, products with 1 and selections keep places hidden on the way to
-//! the softmax. All other operators treat hidden elements as ordinary ones.
+//! The place of such an element is called hidden. There, the result of a softmax is exactly 0, and
+//! no other result depends on the element. Movements, sums, products with 1 and selections keep
+//! places hidden on the way to the softmax. All other operators treat hidden elements as ordinary
+//! ones.
 
 use ndarray::ArrayD;
 

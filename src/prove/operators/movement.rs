@@ -96,7 +96,7 @@ pub(crate) fn transposed<T: Copy>(array: &ArcArray<T, IxDyn>, perm: &[usize]) ->
         .into_owned()
 }
 
-/// The part of a value at these places along an axis, where `None` gives 0.
+/// The part of a value at these places along an axis. A place that is `None` gets 0.
 pub(super) fn picked(
     call: &Call,
     value: &FieldValue,
