@@ -63,19 +63,22 @@ def in_onnxruntime(paths, batch, rounds):
     return [told(*ratio) for ratio in ratios_of(lambda: map(session, paths), feed, rounds)]
 
 
-def drawn(value, batch, numbers):
-    """Random elements for an input of a model: normally distributed floats, or indices of a table."""
-    shape = [batch or value.shape[0], *value.shape[1:]]
+def drawn(value, batch, numbers, sizes={}):
+    """Random elements for an input of a model: normally distributed floats, or indices of a table.
+
+    `sizes` has the extents of open axes other than the batch, by name.
+    """
+    shape = [batch or value.shape[0], *[sizes.get(extent, extent) for extent in value.shape[1:]]]
     is_index = value.type == "tensor(int64)"
     return numbers.integers(0, 100, shape) if is_index else numbers.standard_normal(shape, np.float32)
 
 
-def ratios_of(load, feed, rounds):
+def ratios_of(load, feed, rounds, loaded=LOADED):
     """The ratio of each model and its interval, in the engine that `load` loads: onnxruntime or OpenVINO.
 
     The models are loaded several times, because their addresses in memory change the time by a percent or two.
     """
-    taken = np.concatenate([times(list(load()), feed, rounds // LOADED, seed) for seed in range(LOADED)])
+    taken = np.concatenate([times(list(load()), feed, rounds // loaded, seed) for seed in range(loaded)])
     ratios = taken / taken[:, :1]
     resampled = np.random.default_rng(0).integers(len(ratios), size=(1000, len(ratios)))
     low, high = np.quantile(np.median(ratios[resampled], axis=1), [0.025, 0.975], axis=0)
@@ -101,11 +104,13 @@ def in_tract(paths, batch, rounds):
     return [told(*ratio) if ratio else "-" for ratio in tract_ratios(paths, batch, rounds)]
 
 
-def tract_ratios(paths, batch, rounds):
+def tract_ratios(paths, batch, rounds, sizes={}):
     """The ratio of each model and its interval, from `unfold bench`. `None` if tract cannot run the model."""
     named = [f"{name}={path}" for name, path in enumerate(paths)]
-    sizes = ["--batch", str(batch)] if batch else []
-    arguments = ["--reference", "0", *sizes, "--rounds", str(rounds), "--json", "--quiet"]
+    extents = ["--batch", str(batch)] if batch else []
+    for name, extent in sizes.items():
+        extents += ["--dim", f"{name}={extent}"]
+    arguments = ["--reference", "0", *extents, "--rounds", str(rounds), "--json", "--quiet"]
     report = json.loads(unfold("bench", *named, *arguments, ends=(0, 1)))
     ran = [variant["outcome"].get("ran") for variant in report["settings"][0]["variants"]]
     measured = [one["ratios"][0]["ratio"] if one and one["ratios"] else None for one in ran]

@@ -118,9 +118,9 @@ class Logits(nn.Module):
 class Step(nn.Module):
     """A language model that reads ids, a mask, positions and a cache, and computes logits and the longer cache."""
 
-    def __init__(self, kind):
+    def __init__(self, kind, sizes):
         super().__init__()
-        config = transformers.AutoConfig.for_model(kind, **NETWORKS[kind] | STEP)
+        config = transformers.AutoConfig.for_model(kind, **NETWORKS[kind] | sizes)
         config._attn_implementation = "sdpa"
         self.model = transformers.AutoModelForCausalLM.from_config(config)
 
@@ -135,7 +135,7 @@ class Step(nn.Module):
         return made.logits, *[value for layer in layers for value in (layer.keys, layer.values)]
 
 
-def step_inputs(samples, tokens, past):
+def step_inputs(samples, tokens, past, sizes=STEP):
     """Inputs of a step, by name."""
     generator = np.random.default_rng(samples + tokens + past)
     positions = np.tile(np.arange(past, past + tokens), (samples, 1))
@@ -144,18 +144,18 @@ def step_inputs(samples, tokens, past):
         attention_mask=np.ones((samples, past + tokens), np.int64),
         position_ids=positions,
     )
-    shape = (samples, STEP["num_key_value_heads"], past, STEP["head_dim"])
+    shape = (samples, sizes["num_key_value_heads"], past, sizes["head_dim"])
     for layer in range(DEPTH):
         for part in ("key", "value"):
             inputs[f"past.{layer}.{part}"] = generator.standard_normal(shape).astype(np.float32)
     return inputs
 
 
-def export_step(kind, path, exporter):
+def export_step(kind, path, exporter, sizes=STEP):
     """Writes a step with random weights to `path`."""
     torch.manual_seed(0)
-    model = randomize(Step(kind)).eval()
-    inputs = {name: torch.from_numpy(value) for name, value in step_inputs(2, 3, 5).items()}
+    model = randomize(Step(kind, sizes)).eval()
+    inputs = {name: torch.from_numpy(value) for name, value in step_inputs(2, 3, 5, sizes).items()}
     caches = [name for name in inputs if name.startswith("past.")]
     outputs = ["logits", *[name.replace("past", "present") for name in caches]]
     lengths = dict(input_ids="tokens", attention_mask="total", position_ids="tokens")
