@@ -64,7 +64,8 @@ struct Activations<'a> {
     constants: HashMap<String, TensorProto>,
 }
 
-/// Whether any activation directly follows another one. Then one activation may replace the two.
+/// Whether an activation of the graph, or of a body, directly follows another activation. Then one
+/// activation may replace the two.
 pub(super) fn has_pairs(graph: &GraphProto) -> bool {
     let activations = graph.node.iter().filter(|node| is_activation(node));
     let made: HashSet<&str> = activations

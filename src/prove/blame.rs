@@ -80,14 +80,16 @@ struct Compared<'c> {
 }
 
 impl Compared<'_> {
-    /// Whether a value equals the original's value with this name.
+    /// Whether a value equals the original's value with the same name. False if there is no such
+    /// value.
     fn agree(&self, value: ValueId) -> bool {
         let original = self.original.get(self.graph.value_name(value));
         original.is_some() && original.copied() == self.digests[value.0 as usize]
     }
 
-    /// Whether a node computes a value that agrees with the original, or on which such a value
-    /// depends.
+    /// Whether a node computes a value that agrees with the original, or a value in `meets`, on
+    /// which an agreeing value depends. False for a Shape or a Size, whose result agrees even if
+    /// the elements of the input differ.
     fn meet_behind(&self, node: NodeId, meets: &HashSet<ValueId>) -> bool {
         if SHAPES.contains(&self.graph.node(node).op_type()) {
             return false;
@@ -111,7 +113,8 @@ fn readers(graph: &Graph, value: ValueId) -> impl Iterator<Item = NodeId> {
         })
 }
 
-/// Finds a value for whose name `is_such` holds: the output, or a value on which it depends.
+/// Searches the output and the values on which it depends for a value whose name satisfies
+/// `is_such`.
 pub(super) fn behind(
     graph: &Graph,
     output: ValueId,
@@ -136,12 +139,14 @@ pub(super) fn behind(
     None
 }
 
-/// The site of the new tensor that is nearest to the producer of a value.
+/// The site of the new tensor that is nearest to the producer of a value. `None` if there is no
+/// such tensor near it.
 pub(super) fn site(graph: &Graph, value: ValueId, tensors: &[Stored]) -> Option<usize> {
     around(graph, graph.producer(value)?.0, tensors)
 }
 
-/// The site of the new tensor that is nearest to a node.
+/// The site of the new tensor that is nearest to a node. `None` if none of the nearest
+/// `SURROUNDINGS` nodes reads a new tensor.
 pub(super) fn around(graph: &Graph, first: NodeId, tensors: &[Stored]) -> Option<usize> {
     let sites: HashMap<&str, usize> = tensors
         .iter()

@@ -1,4 +1,5 @@
-//! Checks both claims at one assignment of sizes: the rounding, and the identity at enough points.
+//! Checks both claims of a proof at one assignment of sizes: the rounding of new tensors, and the
+//! identity of the outputs at enough points.
 
 use super::ended::Ended;
 use super::field::P;
@@ -28,11 +29,11 @@ const MOST_POINTS: usize = 8;
 /// The claims to check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClaimScope {
-    /// The rounding and the identity.
+    /// The rounding of new tensors, and the identity of the outputs.
     All,
     /// Only the identity. The elements of tensors with recipes are not checked.
     Function,
-    /// Only the identity, at points other than before.
+    /// Only the identity, at points other than those of the first check.
     Again,
 }
 

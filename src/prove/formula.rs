@@ -13,7 +13,7 @@ use super::sources::{Sources, is_number};
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 use crate::recipe::{Op, Recipe, Windows};
 
-/// Computes a recipe.
+/// Computes a recipe in the field.
 ///
 /// # Errors
 /// If the recipe divides by 0, or if a constant is missing or does not have the shape that the
@@ -108,7 +108,7 @@ fn compute(
             };
             row_major(array.map_err(|_| NotEvaluated::Uncovered)?)
         }
-        // The check of the first claim (`rounding`) covers these operations.
+        // Rounding is left out here, because the check of the first claim (`rounding`) covers it.
         (Op::Round(_) | Op::Flush(_), [a]) => a.clone(),
         (Op::Neg, [a]) => a.mapv(field::neg).into_shared(),
         (Op::Sqrt, [a]) => source.roots(a),
@@ -156,7 +156,7 @@ fn images(value: FieldValue) -> Result<Elements, NotEvaluated> {
 }
 
 /// The operation on the elements of two operands. For a quotient, the second operand is already
-/// inverted.
+/// inverted, so it is a multiplication. `None` for all other operations.
 fn arithmetic(op: &Op) -> Option<fn(u32, u32) -> u32> {
     Some(match op {
         Op::Add => field::add,

@@ -159,7 +159,8 @@ impl GraphPair<'_> {
         };
         let source = self.source(&flat, &own, seed)?;
         let agreed = self.compared(&point, &source, seed);
-        // The graphs may differ by a positive factor that has passed an operator.
+        // If the graphs differ, compares them again up to positive factors, which folding may have
+        // moved through operators.
         let Some(scales) = self.scales(&agreed, &source, &allowance) else {
             return agreed;
         };
@@ -206,7 +207,8 @@ impl GraphPair<'_> {
         })
     }
 
-    /// The positive factors that may explain why the graphs do not agree.
+    /// The positive factors that may explain why the graphs do not agree. `None` if the graphs
+    /// agree, if the point decides nothing, or if no operator lets a factor pass.
     fn scales(
         &self,
         agreed: &Result<Agreed, Ended>,
@@ -302,8 +304,8 @@ impl Sides<'_> {
 
     /// The reason why an output differs.
     fn parted(&self, output: ValueId, tensors: &[Stored]) -> Ended {
-        // A value of unknown extents is a function of all its inputs. It differs whenever they
-        // differ, although a fold may be correct.
+        // A value of unknown extents is a function of all inputs of its node. It differs whenever
+        // these inputs differ, even if the fold is correct. So the proof is undecided.
         if let Some(opaque) = blame::behind(self.graph, output, &|name| self.is_opaque(name)) {
             let opaque = self.graph.value_name(opaque);
             return Ended::With(undecided(format!(
@@ -368,7 +370,8 @@ impl<'n> WideConstants<'n> {
     }
 }
 
-/// The value of the first of these recipes for a tensor with this name.
+/// The value that replaces the tensor with this name: the result of the first of these recipes for
+/// this name. `None` if there is no such recipe.
 fn instead<'r>(
     recipes: impl IntoIterator<Item = &'r Stored>,
     name: &str,
@@ -377,7 +380,7 @@ fn instead<'r>(
 ) -> Option<Result<FieldValue, NotEvaluated>> {
     let stored = recipes.into_iter().find(|stored| stored.name == name)?;
     Some(match stored.recipe.op() {
-        // A constant keeps its hidden elements.
+        // A recipe that only copies a constant keeps the hidden elements of the constant.
         Op::Constant(name) => formula::room(&stored.recipe, allowance)
             .and_then(|()| source.value(name))
             .and_then(|value| match value.shape() == Some(stored.recipe.shape()) {
@@ -426,7 +429,7 @@ fn is_constant_function(analysis: &Analysis, node: NodeId) -> bool {
         && result.is_some_and(|value| constants.is_constant(value))
 }
 
-/// The constants in recipes that the original does not store, but computes.
+/// The values of the constants in recipes that the original does not store, but computes.
 fn constants(
     point: &Point,
     stored: &Sources,

@@ -14,12 +14,13 @@ use crate::prove::field_value::stored;
 /// same meaning.
 ///
 /// # Errors
-/// The difference, or the reason why it is undecided.
+/// The difference, or the reason why the proof is undecided.
 pub(super) fn same_interface(original: &Model, fused: &Model) -> Result<(), Proof> {
     let (inputs, others) = (&original.graph().input, &fused.graph().input);
     let names: HashSet<&str> = inputs.iter().map(|input| input.name()).collect();
     let [before, after] = [original, fused].map(|model| defaults(model, &names));
-    // Before IR version 4, an initializer that is also an input is a constant, not a default.
+    // Before IR version 4, an initializer that is also an input is a constant, not a default, and
+    // is not compared here.
     let is_default = original.proto.ir_version() >= 4;
     for (input, other) in inputs.iter().zip(others) {
         if input.r#type != other.r#type && input.name() == other.name() {
@@ -82,9 +83,9 @@ fn operator_sets(model: &Model) -> BTreeMap<String, i64> {
         .collect()
 }
 
-/// Whether all operators of the folded model have the same meaning in both operator sets. Its
-/// operators suffice, because the proof treats operators as equal only if they occur in both
-/// models.
+/// Whether all operators of the folded model have the same meaning in both operator sets. Only
+/// these operators are checked, because the proof treats operators as equal only if they occur in
+/// both models.
 fn means_the_same(original: &Model, fused: &Model) -> bool {
     let sets = [original, fused].map(Model::own_opset);
     let from = sets.into_iter().fold(i64::MAX, i64::min);

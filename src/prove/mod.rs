@@ -49,8 +49,8 @@ use sizes::{SizeSearch, elements, inputs};
 #[cfg(feature = "tract")]
 pub(crate) use sources::stored_outside;
 
-/// After a computation exceeds the limits, sizes are skipped unless all inputs together have fewer
-/// elements by this factor.
+/// After a computation exceeds the limits, other sizes are skipped unless all inputs together have
+/// at most `1/FEWER` of its elements.
 const FEWER: u64 = 4;
 
 /// The options of a proof.
@@ -217,7 +217,7 @@ struct Proving<'p> {
 }
 
 impl Proving<'_> {
-    /// The verdict at the first sizes that decide.
+    /// The verdict at the first assignment of sizes that decides.
     fn verdict(&self) -> Proof {
         let mut first = None;
         let mut room = u64::MAX;
@@ -272,7 +272,8 @@ impl Proving<'_> {
     }
 
     /// The verdict if the folded model does not fit these sizes, although the original does:
-    /// disproved if both fit and differ at lengths of 1, which broadcast, and otherwise undecided.
+    /// disproved if both models fit and differ at lengths of 1, which broadcast, and otherwise
+    /// undecided.
     fn unfit(&self, dims: &Dims, ended: &Ended) -> Proof {
         let dims = self.sizes.with_lengths_of_one(dims);
         match self.claims(&dims, ClaimScope::Again) {
@@ -301,7 +302,8 @@ impl Proving<'_> {
                     return proof;
                 }
                 Err(ended @ Ended::Unfit(_)) => return self.unfit(dims, &ended),
-                // Other sizes may fail, because a model may be written for only one.
+                // A failure at other sizes decides nothing, because a model may work at only one
+                // size.
                 Err(_) => {}
             }
         }

@@ -23,7 +23,7 @@ pub(super) struct Prepared {
     pub inputs: Vec<Input>,
     /// The recipes of the tensors that inlining added.
     pub formulas: Vec<Stored>,
-    /// The inputs as the model declares them, if some of their extents are open.
+    /// The inputs as the model declares them. `None` if all their extents are known.
     open: Option<Vec<ValueInfoProto>>,
 }
 
@@ -108,7 +108,7 @@ fn name(analysis: &Analysis, value: ValueId) -> String {
     analysis.graph.value_name(value).to_owned()
 }
 
-/// Whether a value is constant, but not constant while extents are open.
+/// Whether a value is constant, but not constant while the extents of the inputs are open.
 fn is_constant_only_at_sizes(value: ValueId, analysis: &Analysis, open: &Analysis) -> bool {
     let Some(same) = open.graph.value(analysis.graph.value_name(value)) else {
         return false;

@@ -12,7 +12,7 @@ use super::field;
 use super::random::Digest;
 use crate::prove::field_value::{Elements, FieldValue};
 
-/// The root of −1.
+/// The convention for the square root of −1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RootOfMinusOne {
     /// `√(−z) = √z`
@@ -22,7 +22,8 @@ pub(super) enum RootOfMinusOne {
 }
 
 impl RootOfMinusOne {
-    /// The convention of a point. The two conventions alternate.
+    /// The convention at the point with this index. The two conventions alternate from point to
+    /// point.
     pub(super) fn at(point: u64) -> Self {
         if point.is_multiple_of(2) {
             Self::One
@@ -57,7 +58,7 @@ impl RootContext {
         }
     }
 
-    /// `√z` of each element. Records the elements.
+    /// `√z` of each element. Records the digest of the elements.
     pub(super) fn of(&self, elements: &Elements) -> Elements {
         self.radicands.borrow_mut().push(in_a_row(elements));
         self.convention.roots(elements)
@@ -74,7 +75,7 @@ impl RootContext {
         self.radicands.borrow().len()
     }
 
-    /// Removes all but the first `count` records, because later ones belong to constants.
+    /// Removes all records after the first `count` ones, because they belong to constants.
     pub(super) fn truncate(&self, count: usize) {
         self.radicands.borrow_mut().truncate(count);
     }

@@ -22,8 +22,8 @@ use crate::onnx::tensor::{self, DataType};
 use crate::recipe::{DECIDED, Op, Promise};
 use crate::refusal::Refusal;
 
-/// The type and the data of a tensor of floats. `None` for a tensor of another type, which is not
-/// compared here, and for data that do not fit the type and the shape.
+/// The type and the data of a tensor of floats. `None` for a tensor that does not hold floats,
+/// which is not compared here, and for data that do not fit the type and the shape.
 ///
 /// # Errors
 /// The undecided verdict, if external data do not exist.
@@ -56,8 +56,8 @@ pub(super) fn check(
     fused: &Model,
     new: &[Stored],
 ) -> Result<usize, Ended> {
-    // Inlining adds tensors and removes others, so the tensors before and after it both count as
-    // the original's.
+    // Inlining adds tensors and removes others. So the tensors before inlining and those after it
+    // both count as the original's.
     let mut before = tensors(analysis.graph.model());
     before.extend(tensors(original));
     let named: HashMap<&str, &TensorProto> = before
@@ -102,8 +102,8 @@ pub(super) fn check(
     Ok(recomputed)
 }
 
-/// The names of the floating-point tensors outside of bodies in `other` whose type and contents no
-/// tensor of `original` has.
+/// The names of floating-point tensors that `other` stores outside of bodies, and that differ in
+/// type or contents from every tensor of `original`.
 ///
 /// # Errors
 /// [`Proof::Undecided`] if elements cannot be read.
@@ -136,7 +136,7 @@ fn disproved(stored: &Stored, reason: String) -> Proof {
     }
 }
 
-/// Finds tensors among the tensors of the original.
+/// Searches the tensors of the original for tensors of the folded model.
 struct OriginalTensors<'o> {
     model: &'o Model,
     before: &'o [(&'o str, TensorProto)],
@@ -188,7 +188,8 @@ fn marked(
     Ok(marks)
 }
 
-/// The index of the site nearest to the first reader of a tensor without a recipe.
+/// The index of the site nearest to the first reader of a tensor without a recipe. `None` if no
+/// node reads the tensor, or if no site is near.
 fn blamed(model: &Model, name: &str, tensors: &[Stored]) -> Option<usize> {
     let graph = Graph::new(model).ok()?;
     let readers = graph.readers(graph.value(name)?).iter();
@@ -227,7 +228,7 @@ fn drops_nothing(
     Ok(())
 }
 
-/// The type of a constant of the original.
+/// The type of a constant of the original. `None` if it is unknown.
 fn type_of(
     name: &str,
     before: &HashMap<&str, &TensorProto>,
@@ -299,8 +300,9 @@ enum Incomparable {
     Unread(String),
 }
 
-/// The number of elements of a part of a recipe's result that differ from the stored elements, or
-/// the reason why the part cannot be rounded to its type or the stored elements cannot be read.
+/// The number of elements of a part of a recipe's result that differ from the stored elements. The
+/// inner error is the reason why the part cannot be compared, and the outer error is the reason why
+/// the recipe cannot be computed.
 fn differing(
     promise: &Promise,
     part: usize,

@@ -18,12 +18,12 @@ use crate::affine::plan::Stored;
 use crate::prove::field_value::{Elements, FieldValue, slice};
 use crate::recipe::{Op, Read, Recipe, evaluate};
 
-/// The maximum number of scalars in recipes that are used as factors, and the number of scalars
-/// (with their inverses) that are multiplied by each other.
+/// The maximum number of scalars in recipes that are used as factors, and the number of those
+/// scalars that are also multiplied by each other and by each other's inverses.
 const MOST: usize = 4096;
 const PAIRED: usize = 64;
 
-/// The maximum number of terms of a sum in which factors are searched for.
+/// The maximum number of terms of a recipe's sums in which factors are searched for.
 const PARTS: usize = 16;
 
 /// The maximum number of factors that count as positive, including those of single channels.
@@ -51,8 +51,9 @@ pub(super) fn multiplied_result(op: (&str, &str)) -> usize {
     usize::from(op == ("", "DynamicQuantizeLinear"))
 }
 
-/// Whether each element of the result depends on only one element of the input. Then inputs are
-/// compared without their extents.
+/// Whether each element of the result depends on only one element of the input. Inputs of such an
+/// operator that have equal elements in the same order count as equal, even if their extents
+/// differ.
 fn is_of_elements(op: (&str, &str)) -> bool {
     matches!(op, ("", "Abs" | "LeakyRelu" | "Relu"))
 }
@@ -206,7 +207,8 @@ impl Scales {
             && scaled.is_some_and(|scaled| scaled.iter().flatten().all(is_zero))
     }
 
-    /// The operator's inputs, multiplied by the factor.
+    /// The inputs of an operator, of which those that a factor must multiply are multiplied by
+    /// `factor`.
     pub(super) fn scaled(
         op: (&str, &str),
         inputs: &[Option<FieldValue>],
@@ -326,7 +328,8 @@ fn in_a_row(elements: Elements) -> Elements {
         .into_shared()
 }
 
-/// The factors of a product, the last ones first.
+/// Adds the factors of a product to `factors`, the last one first. Leaves out factors with more
+/// than `MOST` elements.
 fn multiplied_by<'r>(factor: &'r Recipe, factors: &mut Vec<&'r Recipe>) {
     let mut open = vec![factor];
     while let Some(factor) = open.pop().filter(|_| factors.len() < PAIRED) {

@@ -58,7 +58,7 @@ pub(super) struct SizeSearch<'m> {
     given: Dims,
     /// The symbols without a given size, in the order of the inputs.
     symbols: Vec<(String, ExtentKind)>,
-    /// All extents that occur in one of the models.
+    /// All extents that occur in either model.
     used: HashSet<usize>,
 }
 
@@ -70,7 +70,8 @@ impl<'m> SizeSearch<'m> {
         for names in free(&light).map(Input::symbols) {
             let rank = names.len();
             for (axis, name) in names.into_iter().enumerate() {
-                // The size of a formula follows from the sizes of its symbols.
+                // No size is chosen for a formula, because it follows from the sizes of the symbols
+                // in the formula.
                 let Some(name) = name.filter(|name| given.get(name).is_none() && !is_formula(name))
                 else {
                     continue;
@@ -137,9 +138,9 @@ impl<'m> SizeSearch<'m> {
         sizes
     }
 
-    /// Assignments in which one symbol is so large that every part of a Split with computed lengths
-    /// has places, one for each symbol. At smaller sizes, some parts of an axis that slicing splits
-    /// are empty.
+    /// One assignment for each symbol. In it, this symbol is so large that every part of a Split
+    /// with computed lengths has places. At smaller sizes, some parts of an axis that slicing
+    /// splits are empty.
     pub(super) fn with_all_parts(&self, dims: &Dims) -> Vec<Dims> {
         let Some(size) = size_of_all_parts(self.fused) else {
             return vec![];
@@ -409,7 +410,8 @@ fn numbers(graph: &GraphProto) -> GraphProto {
     }
 }
 
-/// A numeric input. Its floats are declared as float32, because some engines lack bfloat16.
+/// A numeric input. Its floats are declared as float32, because some engines lack bfloat16. `None`
+/// if the input is not numeric, or has no shape.
 fn number(input: &ValueInfoProto) -> Option<ValueInfoProto> {
     let mut input = input.clone();
     let tensor = input.r#type.as_mut()?.tensor_type.as_mut()?;

@@ -122,7 +122,7 @@ impl<'s> Sources<'s> {
         }
     }
 
-    /// The roots of elements.
+    /// The square roots of elements, under the convention for the root of −1.
     pub(super) fn roots(&self, elements: &Elements) -> Elements {
         self.convention.roots(elements)
     }
@@ -189,10 +189,10 @@ impl<'s> Sources<'s> {
         Ok(of_tensor(tensor, self.original.externals(), self.key))
     }
 
-    /// The image of a step that is more than arithmetic.
+    /// The image of a step that is more than arithmetic, which [`Self::numbered`] has added.
     ///
     /// # Errors
-    /// If its elements are unknown.
+    /// If it has not been added.
     pub(super) fn number(&self, step: &Recipe) -> Result<FieldValue, NotEvaluated> {
         self.numbers
             .get(&(step.id() as usize))

@@ -28,7 +28,7 @@ pub(super) struct Fault {
     pub reason: String,
 }
 
-/// The nodes of a model by operator and first output, including those of bodies.
+/// The operator and the first output of each node of a model, including nodes of bodies.
 ///
 /// Only these nodes are checked. Nodes that replace an opaque operator are not among them, since
 /// they may belong to a later operator set.
@@ -206,7 +206,8 @@ fn wrong_type(
             Sort::OneOf(types) => Some(types),
             Sort::Variable(variable) => schema.variables[variable],
         };
-        // If the input may be a sequence, nothing is known about its elements.
+        // If the input may be a sequence, its type is not checked, because nothing is known about
+        // its elements.
         let Some(allowed) = allowed else { continue };
         if !allowed.contains(data_type) {
             return Some(format!(
@@ -309,7 +310,7 @@ fn out_of_range(op: &str, axis: i64, rank: usize) -> String {
     format!("axis {axis} of {op} is out of range of {rank} axes")
 }
 
-/// The rank of an input.
+/// The rank of an input. `None` if it is unknown.
 fn rank(id: NodeId, slot: usize, analysis: &Analysis) -> Option<usize> {
     analysis.facts.rank(analysis.graph.input(id, slot)?)
 }

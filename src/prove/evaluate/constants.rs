@@ -17,8 +17,8 @@ use crate::prove::field_value::{FieldValue, of_floats, of_numbers, of_shares};
 use crate::shape::facts::extent;
 
 impl Evaluation<'_> {
-    /// The results of a node whose results are constant, computed in float64. `None` if they depend
-    /// on an input.
+    /// The results of a node if all of them are constant: floats as computed in float64, and
+    /// integers. `None` if a result depends on an input, or cannot be computed.
     pub(super) fn constants(
         &self,
         node: &NodeProto,
@@ -28,8 +28,8 @@ impl Evaluation<'_> {
             Some(id) if bodies(node).next().is_none() => {
                 (self.point.analysis, self.point.alike, id)
             }
-            // In the flattened graph, the results of an If with a known condition are those of the
-            // branch that it takes.
+            // A node of a body, or with bodies, is looked up in the flattened graph, in which an If
+            // with a known condition has the results of the branch that it takes.
             _ => (
                 self.point.laid_out?.0,
                 self.point.laid_out?.1,
@@ -45,7 +45,7 @@ impl Evaluation<'_> {
         made.filter(|made| !made.is_empty())
     }
 
-    /// One result of a node, if it is constant.
+    /// One result of a node. `None` if it is not constant.
     fn constant(
         &self,
         node: &NodeProto,
@@ -69,7 +69,8 @@ impl Evaluation<'_> {
         integers.ok().map(FieldValue::int)
     }
 
-    /// A floating-point result that is constant.
+    /// A constant result with floating-point elements. `None` if it cannot be read, or if it is
+    /// constant only at these sizes.
     fn constant_floats(
         &self,
         node: &NodeProto,
@@ -77,8 +78,8 @@ impl Evaluation<'_> {
         analysis: &Analysis,
         alike: Option<&Alike>,
     ) -> Option<FieldValue> {
-        // A value that is constant only at these sizes is used only if a recipe is more than
-        // arithmetic, because such a recipe may use a value with equal elements for each item of a
+        // A value that is constant only at these sizes does not count as constant, unless a recipe
+        // is more than arithmetic. Such a recipe may use a value that is equal for all items of a
         // batch.
         let only_at_sizes = &self.point.only_at_sizes.constants;
         let is_of_size = only_at_sizes.contains(analysis.graph.value_name(value));
@@ -108,8 +109,8 @@ impl Evaluation<'_> {
         Some(first..if alone { first + 1 } else { rank })
     }
 
-    /// The constant results of a node that divides constants by 0. Values that are computed from
-    /// these results are evaluated in float64 too.
+    /// The constant results of a node that divides constants by 0. Records the names of these
+    /// results, so that the values computed from them are evaluated in float64 too.
     pub(super) fn divided_by_zero(
         &self,
         node: &NodeProto,
@@ -122,8 +123,8 @@ impl Evaluation<'_> {
         Some(constants)
     }
 
-    /// The constant results of a node that reads a constant which contains infinity or NaN after a
-    /// division by 0.
+    /// The constant results of a node that reads a constant with infinite or NaN elements after a
+    /// division by 0. `None` for all other nodes.
     pub(super) fn of_unbounded(
         &self,
         node: &NodeProto,

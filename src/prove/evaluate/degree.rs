@@ -8,9 +8,10 @@ use crate::prove::operators::resize_interpolated;
 use crate::prove::operators::uninterpreted::MOST_LANES;
 
 impl Evaluation<'_> {
-    /// The degree of a node's result. For an uninterpreted function, adds the degree of its inputs
-    /// to the doubt, and returns 1. An ArgMax has a higher degree, because each index represents
-    /// several random elements.
+    /// The degree of a node's result, from the degrees of its inputs. If the node was evaluated as
+    /// an uninterpreted function (`guessed`), its result is random and usually of degree 1, and the
+    /// degree of its inputs is added to the doubt. An ArgMax has a higher degree, because each
+    /// index represents several random elements.
     pub(super) fn degree(&self, node: &NodeProto, inputs: &[f64], guessed: bool) -> f64 {
         if guessed {
             let reads = match node.op_type() {
@@ -42,7 +43,7 @@ fn interpreted_degree(node: &NodeProto, inputs: &[f64]) -> f64 {
         "Mul" | "Where" => sum,
         "ReduceSumSquare" => 2.0 * largest,
         "Div" if inputs.get(1) == Some(&0.0) => largest,
-        // The result of a root or a quotient counts as a random element.
+        // The result of a root or a quotient counts as a random element, of degree 1.
         "Div" | "Reciprocal" | "Sqrt" | "ReduceL2" => of_random,
         "Pow" => 8.0 * largest,
         "Resize" | "Upsample" => largest + resize_interpolated::AXES as f64,

@@ -14,7 +14,7 @@ use crate::passes::inline::functions::{callee, key};
 use crate::prove::field_value::stored;
 use crate::prove::random::{Digest, Hash};
 
-/// The values that bodies may read, by name.
+/// The values that the nodes of a body may read, by name.
 enum CapturedNames<'n> {
     /// No values: a function captures none.
     Closed,
@@ -55,7 +55,7 @@ impl<'n> CapturedNames<'n> {
         }
     }
 
-    /// The number of bodies around a name.
+    /// The number of nested bodies in which these names are looked up.
     fn depth(&self) -> u64 {
         match self {
             Self::Body { depth, .. } => *depth,
@@ -98,7 +98,8 @@ impl<'n> CapturedNames<'n> {
 }
 
 impl<'w> Evaluation<'w> {
-    /// The digest of a node's function: of its operator and its attributes with their contents.
+    /// The digest of the function that a node computes: of its operator, of its attributes with the
+    /// tensors and bodies in them, and of the types of its integer inputs.
     pub(super) fn function(
         &self,
         node: &NodeProto,
@@ -229,7 +230,7 @@ impl<'w> Evaluation<'w> {
         digest
     }
 
-    /// The digest of a sparse tensor.
+    /// Adds a sparse tensor to a hash.
     pub(super) fn sparse(&self, sparse: &SparseTensorProto, hash: &mut Hash) {
         hash.all(&sparse.dims, i64::to_le_bytes);
         for tensor in sparse.values.iter().chain(&sparse.indices) {
@@ -266,8 +267,9 @@ impl<'w> Evaluation<'w> {
     }
 }
 
-/// Adds the name of a random operator to a hash, because each occurrence of the operator has its
-/// own results. In a body, the region path precedes the name, as it does in the flattened graph.
+/// Adds the name of a random operator's node to a hash, because each node draws its own random
+/// results. A node without a name is identified by its first output. In a body, the region path
+/// precedes the name, as it does in the flattened graph.
 fn occurrence(node: &NodeProto, location: &Location, hash: &mut Hash) {
     let region = location.region.unwrap_or_default();
     let mut outputs = node.output.iter().map(String::as_str);

@@ -31,8 +31,8 @@ pub(super) struct Bodies {
 }
 
 impl Evaluation<'_> {
-    /// Evaluates the bodies of a node, if possible. The body of a loop is evaluated only once, with
-    /// random elements as its inputs.
+    /// Evaluates the bodies of a node. The body of a loop is evaluated only once, with random
+    /// elements as its inputs. `None` if the node has no bodies, or if they cannot be evaluated.
     pub(super) fn bodies(
         &self,
         call: &Call,
@@ -77,7 +77,9 @@ impl Evaluation<'_> {
         }))
     }
 
-    /// The inputs of the bodies of a node. `None` if they are unknown.
+    /// The values for the inputs of a node's bodies: none for an If, and random values for a Loop
+    /// or a Scan. `None` if an input of the node is missing, if the extents of a scanned input are
+    /// unknown, or for all other operators.
     fn formals(&self, call: &Call, rounds: usize) -> Option<Vec<FieldValue>> {
         let formals = Formals {
             key: self.point.key,
@@ -173,7 +175,7 @@ impl Evaluation<'_> {
         Ok(outputs.map(|output| scope.get(output.name())).collect())
     }
 
-    /// Evaluates a node of a body or of a function.
+    /// Evaluates a node of a body or of a function, and adds its results to `values`.
     fn inner(
         &self,
         node: &NodeProto,
@@ -227,6 +229,7 @@ impl Evaluation<'_> {
     }
 
     /// The element type of each result of a node in a body. `None` for a result of unknown type.
+    /// Empty for a node of a function.
     fn result_types(&self, node: &NodeProto, location: &Location) -> Vec<Option<DataType>> {
         let Some((analysis, id)) = self.analyzed(node, location) else {
             return vec![];
@@ -316,7 +319,8 @@ struct Formals {
 }
 
 impl Formals {
-    /// The iteration number, the condition and the states of a Loop.
+    /// Random values for the iteration number, the condition and the states of a Loop. `None` if
+    /// the initial value of a state is missing.
     fn of_loop(&self, inputs: &[Option<FieldValue>]) -> Option<Vec<FieldValue>> {
         let round = FieldValue::drawn(self.seed(0), &[], DataType::Int64);
         // A Boolean is drawn as 0 or 1.
@@ -329,7 +333,8 @@ impl Formals {
             .collect()
     }
 
-    /// The states of a Scan, and one step of each scanned input.
+    /// Random values for the states of a Scan, and for one step of each scanned input. `None` if an
+    /// input is missing, or if the extents of a scanned input are unknown.
     fn of_scan(&self, node: &NodeProto, inputs: &[Option<FieldValue>]) -> Option<Vec<FieldValue>> {
         let states = states(node, inputs.len())?;
         let mut formals = vec![];
@@ -351,7 +356,8 @@ impl Formals {
         self.of_kind(slot, value.shape().unwrap_or_default(), value)
     }
 
-    /// A random value with these extents and the kind of `like`.
+    /// A random value of this shape. It consists of elements of the field or of integers, or it is
+    /// opaque, whichever `like` is.
     fn of_kind(&self, slot: usize, shape: &[usize], like: &FieldValue) -> FieldValue {
         match like {
             FieldValue::Field(_) | FieldValue::Masked(_) => {
@@ -406,8 +412,8 @@ fn needed<'g>(
     needed
 }
 
-/// For each node, the values that can be dropped after it: those that no later node reads, and its
-/// own results without readers.
+/// For each node, the names of values that can be dropped after it, because no later node reads
+/// them and they are not among `results`.
 fn last_reads<'g>(
     nodes: &[&'g NodeProto],
     results: impl Iterator<Item = &'g str>,
@@ -476,7 +482,7 @@ fn state_kind(
 }
 
 /// The axis that the attribute `list` of a Scan gives for the value at index `place`, which has
-/// this rank. The first axis if the attribute is missing.
+/// rank `rank`. The first axis if the attribute is missing.
 fn scanned_axis(node: &NodeProto, list: &str, place: usize, rank: usize) -> Option<usize> {
     let named = node
         .attr_ints(list)
@@ -485,8 +491,8 @@ fn scanned_axis(node: &NodeProto, list: &str, place: usize, rank: usize) -> Opti
     axis(named, rank).ok()
 }
 
-/// The extents of a scan output: the extents of the value that one step adds, and an axis along
-/// which the steps lie.
+/// The extents of a scan output: the extents `step` of the value that each step adds, with an
+/// additional axis for the steps.
 fn gathered(
     node: &NodeProto,
     row: usize,

@@ -59,7 +59,7 @@ pub(super) struct Point<'p> {
     pub analysis: &'p Analysis<'p>,
     /// The seed from which all random elements of this evaluation are derived.
     pub key: u64,
-    /// The convention for roots.
+    /// The convention for the square root of −1.
     pub convention: RootOfMinusOne,
     /// The values of the inputs.
     pub inputs: &'p HashMap<String, FieldValue>,
@@ -67,15 +67,18 @@ pub(super) struct Point<'p> {
     pub instead: Instead<'p>,
     /// The limits of computation.
     pub allowance: &'p Allowance,
-    /// The constants as recipes compute them, if a recipe is more than arithmetic.
+    /// The float64 values of constants, as recipes compute them. `None` if no constant is computed
+    /// by more than arithmetic.
     pub alike: Option<&'p Alike<'p>>,
-    /// The analysis of the graph with flattened bodies, if it has any.
+    /// The analysis of the graph with flattened bodies, and the float64 values of its constants.
+    /// `None` if the graph has no bodies.
     pub laid_out: Option<(&'p Analysis<'p>, Option<&'p Alike<'p>>)>,
-    /// The values about which more is known at these sizes than at open ones.
+    /// The values about which less would be known if the sizes were open.
     pub only_at_sizes: &'p OnlyAtSizes,
     /// Whether any recipe is more than arithmetic.
     pub has_formulas: bool,
-    /// The positive factors that pass through operators, if they are used.
+    /// The positive factors that pass through operators. `None` in an evaluation that does not use
+    /// them.
     pub scales: Option<&'p Scales>,
     /// Whether the digests of inputs and stored tensors are recorded too.
     pub records_sources: bool,
@@ -98,7 +101,9 @@ pub(super) struct Findings {
     pub digests: Vec<Option<Digest>>,
     /// The requested values themselves, if `evaluate` was called with `keep`.
     pub kept: HashMap<ValueId, FieldValue>,
-    /// The names of values of unknown extents, and of functions of such values.
+    /// The names of values in which a difference proves nothing: values of unknown extents, and
+    /// results of uninterpreted functions that read such values, or whose extents hold only at this
+    /// point.
     pub opaque: HashSet<String>,
     /// The names of results of nodes whose bodies were not evaluated, or not completely.
     pub uncertain: HashSet<String>,
@@ -120,7 +125,8 @@ pub(super) struct Findings {
 /// only if `keep`.
 ///
 /// # Errors
-/// If a divisor is 0, or if the computation exceeds the limits.
+/// If a divisor is 0, if extents do not fit each other, if an operator cannot be evaluated, or if
+/// the computation exceeds the limits.
 pub(super) fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Findings, Stopped> {
     let mut evaluation = Evaluation::new(point, wanted);
     let graph = &point.analysis.graph;
@@ -265,7 +271,8 @@ impl<'w> Evaluation<'w> {
         self.point.analysis.graph.model().own_opset()
     }
 
-    /// A value that is computed, stored or an input.
+    /// Returns a value: one that is already computed, an input, a stored tensor or a sparse
+    /// initializer.
     fn get(&mut self, value: ValueId) -> Result<FieldValue, Stopped> {
         if let Some(made) = &self.values[index(value)] {
             return Ok(made.clone());
@@ -306,14 +313,15 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// The elements of a stored tensor.
+    /// The elements of a stored tensor. Recipes do not replace them here.
     fn held(&self, name: &str, tensor: &TensorProto) -> Result<FieldValue, Stopped> {
         let extents = tensor.dims.iter();
         let shape: Vec<usize> = extents.map(|&extent| extent.max(0) as usize).collect();
         let room = self.point.allowance.room(&shape);
         room.map_err(|stop| Stopped::at(stop, name))?;
         match of_tensor(tensor, self.externals(), self.point.key) {
-            // Then the type is unknown, or the elements cannot be read.
+            // Opaque elements are accepted only if they are neither integers nor floats, such as
+            // strings. For all other types, opaque means that the elements cannot be read.
             FieldValue::Opaque(_)
                 if !tensor::data_type(tensor).is_ok_and(|t| !t.is_integer() && !t.is_float()) =>
             {
@@ -392,7 +400,8 @@ impl<'w> Evaluation<'w> {
         Ok(captured)
     }
 
-    /// The number of results of a node, up to the last one with a reader.
+    /// The number of results of a node to compute: all results up to the last one that has a
+    /// reader.
     fn wanted_results(&self, node: NodeId) -> usize {
         let outputs = self.point.analysis.graph.outputs(node);
         let last = outputs
@@ -418,8 +427,8 @@ impl<'w> Evaluation<'w> {
         if self.is_uncertain.get() {
             findings.uncertain.insert(name.to_owned());
         }
-        // A difference in such a value proves nothing: elements may be known in only one graph, or
-        // extents may hold only at this point.
+        // A difference in an opaque or unsure value proves nothing: elements may be known in only
+        // one graph, or extents may hold only at this point.
         let category = origin.node.category();
         let is_of_each = category.is_some_and(Category::is_elementwise);
         let is_float = matches!(made, FieldValue::Field(_) | FieldValue::Masked(_));

@@ -31,7 +31,7 @@ use crate::shape::facts::Expected;
 const FEWEST: usize = 2;
 const NUMBERS: usize = 61;
 
-/// The results of a node, and whether it is an uninterpreted function.
+/// The results of a node, and whether their degree is that of an uninterpreted function's results.
 pub(super) type NodeResults = Result<(Vec<FieldValue>, bool), Stopped>;
 
 impl Evaluation<'_> {
@@ -108,7 +108,8 @@ impl Evaluation<'_> {
         };
         match made {
             Err(NotEvaluated::Uncovered) => Ok(self.constants(node, location)),
-            // If constants are divided by 0, the result has infinite or NaN elements.
+            // If constants are divided by 0, the results have infinite or NaN elements, and are
+            // evaluated in float64.
             Err(NotEvaluated::Zero)
                 if let Some(constants) = self.divided_by_zero(node, location) =>
             {
@@ -118,8 +119,8 @@ impl Evaluation<'_> {
         }
     }
 
-    /// The results of a node that is not interpreted. A result that its bodies determine has that
-    /// value. Each other result is an uninterpreted function of the inputs.
+    /// The results of a node that is not interpreted. A result that is known from the node's bodies
+    /// has the known value. Each other result is an uninterpreted function of the inputs.
     fn uninterpreted(
         &self,
         call: &Call,
@@ -170,7 +171,7 @@ impl Evaluation<'_> {
         Ok((made, true))
     }
 
-    /// The value of a Constant.
+    /// The value of a Constant. `None` for all other operators.
     fn literal(
         &self,
         node: &NodeProto,
@@ -190,8 +191,8 @@ impl Evaluation<'_> {
         })
     }
 
-    /// Evaluates a node with its inputs multiplied by `factor`, which gives the inputs of the same
-    /// node in the original, and divides the result by `factor`.
+    /// Evaluates a node after multiplying its inputs by `factor`, and divides the result by
+    /// `factor`. The multiplied inputs equal the inputs of the corresponding node of the original.
     fn rescaled(&self, call: &Call, factor: u32, location: &Location) -> NodeResults {
         let factors = self.point.scales.map_or(0, Scales::len);
         self.add_doubt(factors as f64);
@@ -206,8 +207,8 @@ impl Evaluation<'_> {
         Ok((made, guessed))
     }
 
-    /// The result of an uninterpreted function, if it is known which elements of the inputs each
-    /// element of the result depends on.
+    /// The result of an uninterpreted function, if it is known on which elements of the inputs each
+    /// element of the result depends. Otherwise [`NotEvaluated::Uncovered`].
     fn of_elements(
         &self,
         call: &Call,

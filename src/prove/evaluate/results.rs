@@ -81,7 +81,8 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// The id of a node in the flattened graph.
+    /// The id of a node in the flattened graph. `None` for a node of a function, or if the model
+    /// has no bodies.
     pub(super) fn laid_out(&self, node: &NodeProto, location: &Location) -> Option<NodeId> {
         let ((analysis, _), inside) = (self.point.laid_out?, location.region?);
         let first = node.output.iter().find(|name| !name.is_empty())?;

@@ -28,9 +28,9 @@ impl Evaluation<'_> {
         input(call, slot?).cloned()
     }
 
-    /// The slot of the operand that equals the result, if the other operand is a single element
-    /// that equals `number`. The single element must not have a larger rank, since the result would
-    /// have this rank too.
+    /// The slot of the operand that an Add, Mul or And returns unchanged. `None` unless the other
+    /// operand is a single element that equals `number`. The single element must not have the
+    /// larger rank, since the result would have this rank too.
     fn beside(&self, call: &Call, number: i64, location: &Location) -> Option<usize> {
         (0..2).find_map(|slot| {
             let neutral = input(call, slot)?;
@@ -41,7 +41,7 @@ impl Evaluation<'_> {
         })
     }
 
-    /// The rank of an input.
+    /// The rank of an input. `None` if it is unknown.
     fn rank(&self, call: &Call, slot: usize, location: &Location) -> Option<usize> {
         if let Some(shape) = input(call, slot)?.shape() {
             return Some(shape.len());
@@ -51,7 +51,7 @@ impl Evaluation<'_> {
         analysis.facts.rank(value)
     }
 
-    /// The element type of an input.
+    /// The element type of an input. `None` if it is unknown.
     fn input_type(&self, slot: usize, location: &Location) -> Option<DataType> {
         let analysis = self.point.analysis;
         let value = analysis.graph.input(location.node?, slot)?;

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use super::NotEvaluated;
 
-/// The remaining limits of a computation.
+/// The numbers of elements and of multiplications that a computation may still use.
 pub(in crate::prove) struct Allowance {
     /// The maximum number of elements of each value.
     largest: u64,

@@ -43,7 +43,7 @@ pub(crate) fn zip<A: Copy, B: Copy, C>(
     ArrayD::from_shape_vec(shape, elements).ok()
 }
 
-/// The extents of an operand, with extents of 1 before them up to this rank.
+/// The extents of an operand, preceded by extents of 1 up to rank `rank`.
 fn padded(extents: &[usize], rank: usize) -> Vec<usize> {
     let mut padded = vec![1; rank - extents.len()];
     padded.extend(extents);
@@ -61,7 +61,7 @@ fn first_of_run(shape: &[usize], extents: &[usize]) -> usize {
         .min(single.map_or(0, |last| last + 1))
 }
 
-/// The offset in an operand at which each run begins. An operand without elements has no runs.
+/// The offset in an operand at which each run begins. Empty if the result has no elements.
 fn starts(outer: &[usize], extents: &[usize], count: usize) -> Vec<usize> {
     if count == 0 {
         return vec![];

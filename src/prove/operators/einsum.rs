@@ -16,13 +16,13 @@ struct EinsumTerm {
 }
 
 impl EinsumTerm {
-    /// The extent of the axis with a label.
+    /// The extent of the axis with this label. `None` if no axis has it.
     fn extent(&self, label: char) -> Option<usize> {
         let axis = self.labels.iter().position(|&own| own == label)?;
         Some(self.elements.shape()[axis])
     }
 
-    /// The elements with their axes in the order of these labels.
+    /// The elements with their axes in the order of these labels. `None` if a label has no axis.
     fn ordered(&self, order: &[char]) -> Option<Elements> {
         let perm: Option<Vec<usize>> = order
             .iter()
@@ -31,7 +31,8 @@ impl EinsumTerm {
         Some(row_major(transposed(&self.elements, &perm?)))
     }
 
-    /// The elements with one axis for each of these groups of labels, whose axes are merged.
+    /// The elements reshaped to three axes, one for each group of labels: the axes of a group are
+    /// merged into one.
     fn grouped(&self, groups: [&[char]; 3]) -> Option<Elements> {
         let shape = groups.map(|group| {
             let extents = group.iter().filter_map(|&label| self.extent(label));
@@ -81,8 +82,8 @@ fn parsed(
     if terms.len() != operands.len() {
         return Err(NotEvaluated::Uncovered);
     }
-    // The number of axes of the ellipsis. If the ellipsis of an operand has fewer axes, they are
-    // the last ones.
+    // The largest number of axes that an ellipsis stands for. An ellipsis that stands for fewer
+    // axes stands for the last ones of them.
     let mut dots = 0;
     for (term, elements) in terms.iter().zip(&operands) {
         if term.contains('.') {
@@ -152,7 +153,7 @@ fn diagonal(elements: &Elements, mut labels: Vec<char>) -> Option<EinsumTerm> {
     Some(EinsumTerm { elements, labels })
 }
 
-/// The first two axes of the first label that occurs more than once.
+/// Two axes that have equal labels. `None` if all labels differ.
 fn repeated(labels: &[char]) -> Option<(usize, usize)> {
     (0..labels.len()).find_map(|again| {
         let before = &labels[..again];

@@ -7,7 +7,7 @@ use crate::prove::field_value::{FieldValue, slice};
 /// The place along an axis that an index selects.
 ///
 /// An index that depends on inputs is a random integer here, which represents an index in range. So
-/// it selects the place `index` modulo `extent`. A settled index must be in range.
+/// the index selects the place `index` modulo `extent`. A settled index must be in range.
 ///
 /// # Errors
 /// [`NotEvaluated::Misfit`] for a settled index out of range.
@@ -40,8 +40,8 @@ pub(super) fn gathered(call: &Call, table: &FieldValue, along: usize) -> OpResul
     Ok(vec![reshaped(&taken, &shape)?])
 }
 
-/// The row-major offset of the place that a tuple of indices selects, one index for each of these
-/// axes.
+/// The row-major offset of the place that a tuple of indices selects. Each index belongs to the
+/// axis with the extent at the same position in `extents`.
 ///
 /// # Errors
 /// The errors of [`place`].
@@ -113,8 +113,8 @@ pub(super) fn gather_elements(call: &Call) -> OpResult {
     )?])
 }
 
-/// Whether a tensor of indices with these extents is no larger than a tensor of this shape along
-/// every axis except `along`.
+/// Whether indices of shape `indices` fit a tensor of shape `shape`: the ranks are equal, and no
+/// axis except `along` has more indices than places.
 pub(super) fn lies_inside(indices: &[usize], shape: &[usize], along: usize) -> bool {
     let mut axes = indices.iter().zip(shape).enumerate();
     indices.len() == shape.len()

@@ -2,9 +2,9 @@
 //! for multiplying a lane by a number.
 //!
 //! A maximum has `f(x + t) = f(x) + t`, and `f(k·x) = k·f(x)` for k > 0. GridSample and
-//! RotaryEmbedding are linear, so the second law holds for every k. The first law holds for them if
-//! the weights of each sum are 1 in total. If both laws hold, the result is `a + d·g`: a is the
-//! first element of the lane, d is the first difference from a that is not 0, and g is an
+//! RotaryEmbedding are linear, so the second law holds for every k. The first law holds for them
+//! only if the weights of each result add up to 1. If both laws hold, the result is `a + d·g`: a is
+//! the first element of the lane, d is the first difference from a that is not 0, and g is an
 //! uninterpreted function of the normalized lane `(x − a)/d`.
 
 use ndarray::ArrayD;
@@ -18,10 +18,10 @@ use crate::prove::operators::windows::{pooled, with_bias};
 use crate::prove::operators::{Call, NotEvaluated, OpResult};
 use crate::prove::random::{Digest, Hash, Unknown};
 
-/// The attributes of GridSample.
+/// The attributes that GridSample may have.
 const GRID_SAMPLE: &[&str] = &["align_corners", "mode", "padding_mode"];
 
-/// The attributes of RotaryEmbedding, of ONNX and of `com.microsoft`.
+/// The attributes that RotaryEmbedding of ONNX or of `com.microsoft` may have.
 const ROTARY: &[&str] = &[
     "interleaved",
     "is_packed_batching",
@@ -30,7 +30,7 @@ const ROTARY: &[&str] = &[
     "scale",
 ];
 
-/// The attributes of DeformConv.
+/// The attributes that DeformConv may have.
 const DEFORM_CONV: &[&str] = &[
     "dilations",
     "group",
@@ -44,7 +44,7 @@ const DEFORM_CONV: &[&str] = &[
 /// are the digest of the operator with the normalized lane, and the lane's own first difference.
 pub(crate) type Like<'l> = &'l dyn Fn(Digest, u32) -> u32;
 
-/// The laws of a function of lanes.
+/// The laws that hold for a function of lanes.
 #[derive(Clone, Copy)]
 struct Passing<'p> {
     /// Whether `f(x + t) = f(x) + t` for a number `t`.
@@ -52,7 +52,7 @@ struct Passing<'p> {
     multiples: Multiples<'p>,
 }
 
-/// The laws of a linear function.
+/// The laws that hold for every linear function.
 const LINEAR: Passing = Passing {
     shift: false,
     multiples: Multiples::All,
@@ -61,12 +61,13 @@ const LINEAR: Passing = Passing {
 #[derive(Clone, Copy)]
 enum Multiples<'p> {
     All,
-    /// Only positive factors. `None` if positive factors are not used.
+    /// `f(k·x) = k·f(x)` holds only for k > 0. `None` if positive factors do not matter, because
+    /// they are not used in this evaluation.
     Positive(Option<Like<'p>>),
 }
 
-/// The result of an operator on lanes, and the number of lanes that are represented by another
-/// lane, which differs from them by a positive factor.
+/// The result of an operator on lanes, and the number of lanes that were replaced by another lane,
+/// from which they differ by a positive factor.
 ///
 /// # Errors
 /// [`NotEvaluated::Uncovered`] if the operator does not compute each lane independently, or if the
@@ -143,7 +144,7 @@ fn sampled(linear: Lanes, elements: &Elements) -> Result<(Vec<FieldValue>, usize
     sampled.at_same_places(elements)
 }
 
-/// The attributes of an operator on lanes.
+/// The attributes that an operator on lanes may have.
 fn attributes(op: &str) -> &'static [&'static str] {
     match op {
         "GlobalMaxPool" => &[],
@@ -237,7 +238,7 @@ pub(crate) fn deformed(call: &Call, function: Digest) -> OpResult {
     with_bias(call, 3, made, &[&[samples, outputs], places].concat())
 }
 
-/// Refuses unknown attributes.
+/// Refuses a node that has an attribute other than `names`.
 fn knows(call: &Call, names: &[&str]) -> Result<(), NotEvaluated> {
     let all = call
         .node
@@ -276,7 +277,7 @@ struct Lanes<'l> {
 }
 
 impl Lanes<'_> {
-    /// The results, if the first axes of the result are the axes that index the lanes.
+    /// The results. Refused if the first axes of the result are not the axes that index the lanes.
     fn at_same_places(
         &self,
         elements: &Elements,
@@ -292,8 +293,8 @@ impl Lanes<'_> {
         }
     }
 
-    /// The results, and the number of lanes that are represented by another lane, which differs
-    /// from them by a positive factor.
+    /// The results, and the number of lanes that were replaced by another lane, from which they
+    /// differ by a positive factor.
     fn results(&self, elements: &Elements) -> Result<(Vec<FieldValue>, usize), NotEvaluated> {
         self.call.allowance.room(self.shape)?;
         let (outer, along) = elements.shape().split_at(self.outer);
@@ -311,7 +312,7 @@ impl Lanes<'_> {
         Ok((vec![FieldValue::field(made)], taken))
     }
 
-    /// Appends the results of a lane. Returns whether another lane represents this lane.
+    /// Appends the results of a lane to `made`. Returns whether another lane replaced this lane.
     fn add_results(
         &self,
         place: usize,

@@ -446,7 +446,8 @@ pub(super) fn interpret(call: &Call) -> OpResult {
     } else {
         return Err(NotEvaluated::Uncovered);
     };
-    // Some interpreters do not compute all results of their operator.
+    // Some interpreters do not compute all results of their operator. A node of which a missing
+    // result is needed is not covered.
     if made.len() < call.wanted {
         Err(NotEvaluated::Uncovered)
     } else {

@@ -78,7 +78,7 @@ pub(crate) fn pick<T: Copy>(
     ArrayD::from_shape_vec(shape, picked).expect("as many elements")
 }
 
-/// Concatenates arrays along an axis.
+/// Concatenates arrays along an axis. `None` if their other extents differ.
 pub(crate) fn concatenated<T: Copy>(
     arrays: &[&ArcArray<T, IxDyn>],
     axis: usize,
@@ -87,7 +87,7 @@ pub(crate) fn concatenated<T: Copy>(
     ndarray::concatenate(Axis(axis), &views).ok()
 }
 
-/// The array with its axes in another order.
+/// The array with its axes in the order `perm`.
 pub(crate) fn transposed<T: Copy>(array: &ArcArray<T, IxDyn>, perm: &[usize]) -> ArrayD<T> {
     array
         .view()
@@ -468,7 +468,7 @@ pub(super) fn depth(call: &Call) -> OpResult {
     Ok(vec![reshaped(&moved, &shape)?])
 }
 
-/// An extent divided by the size of a block.
+/// An extent divided by the size of a block. Refused if the size does not divide the extent.
 fn divided(extent: usize, block: usize) -> Result<usize, NotEvaluated> {
     if block > 0 && extent.is_multiple_of(block) {
         Ok(extent / block)

@@ -58,7 +58,8 @@ fn rooted(
     Ok([both(x, &part, field::mul)?, part])
 }
 
-/// Applies the scale and the shift after a normalization.
+/// Multiplies normalized elements by the scale, and adds the shift. A missing parameter has no
+/// effect.
 fn affine(
     x: Elements,
     scale: Option<&Elements>,

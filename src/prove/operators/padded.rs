@@ -57,8 +57,8 @@ pub(super) fn pad(call: &Call) -> OpResult {
     Ok(vec![value])
 }
 
-/// The place whose element this mode copies to `place`, which is outside of an axis of this extent.
-/// `None` if the mode writes the fill value.
+/// The place of an axis whose element this mode writes to `place`, which may be outside of the
+/// axis. `None` if the mode writes the fill value there.
 fn inside(mode: &str, place: i64, extent: usize) -> Option<usize> {
     let last = extent as i64 - 1;
     let place = match mode {

@@ -62,9 +62,9 @@ pub(crate) fn product(
     ArrayD::from_shape_vec(shape, products).map_err(|_| NotEvaluated::Uncovered)
 }
 
-/// The offsets of both matrices of each product. `outer` are the broadcast extents before the
-/// matrices. `left` and `right` hold the operand's own extents before its matrices, and the size of
-/// a matrix.
+/// For each product, the offsets of the left and of the right matrix. `outer` are the broadcast
+/// extents before the matrices. `left` and `right` hold the extents before the matrices of each
+/// operand, and the size of one matrix.
 fn pairs(
     outer: &[usize],
     left: (&[usize], usize),

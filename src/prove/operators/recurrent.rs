@@ -12,8 +12,8 @@ use super::{Call, NotEvaluated, field, zip};
 use crate::prove::field_value::{FieldValue, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
 
-/// Replaces X by the sums `X·Wᵀ + Wb`, and the biases by their second half. Removes W, which the
-/// sums contain.
+/// The inputs of a recurrent operator in which the sums `X·Wᵀ + Wb` replace X, and the second half
+/// of the biases replaces all biases. W is removed, because the sums contain it.
 ///
 /// # Errors
 /// If an input is unknown or does not fit, or if the sums exceed the limits.
@@ -80,7 +80,8 @@ fn shaped(shape: &[usize], elements: Vec<u32>) -> Result<FieldValue, NotEvaluate
     Ok(FieldValue::field(elements))
 }
 
-/// Replaces X by its projection, which contains the weight and the bias.
+/// The inputs of an Attention in which the projection `X·W + b` replaces X. The weight and the bias
+/// are removed, because the projection contains them.
 ///
 /// # Errors
 /// The errors of [`product`], or if the bias does not fit.

@@ -67,7 +67,8 @@ fn factor(call: &Call, axis: usize, rank: usize) -> Result<Option<u32>, NotEvalu
         .and_then(|(factors, place)| slice(factors).get(place).copied()))
 }
 
-/// Whether a Resize leaves an axis unchanged because the factor of the axis is 1.
+/// Whether a Resize leaves an axis unchanged: the axis is not resized, or its factor is 1. `same`
+/// says whether the extents before and after the Resize are equal.
 fn stays(call: &Call, axis: usize, rank: usize, same: bool) -> Result<bool, NotEvaluated> {
     let resized = match call.attr_ints("axes")? {
         Some(list) => axes(&list, rank)?,

@@ -5,8 +5,8 @@ use super::{Call, NotEvaluated, OpResult, axes};
 use crate::onnx::operator::factors_at;
 use crate::prove::field_value::slice;
 
-/// The largest factor. Larger elements of the field are probably images of fractions or random
-/// elements.
+/// The largest factor that counts as an integer. Larger elements of the field are probably images
+/// of fractions or random elements.
 const MOST_TIMES: u32 = 1 << 16;
 
 /// The first operator set in which a Resize defines the coordinates of its places.

@@ -11,7 +11,8 @@ use crate::prove::field_value::{FieldValue, HIDDEN, row_major, slice};
 use crate::prove::random::{Digest, Hash, Unknown};
 use crate::recipe::broadcast;
 
-/// A function of the elements at each place, after broadcasting.
+/// An uninterpreted function of the elements that all inputs have at the same place, after
+/// broadcasting.
 pub(crate) fn element_wise(call: &Call, function: Digest, is_integer: bool) -> OpResult {
     let given = call.inputs.iter().flatten();
     let mut shape = vec![];
@@ -207,7 +208,7 @@ pub(crate) fn ramp(call: &Call, unit: Digest) -> OpResult {
     }
 }
 
-/// A bound of a Clip, which was an attribute before operator set 11.
+/// A bound of a Clip, which was an attribute before operator set 11. Refused if there is no bound.
 fn bound(call: &Call, slot: usize, name: &str) -> Result<u32, NotEvaluated> {
     if call.opset < 11 {
         return call.float(name, f32::NAN);

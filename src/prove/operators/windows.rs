@@ -54,7 +54,7 @@ fn windows(
     Ok((windows, after))
 }
 
-/// The attributes that determine the windows of a kernel.
+/// The attributes and extents that determine the windows of a kernel.
 struct KernelLayout<'l> {
     is_transposed: bool,
     kernel: &'l [usize],
@@ -95,7 +95,7 @@ impl<'l> KernelLayout<'l> {
         }
         let auto_pad = call.text("auto_pad", "NOTSET")?;
         let rounds_up = call.flag("ceil_mode", false)?;
-        // Engines disagree on these combinations.
+        // These combinations are refused, because engines disagree on them.
         if rounds_up && auto_pad == "VALID"
             || is_transposed && auto_pad.starts_with("SAME") && more.iter().any(|&more| more != 0)
         {
@@ -146,7 +146,8 @@ impl<'l> KernelLayout<'l> {
         }
     }
 
-    /// The number of places of the output with this padding.
+    /// The number of places of the output with the padding `first` and `last`. Refused if the input
+    /// is smaller than a window.
     fn places(&self, axis: usize, first: i64, last: i64) -> Result<i64, NotEvaluated> {
         let (size, stride) = (self.input[axis] as i64, self.strides[axis]);
         if self.is_transposed {
@@ -160,7 +161,7 @@ impl<'l> KernelLayout<'l> {
             return Ok(room / stride + 1);
         }
         let places = (room + stride - 1) / stride + 1;
-        // The last window must begin inside the input, or in the padding before it.
+        // A last window that would begin in the padding after the input is left out.
         if (places - 1) * stride >= size + first {
             Ok(places - 1)
         } else {
