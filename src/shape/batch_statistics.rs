@@ -20,11 +20,11 @@ const EPSILON: f32 = 1e-5;
 const ROUNDED: f64 = 1e-5;
 
 /// Computes `γ·(x − mean)/√(variance + ε) + β` in float64 and rounds the result once. Mean and
-/// variance are those of each channel of `x`. `None` if the node is not such a BatchNormalization,
-/// or if its inputs are invalid.
+/// variance are those of each channel of `x`. `None` if the node is not a BatchNormalization in
+/// training mode, or if its inputs are invalid.
 ///
-/// Before operator set 14 engines disagree whether such a node uses the statistics of its input or
-/// the given ones. For standardized weights, which PyTorch's exporter writes in this form, both
+/// Before operator set 14, engines disagree whether training mode uses the statistics of the input
+/// or the given ones. For standardized weights, which PyTorch's exporter writes in this form, both
 /// statistics are equal. If they differ, the result is `None`.
 pub(crate) fn normalized(
     node: &NodeProto,

@@ -9,7 +9,8 @@ use tract_onnx::tract_hir::internal::{DimFact, TDim};
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
 
-/// Converts a tensor to the ONNX type `data_type`; `None` if tract's type does not fit this type.
+/// Converts a tensor of tract to the ONNX type `data_type`; `None` if tract represents `data_type`
+/// by a type other than that of the tensor.
 pub(crate) fn encoded(tensor: &Tensor, data_type: DataType) -> Option<TensorProto> {
     let bytes = match (data_type, tensor.datum_type()) {
         (DataType::BFloat16, DatumType::F32) => {
@@ -82,8 +83,8 @@ pub(crate) fn ints_of(tensor: &Tensor) -> Option<Vec<i64>> {
     Some(ints.iter().copied().collect())
 }
 
-/// The element of a tensor with exactly one element. The check is needed because tract would read
-/// an element of an empty tensor too.
+/// The element of a tensor with exactly one element; `None` for other tensors. The check is needed
+/// because tract would read an element of an empty tensor too.
 pub(crate) fn only<T: Datum + Copy>(tensor: &Tensor) -> Option<T> {
     if tensor.len() == 1 {
         tensor.cast_to_scalar().ok()
@@ -92,7 +93,8 @@ pub(crate) fn only<T: Datum + Copy>(tensor: &Tensor) -> Option<T> {
     }
 }
 
-/// The type in tract for the code of an ONNX type.
+/// The type in tract for the code of an ONNX type; `None` if tract has no such type. bfloat16
+/// becomes float32.
 pub(crate) fn datum_type(code: i32) -> Option<DatumType> {
     let code = if code == DataType::BFloat16.code() {
         DataType::Float.code()

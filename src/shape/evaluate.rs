@@ -14,7 +14,7 @@ use crate::onnx::operator::Category;
 use crate::onnx::proto::NodeProto;
 use crate::shape::encode::dims_of;
 
-/// The maximum number of elements of an evaluated Range.
+/// The maximum number of elements of a Range of floats that is evaluated.
 const MOST: f64 = 65_536.0;
 
 /// Element-wise operators that tract implements correctly for infinities and NaNs.
@@ -137,9 +137,9 @@ fn cast_all(
     cast.collect()
 }
 
-/// The elements of a Range of floats, which tract does not evaluate. `None` if there are too many
-/// elements, or if one of them is rounded, because the result then depends on the order of
-/// additions.
+/// The elements of a Range of floats, which tract does not evaluate. `None` for other nodes, and if
+/// there are too many elements. Also `None` if an element may be rounded, because the result then
+/// depends on the order of additions.
 pub(crate) fn counted(node: &NodeProto, inputs: &[Arc<Tensor>]) -> Option<Arc<Tensor>> {
     let [start, limit, delta] = inputs else {
         return None;
@@ -202,7 +202,8 @@ fn run_operator(op: &dyn InferenceOp, inputs: Vec<Arc<Tensor>>) -> Evaluated {
     }
 }
 
-/// The product of a list of extents, which tract's operator cannot compute.
+/// The result of a ReduceProd of a list of extents, which tract's operator cannot compute. `None`
+/// if `x` is not a vector, or if the node may reduce no axes.
 fn product(node: &NodeProto, x: &Tensor) -> Option<Arc<Tensor>> {
     // The list has one axis, which is reduced if no axes are given.
     let is_reduced = x.rank() == 1 && node.attr_i("noop_with_empty_axes").ok()?.unwrap_or(0) == 0;

@@ -108,8 +108,8 @@ impl Facts {
         &self.engine
     }
 
-    /// The first node whose attributes are not valid for its operator, or the first value that is
-    /// too large to infer.
+    /// The first node or value that exceeds a limit of inference: the attributes of the node are
+    /// invalid, or a value is too large. `None` if all are within the limits.
     pub(crate) fn out_of_bounds(&self) -> Option<String> {
         self.engine.out_of_bounds()
     }
@@ -134,8 +134,8 @@ impl Facts {
         values.map(|value| &*self.facts[value.index()]).collect()
     }
 
-    /// Whether the operands of a sum or a product have extents that do not broadcast. An engine may
-    /// miss this if it needs only the extents of the result.
+    /// Whether the operands of an arithmetic operator have known extents that do not broadcast. An
+    /// engine may not notice this if it needs only the extents of the result.
     pub(crate) fn misfits(&self, graph: &Graph, node: NodeId) -> bool {
         if graph.category(node) != Some(Category::Arithmetic) {
             return false;
@@ -158,7 +158,8 @@ impl Facts {
         self.shape(value)?.iter().map(extent).collect()
     }
 
-    /// Infers the facts about the outputs of a node in a body, if they can be inferred.
+    /// Infers the facts about the outputs of a node in a body. `reads` returns the operands by
+    /// name, if they are known. Facts that cannot be inferred are `None`.
     pub(crate) fn of_inner(
         &self,
         graph: &Graph,
@@ -190,7 +191,8 @@ impl Facts {
         extent(self.shape(value)?.get(axis)?)
     }
 
-    /// The elements of a value that was small enough to be evaluated. They may be symbolic.
+    /// The elements of a value, which may be symbolic. `None` if the value was not evaluated, or if
+    /// an element is unknown.
     pub(crate) fn value(&self, value: ValueId) -> Option<Arc<Tensor>> {
         self.facts[value.index()]
             .value
@@ -198,7 +200,8 @@ impl Facts {
             .filter(|tensor| !self.engine.is_open(tensor))
     }
 
-    /// The elements of a value that is a shape. They may be symbolic.
+    /// The elements of a value as extents, which may be symbolic. `None` under the same conditions
+    /// as for [`Facts::value`].
     pub(crate) fn extents(&self, value: ValueId) -> Option<Shape> {
         Some(
             dims_of(&*self.value(value)?)?

@@ -21,14 +21,14 @@ use crate::shape::encode::{number, only, rank, type_alone};
 
 /// The assumptions about the loops of a flattened graph.
 pub(crate) struct LoopStates {
-    /// The nodes at which bodies begin, by their numbers.
+    /// The nodes at which bodies begin, by the numbers of the bodies.
     begins: HashMap<i64, NodeId>,
     /// The states whose extents may change between iterations, with the axes along which they
     /// change; `None` for all axes.
     changing: HashMap<ValueId, Option<BTreeSet<usize>>>,
 }
 
-/// A loop and the nodes at its ends.
+/// The nodes at which the body of a loop begins and ends.
 struct Ending<'g> {
     graph: &'g Graph<'g>,
     begin: NodeId,
@@ -47,7 +47,8 @@ impl Ending<'_> {
         self.graph.output(self.begin, self.first + state)
     }
 
-    /// A result of the body. The states come first, followed by the scan outputs.
+    /// The value that the body computes for a state or a scan output. `slot` counts the states
+    /// first, and then the scan outputs.
     fn made(&self, slot: usize) -> Option<ValueId> {
         self.graph.input(
             self.end,
@@ -55,7 +56,8 @@ impl Ending<'_> {
         )
     }
 
-    /// The facts about a result of the loop: a state or a scan output.
+    /// The fact about a result of the loop. For a state, it is the fact about the state as an input
+    /// of the body, because this fact holds in every iteration.
     fn result(&self, slot: usize, facts: &[Rc<InferenceFact>]) -> InferenceFact {
         match self.given(slot).filter(|_| slot < self.states) {
             Some(state) => fact(facts, Some(state)),
@@ -126,7 +128,8 @@ impl LoopStates {
         })
     }
 
-    /// The part of a fact about a value that holds in every iteration.
+    /// Drops the extents of a value that may change between iterations from the fact about the
+    /// value.
     pub(crate) fn in_every_iteration(
         &self,
         value: ValueId,
@@ -151,7 +154,7 @@ impl LoopStates {
         Rc::new(changed)
     }
 
-    /// Corrects the assumptions by new facts. Returns whether they changed.
+    /// Drops the assumptions that the inferred facts contradict. Returns whether one was dropped.
     pub(crate) fn learn(&mut self, graph: &Graph, facts: &[Rc<InferenceFact>]) -> bool {
         let mut learned = false;
         for &node in graph.order() {
@@ -258,8 +261,8 @@ fn of_one_iteration(fact: &InferenceFact, node: &NodeProto, place: usize) -> Inf
     }
 }
 
-/// The fact about a scan output. The number of iterations is unknown, and a symbol may stand for a
-/// different extent in each iteration.
+/// The fact about a scan output. The number of iterations is unknown. Symbolic extents are dropped,
+/// because a symbol may stand for a different extent in each iteration.
 fn of_all_iterations(fact: &InferenceFact, node: &NodeProto) -> InferenceFact {
     if fact.shape.is_open()
         || node
@@ -279,8 +282,9 @@ fn of_all_iterations(fact: &InferenceFact, node: &NodeProto) -> InferenceFact {
     type_alone(fact).with_shape(ShapeFactoid::closed(dims))
 }
 
-/// The axes along which one iteration changes the extent of a state; `None` if it changes the rank,
-/// or if the rank is unknown.
+/// The axes along which the extent of a state before an iteration, `given`, may differ from that
+/// after the iteration, `made`. `None` if the rank of `made` is unknown or differs from that of
+/// `given`. If the rank of `given` is unknown, there is no axis.
 fn changing(given: &InferenceFact, made: &InferenceFact) -> Option<Vec<usize>> {
     if given.shape.is_open() {
         return Some(vec![]);
@@ -293,7 +297,7 @@ fn changing(given: &InferenceFact, made: &InferenceFact) -> Option<Vec<usize>> {
     Some(changing.map(|(axis, _)| axis).collect())
 }
 
-/// The fact that holds for both of two values.
+/// The type and the extents that two facts have in common.
 pub(crate) fn common(one: &InferenceFact, other: &InferenceFact) -> InferenceFact {
     let mut fact = InferenceFact::default();
     if one.datum_type == other.datum_type {

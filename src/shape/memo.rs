@@ -18,7 +18,7 @@ use crate::shape::guard::symbolic_elements;
 /// hundred kinds.
 const LARGEST: usize = 4096;
 
-/// The answers found so far.
+/// The answers for the nodes that were inferred so far.
 #[derive(Default)]
 pub(crate) struct Memo {
     answers: HashMap<Key, Answer>,
@@ -31,7 +31,7 @@ pub(crate) struct Memo {
 /// The facts of the outputs of a node.
 type Answer = Vec<Rc<InferenceFact>>;
 
-/// All that the answer depends on.
+/// Everything on which the answer for a node depends.
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
     operator: Vec<u8>,
@@ -47,8 +47,8 @@ struct InputFact {
 }
 
 impl InputFact {
-    /// The type, the shape and the address of the value. The address is unique, because the fact
-    /// keeps the value alive.
+    /// The type, the shape, and the address of the value if the answer depends on it. The address
+    /// is unique, because the fact keeps the value alive.
     fn parts(&self) -> (TypeFactoid, &ShapeFactoid, Option<usize>) {
         let value = self.fact.value.concretize().filter(|_| !self.is_by_shape);
         let address = value.map(|tensor| Arc::as_ptr(&tensor) as usize);

@@ -22,8 +22,9 @@ pub(crate) struct SliceCut {
 }
 
 impl SliceCut {
-    /// The number of places that remain of `whole` places, if all bounds are known. If the end
-    /// precedes the start, tract would compute a negative number.
+    /// The number of places that remain of `whole` places. If `whole` is unknown, 0 for a Slice
+    /// that is always empty. `None` if a bound or the number is unknown. If the end precedes the
+    /// start, tract would compute a negative number.
     fn left(&self, whole: Option<i64>) -> Option<usize> {
         let start = i128::from(self.start.to_i64().ok()?);
         let end = i128::from(self.end.as_ref()?.to_i64().ok()?);

@@ -4,13 +4,13 @@ use crate::onnx::operator::TYPES;
 use crate::onnx::proto::{AttributeType, NodeProto};
 use crate::onnx::tensor::DataType;
 
-/// The operator of tract that stands for another operator with the same shapes: for an operator of
-/// a runtime that tract does not know or knows only in some forms, or for an operator that tract
-/// misreads.
+/// The operator of tract that infers the shapes for an operator that tract lacks, knows only in
+/// some variants, or misreads. `None` for other operators.
 pub(crate) fn stand_in(operator: (&str, &str)) -> Option<&'static str> {
     match operator {
         ("", "LpPool") => Some("MaxPool"),
-        // The statistics may have a type other than the value, or may be outputs too.
+        // An Identity ignores the statistics, which may have a type other than the value, or may be
+        // outputs too.
         ("", "BatchNormalization") => Some("Identity"),
         ("com.microsoft", "FusedMatMul" | "TransposeMatMul") => Some("MatMul"),
         ("com.microsoft", "BiasGelu") => Some("Add"),

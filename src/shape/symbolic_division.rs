@@ -116,14 +116,16 @@ fn elements(fact: &InferenceFact) -> Option<Formulas> {
     Some(dims.to_plain_array_view::<TDim>().ok()?.to_owned())
 }
 
-/// The quotient of a number that is either nonnegative or so close to 0 that the quotient is 0.
+/// The quotient, rounded towards 0, of a number that is known to be larger than `-divisor`. It is 0
+/// if the number is negative. `None` for other numbers.
 fn towards_zero(number: &TDim, divisor: u64) -> Option<TDim> {
     let is_near = least(number)? > -i64::try_from(divisor).ok()?;
     is_near.then(|| TDim::Max(vec![TDim::from(0), number.clone() / divisor]).simplify())
 }
 
 /// A product of extents without one of its factors, such as `b·n` without `n`. The factor may be
-/// assumed not to be 0, because otherwise the division is undefined.
+/// assumed not to be 0, because otherwise the division is undefined. `None` if `factor` is a
+/// number, or not a factor of the product.
 fn without(product: &TDim, factor: &TDim) -> Option<TDim> {
     if matches!(factor, TDim::Val(_)) {
         return None;

@@ -199,7 +199,7 @@ impl OutputType<'_> {
             _ if proto.domain() == BEGIN => self.input(self.slot),
             _ if proto.domain() == END && proto.op_type() == "If" => self.input(1 + self.slot),
             _ if proto.domain() == END => self.declared,
-            // The statistics have a different type.
+            // The other outputs are statistics, whose type is `stash_type`.
             Some("LayerNormalization") if self.slot > 0 => {
                 type_code(proto, "stash_type").map_or(Some(DataType::Float), DataType::from_code)
             }

@@ -1,4 +1,4 @@
-//! Represents the elements of shapes whose integers are unknown.
+//! Represents the unknown elements of shape tensors by symbols.
 //!
 //! Each such element gets a new symbol, so that the other elements stay known after Concat, Slice
 //! and Gather. An extent never contains such a symbol, because the element may be 0 or −1, which
@@ -80,7 +80,8 @@ impl UnknownDims {
         dim.filter(|dim| !self.is_in_dim(dim))
     }
 
-    /// The elements of an integer value; `None` in place of unknown ones.
+    /// The elements of an integer value, with `None` in place of each unknown element. `None` as a
+    /// whole if the value is unknown.
     pub(crate) fn elements(&self, fact: &InferenceFact) -> Option<Shape> {
         let dims = dims_of(&*fact.value.concretize()?)?;
         Some(dims.into_iter().map(|dim| self.closed(Some(dim))).collect())

@@ -65,7 +65,8 @@ impl<'n> PoolingAttributes<'n> {
             ),
         };
         let Some(whole) = whole.map(i128::from) else {
-            // The last window always begins before the end of the axis.
+            // Whether the last window begins before the end of the axis, for any extent of the
+            // axis.
             let begins_inside = self.auto_pad != "VALID" && behind + stride <= span;
             return !self.is_rounded_up || stride == 1 || begins_inside;
         };

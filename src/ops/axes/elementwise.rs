@@ -1,4 +1,4 @@
-//! The reads of element-wise operators, whose operands broadcast.
+//! The [`AxisRead`]s of element-wise operators, whose operands broadcast.
 
 use super::{AxisRead, aligned_places, broadcast, first};
 use crate::analysis::node_view::At;

@@ -1,5 +1,5 @@
-//! The reads of convolutions, pools and resizing. Samples are independent, and channels depend on
-//! each other within groups.
+//! The [`AxisRead`]s of convolutions, pools and resizing. Samples are independent, and channels
+//! depend on each other within groups.
 
 use super::{AxisRead, first, kept};
 use crate::analysis::node_view::At;
@@ -27,7 +27,8 @@ pub(super) fn read(at: &At, op: &str, axis: usize) -> Option<Result<Vec<AxisRead
     })
 }
 
-/// The reads of an operator that is only known to keep samples independent.
+/// The reads of an operator along the batch axis, if it computes samples independently. An error
+/// for all other axes.
 fn samples(at: &At, axis: usize, attributes: &[&str]) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(attributes)?;
     if axis > 0 {
@@ -64,7 +65,8 @@ fn conv(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     }
 }
 
-/// Whether a convolution reads only the same place along this spatial axis.
+/// Whether place `i` of a convolution's result along this spatial axis reads only place `i` of the
+/// input.
 fn is_pointwise(at: &At, axis: usize) -> Result<bool, Reason> {
     let place = axis - 2;
     let spatial = at.rank(0)?.checked_sub(2).ok_or(Reason::UnknownShape)?;
@@ -78,8 +80,8 @@ fn is_pointwise(at: &At, axis: usize) -> Result<bool, Reason> {
     Ok(at.extent(1, axis)? == 1 && has_stride_one && is_unpadded && has_given_pads)
 }
 
-/// The reads of a Resize. An axis that it does not scale is unchanged, except for two
-/// transformations of coordinates.
+/// The reads of a Resize. An axis that it does not scale is unchanged. An error for scaled axes,
+/// and for the two coordinate transformations that change unscaled axes too.
 fn resize(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(attributes("Resize").unwrap_or_default())?;
     let keeps_ratio = at.attr_text("keep_aspect_ratio_policy", "stretch")? != "stretch";

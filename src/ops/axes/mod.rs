@@ -29,11 +29,12 @@ use crate::shape::facts::{extent, same};
 pub(crate) enum AxisRead {
     /// Place `i` along this axis of the input, whose extent equals that of the output's axis.
     Same(usize),
-    /// Every place of the input, or elements along axes that do not correspond to the output's
-    /// axis.
+    /// Possibly every element of the input: the operator mixes all places, or no axis of the input
+    /// corresponds to the output's axis.
     All,
-    /// The operand is broadcast, because it lacks the axis or its extent there is known to be 1.
-    /// Also the answer for an absent input.
+    /// The same elements of the input for every place `i`: the input is broadcast, because it lacks
+    /// the axis, or because its extent along the axis is known to be 1. Also the answer for an
+    /// absent input.
     Absent,
     /// Place `start + i · step` along this axis of the input.
     Strided {
@@ -61,7 +62,7 @@ pub(crate) fn reads(at: &At, output: usize, axis: usize) -> Vec<AxisRead> {
     known_reads(at, output, axis).unwrap_or_else(|| vec![AxisRead::Unknown; at.arity()])
 }
 
-/// Like [`reads`]; `None` if the axis does not exist, or if the answer is unknown.
+/// Like [`reads`], but `None` if the axis does not exist, or if the answer is unknown.
 fn known_reads(at: &At, output: usize, axis: usize) -> Option<Vec<AxisRead>> {
     if axis >= at.output_rank(output).ok()? {
         return None;
@@ -70,7 +71,8 @@ fn known_reads(at: &At, output: usize, axis: usize) -> Option<Vec<AxisRead>> {
     (reads.len() == at.arity()).then_some(reads)
 }
 
-/// Applies the rules for the family of the operator.
+/// The reads by the rule of the operator. An error if the operator has no rule, or if the rule does
+/// not cover the node.
 fn read(at: &At, output: usize, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     let (domain, op) = at.graph.domain_op(at.node);
     if !matches!(domain, "" | "ai.onnx" | "com.microsoft") {
@@ -101,8 +103,8 @@ fn read(at: &At, output: usize, axis: usize) -> Result<Vec<AxisRead>, Reason> {
 /// The reads of operands that broadcast. `places` has the axis of each operand that corresponds to
 /// the output's axis; `None` for an operand without it.
 ///
-/// An operand is an error if its extent may be either 1 or that of the others, because only a run
-/// decides which it is.
+/// An error unless all extents that are not known to be 1 are known to be equal. Otherwise only a
+/// run decides which operands broadcast.
 fn broadcast(at: &At, places: &[Option<usize>]) -> Result<Vec<AxisRead>, Reason> {
     let mut varying = vec![];
     for (slot, place) in places.iter().enumerate() {
@@ -128,7 +130,7 @@ fn broadcast(at: &At, places: &[Option<usize>]) -> Result<Vec<AxisRead>, Reason>
 }
 
 /// The axis of an operand of rank `own` that corresponds to an axis of a result of rank `rank`. The
-/// last axes correspond to each other.
+/// shapes are aligned at their last axes. `None` if the operand lacks the axis.
 fn aligned(axis: usize, rank: usize, own: usize) -> Option<usize> {
     (axis + own).checked_sub(rank)
 }
@@ -159,8 +161,8 @@ fn first(at: &At, read: AxisRead, others: AxisRead) -> Vec<AxisRead> {
     reads
 }
 
-/// The reads if the output's axis is `axis` of the first input, and the other inputs are
-/// parameters.
+/// The reads of a node whose output axis corresponds to axis `axis` of the first input. The other
+/// inputs are parameters, which are read as a whole.
 fn kept(at: &At, axis: usize) -> Vec<AxisRead> {
     first(at, AxisRead::Same(axis), AxisRead::All)
 }

@@ -1,4 +1,4 @@
-//! The reads of operators that move, repeat or drop elements.
+//! The [`AxisRead`]s of operators that move, repeat or drop elements.
 
 use super::{AxisRead, aligned, first, kept};
 use crate::analysis::axis_factors::LayoutMap;
@@ -30,8 +30,8 @@ fn transpose(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(kept(at, at.permutation(at.rank(0)?)?[axis]))
 }
 
-/// The reads of a Reshape or a similar operator. An axis reads the input axis with the same
-/// factors.
+/// The reads of a Reshape or a similar operator. An output axis corresponds to the input axis that
+/// consists of the same factors. An error if there is none, unless the output axis has extent 1.
 fn regrouped(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["allowzero", "axes", "axis"])?;
     let (before, behind) = (at.shape(0)?, at.output_shape(0)?);
@@ -157,7 +157,7 @@ fn gather_nd(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     })
 }
 
-/// The reads of an Expand. An input axis is unknown if its extent may be either 1 or that of the
+/// The reads of an Expand. An error if the extent of the input axis may be either 1 or that of the
 /// result.
 fn expand(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&[])?;

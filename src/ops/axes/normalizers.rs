@@ -1,5 +1,5 @@
-//! The reads of normalizations, reductions and other operators that mix some axes and keep the
-//! others independent.
+//! The [`AxisRead`]s of normalizations, reductions and other operators that mix the places along
+//! some axes, and keep those along the other axes independent.
 
 use super::{AxisRead, aligned_places, broadcast, first};
 use crate::analysis::node_view::At;
@@ -45,8 +45,8 @@ fn mixed(at: &At, axis: usize, is_mixed: bool) -> Vec<AxisRead> {
     first(at, read, AxisRead::All)
 }
 
-/// The reads of a Softmax, which mixes its axis. Before operator set 13, it also mixes all later
-/// axes.
+/// The reads of a Softmax, which mixes the places along the axis of its attribute. Before operator
+/// set 13, it also mixes those along all later axes.
 fn softmax(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["axis"])?;
     let (absent, alone) = softmax_axis(at.opset());
@@ -88,8 +88,8 @@ fn skip_norm(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(reads)
 }
 
-/// The reads of an additional output of a skip normalization: the sum of the input, the skip and
-/// the bias.
+/// The reads of the fourth output of a skip normalization, which is the sum of the input, the skip
+/// and the bias. It does not depend on the scale and the shift of the normalization.
 pub(super) fn skip_sum(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["epsilon"])?;
     let has_shift = at.proto().op_type() == "SkipLayerNormalization";
@@ -131,8 +131,9 @@ fn channels_alone(at: &At, axis: usize, attributes: &[&str]) -> Result<Vec<AxisR
     ))
 }
 
-/// The reads of a GroupNormalization, in which samples are independent. Before operator set 21,
-/// scale and shift have one element for each group, and not for each channel.
+/// The reads of a GroupNormalization, in which only samples are independent. The scale and the
+/// shift are read as a whole, because they have an element for each group before operator set 21,
+/// and for each channel since then.
 fn group_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["epsilon", "num_groups", "stash_type"])?;
     Ok(mixed(at, axis, axis > 0))

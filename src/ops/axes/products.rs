@@ -1,5 +1,5 @@
-//! The reads of matrix products. Rows come from the first operand and columns from the second, and
-//! stacks broadcast.
+//! The [`AxisRead`]s of matrix products. A row of the result reads one row of the first operand,
+//! and a column reads one column of the second operand. Stacks of matrices broadcast.
 
 use super::{AxisRead, aligned, broadcast};
 use crate::analysis::node_view::At;
@@ -169,7 +169,8 @@ fn attention(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(reads)
 }
 
-/// Sets the reads of all present inputs to the same place along an axis.
+/// Sets the reads of all present inputs to the same place along `axis`, and those of absent inputs
+/// to [`AxisRead::Absent`].
 fn share(at: &At, reads: &mut [AxisRead], axis: usize) {
     for (slot, read) in reads.iter_mut().enumerate() {
         *read = match at.input(slot) {
@@ -179,7 +180,8 @@ fn share(at: &At, reads: &mut [AxisRead], axis: usize) {
     }
 }
 
-/// The read of the mask, which broadcasts to four axes.
+/// The read of the mask, which broadcasts to `[batch, heads, queries, keys]`. `axis` is the axis of
+/// the first input that corresponds to the axis `mask_axis` of this shape.
 fn mask_read(at: &At, axis: usize, mask_axis: usize) -> Result<AxisRead, Reason> {
     let Some(place) = aligned(mask_axis, 4, at.rank(3)?) else {
         return Ok(AxisRead::Absent);

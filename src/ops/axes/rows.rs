@@ -12,7 +12,8 @@ use crate::shape::facts::{Shape, extent, same};
 pub(crate) enum PlaceAxis {
     /// The axis has one index for each place.
     Own(usize),
-    /// Each index of an outer axis has a run of `places` indices on this axis, as in `[B·T]`.
+    /// The axis merges an outer axis with the axis of the places, as in `[B·T]`. Each index of the
+    /// outer axis has a run of `places` indices.
     Rows {
         /// The axis.
         axis: usize,
@@ -22,14 +23,14 @@ pub(crate) enum PlaceAxis {
 }
 
 impl PlaceAxis {
-    /// The index of the axis in both forms.
+    /// The index of the axis, for either variant.
     pub(crate) fn axis(self) -> usize {
         match self {
             PlaceAxis::Own(axis) | PlaceAxis::Rows { axis, .. } => axis,
         }
     }
 
-    /// The axis with another index, in the same form.
+    /// The same variant with another index of the axis.
     pub(crate) fn moved(self, axis: usize) -> Self {
         match self {
             PlaceAxis::Own(_) => PlaceAxis::Own(axis),
@@ -37,8 +38,8 @@ impl PlaceAxis {
         }
     }
 
-    /// The axis of an input that a node reads at the same places as this axis of its output. `None`
-    /// if it reads other places.
+    /// The axis of input `slot` along which the node reads only place `i` to compute place `i`
+    /// along this axis of its output. `None` if the node reads other places.
     pub(crate) fn in_input(self, at: &At, output: usize, slot: usize) -> Option<Self> {
         if slot == 0
             && let Some(regrouped) = self.before_reshape(at)
@@ -51,8 +52,8 @@ impl PlaceAxis {
         }
     }
 
-    /// The axis of the places before a Reshape that merges it with the preceding axis, or splits
-    /// the two.
+    /// The axis of the places in the input of a Reshape that merges the axis of the places with the
+    /// preceding axis, or splits the two. `None` for other nodes.
     pub(crate) fn before_reshape(self, at: &At) -> Option<Self> {
         if at.graph.domain_op(at.node) != ("", "Reshape") {
             return None;
@@ -75,7 +76,7 @@ impl PlaceAxis {
 }
 
 /// Whether `merged` has one axis in place of the axes `axis` and `axis + 1` of `apart`, and the
-/// same axes before it.
+/// same extents along the axes before it.
 fn is_merged(apart: &Shape, merged: &Shape, axis: usize) -> bool {
     let pair = apart.get(axis).zip(apart.get(axis + 1));
     let Some((Some(outer), Some(inner))) = pair else {

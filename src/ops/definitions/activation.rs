@@ -3,8 +3,8 @@
 use super::writer::Writer;
 use crate::ir::builder::float;
 
-/// Adds the nodes of an activation that is given by name and parameters; `None` if the activation
-/// is unknown.
+/// Adds the nodes of an activation that is given by name and parameters, and returns the name of
+/// the result. An empty name means no activation. `None` if the activation is unknown.
 pub(super) fn activated(
     writer: &mut Writer,
     name: &str,

@@ -1,12 +1,11 @@
-//! Attention of `com.microsoft`: one product computes queries, keys and values, and there is no
-//! cache.
+//! Attention of `com.microsoft` without a cache. One MatMul computes queries, keys and values.
 //!
 //! ```text
 //! q, k, v = Split(input weights + bias), by heads      output = softmax(scale q k^T + mask) v
 //! ```
 //!
-//! A mask with the axes batch and keys is 0 for each hidden key. `mask_filter_value` is added to
-//! the scores of hidden keys.
+//! The mask `[batch, key]` is 0 for each hidden key. `mask_filter_value` is added to the scores of
+//! hidden keys.
 
 use super::Definition;
 use super::heads::{scaled_scores, split_heads, weighted};

@@ -1,5 +1,5 @@
-//! FusedConv of `com.microsoft`: a Conv followed by an activation. Another value may be added
-//! between the two.
+//! FusedConv of `com.microsoft`: a Conv followed by an activation. The fourth input, if present, is
+//! added before the activation.
 
 use super::Definition;
 use super::activation::activated;

@@ -31,7 +31,8 @@ pub(super) fn scaled_scores(
     Some(writer.pair("Mul", &products, &scale))
 }
 
-/// The sums of values weighted by the Softmax of scores, as `[batch, token, width]`.
+/// Adds the product of the Softmax of the scores and the values, with the heads merged into
+/// `[batch, token, width]`.
 pub(super) fn weighted(writer: &mut Writer, scores: &str, values: &str, width: i64) -> String {
     let last = vec![int("axis", -1)];
     let shares = writer.maker.op("Softmax", &[scores], last);

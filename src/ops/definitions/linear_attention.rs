@@ -6,9 +6,10 @@
 //! o = scale q S
 //! ```
 //!
-//! Each value has the axes batch and head of keys, followed by a matrix for the token. In this
-//! matrix `k` is a column, `v` and `k S` are rows, and `q` has a row for each head of queries that
-//! shares the keys.
+//! `S` is the state. A token has the key `k`, the value `v`, the query `q`, the decay `g` and the
+//! rate `b`. Each of these tensors has the axes batch and head of keys, followed by a matrix. In
+//! this matrix `k` is a column, `v` and `k S` are rows, and `q` has a row for each head of queries
+//! that shares the keys.
 
 use super::Definition;
 use super::writer::Writer;
@@ -132,8 +133,9 @@ fn token_of(writer: &mut Writer, slot: usize, token: i64, shape: &[i64]) -> Opti
     Some(writer.maker.reshape(&part, shape))
 }
 
-/// The shape of a gate of one token. The gate has an element for each key of a head, for each head,
-/// or for all heads together.
+/// The shape of the decay or the rate of one token, which broadcasts to the state. The input has an
+/// element for each channel of the keys, one for each head, or one for all heads. `None` for other
+/// numbers of elements.
 fn column(writer: &Writer, slot: usize, sizes: &HeadExtents) -> Option<[i64; 4]> {
     let &HeadExtents {
         batch, heads, key, ..

@@ -2,9 +2,9 @@
 //! it implements.
 //!
 //! Each file defines one operator: its formula, and the operators that replace it. The result is
-//! only run by the engine, and compared by the judge of two models. The model that unfold writes
-//! keeps its operators. A definition either reads every attribute and input of its node, or leaves
-//! the node unchanged.
+//! only run by tract, or compared with another model. The model that unfold writes keeps its
+//! operators. A definition either reads every attribute and input of its node, or leaves the node
+//! unchanged.
 //!
 //! Before: `y = com.microsoft.FusedMatMul(a, b) transB=1 alpha=0.5`.
 //! After: `t = Transpose(b)`, `p = MatMul(a, t)`, `y = Mul(p, 0.5)`.
@@ -42,7 +42,7 @@ pub(crate) struct Definition {
     operator: (&'static str, &'static str),
     /// The attributes that the definition reads.
     attributes: &'static [&'static str],
-    /// The maximum number of inputs that it reads.
+    /// The maximum number of inputs of a node that the definition covers.
     inputs: usize,
     /// Adds the nodes that replace a node; `None` if the definition does not cover the node.
     write: fn(&mut Writer) -> Option<()>,
@@ -86,7 +86,7 @@ pub(crate) const FUSED: Definitions = &[
     multi_head_attention::DEFINITION,
 ];
 
-/// The number of nodes in a graph for each of these operators.
+/// The number of nodes of each defined operator in the graph of a model.
 #[cfg(feature = "prove")]
 pub(crate) fn counts(model: &Model, definitions: Definitions) -> Vec<usize> {
     let nodes = &model.graph().node;
@@ -101,8 +101,8 @@ pub(crate) fn counts(model: &Model, definitions: Definitions) -> Vec<usize> {
 /// extents that depend on another replaced operator.
 const ROUNDS: usize = 8;
 
-/// Replaces every operator that has one of these definitions; `None` if the model has none. The
-/// extents of their inputs must be known.
+/// Replaces the nodes that one of these definitions covers. It covers a node only if the extents
+/// that the formula needs are known. `None` if no node is replaced.
 pub(crate) fn written_out(model: &Model, definitions: Definitions) -> Option<Model> {
     let mut result = written_once(model, definitions)?;
     for _ in 1..ROUNDS {
@@ -114,7 +114,7 @@ pub(crate) fn written_out(model: &Model, definitions: Definitions) -> Option<Mod
     Some(result)
 }
 
-/// Whether a model has an operator with one of these definitions.
+/// Whether a model has a node with one of these definitions, and no functions.
 pub(crate) fn has_some(model: &Model, definitions: Definitions) -> bool {
     let mut nodes = model.graph().node.iter();
     model.proto.functions.is_empty() && nodes.any(|node| definition(node, definitions).is_some())
@@ -133,7 +133,8 @@ fn written_once(model: &Model, definitions: Definitions) -> Option<Model> {
         let definition = definition(graph.node(id), definitions);
         let written = definition
             .and_then(|definition| written(definition, Writer::new(analysis.at(id), graph)));
-        // A node that has the name of another replaced node is replaced in the next pass.
+        // If a new node would have the name of an earlier new node, its original is replaced in the
+        // next pass.
         match written.filter(|(made, _)| insert_all(&mut names, made)) {
             Some((made, new)) => {
                 is_changed = true;
@@ -154,7 +155,8 @@ fn insert_all(names: &mut HashSet<String>, nodes: &[NodeProto]) -> bool {
         .all(|node| names.insert(node.name().to_owned()))
 }
 
-/// The nodes that replace a node, and the constants that they read.
+/// The nodes that replace a node, and the constants that they read. `None` if the definition does
+/// not cover the node.
 fn written(
     definition: &Definition,
     mut writer: Writer,

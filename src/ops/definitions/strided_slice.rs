@@ -1,4 +1,4 @@
-//! Replaces a Slice with steps by a Gather for each axis that has a step.
+//! Replaces a Slice with a step other than 1 by a Gather along each sliced axis.
 //!
 //! tract fails with `Invalid axis` if a Slice with a step follows a Reshape that splits the axis.
 
@@ -7,7 +7,7 @@ use super::writer::Writer;
 use crate::ir::axes::axis;
 use crate::ir::builder::int;
 
-/// The maximum number of selected places of an axis.
+/// The maximum extent of a sliced axis.
 const LONGEST: i64 = 1 << 16;
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -42,7 +42,8 @@ fn write(writer: &mut Writer) -> Option<()> {
     writer.result(0, &value)
 }
 
-/// The places of an axis that a Slice selects, in order; `None` if it selects none or too many.
+/// The places of an axis that a Slice selects, in order; `None` if it selects none, or if the axis
+/// is too long.
 fn places(extent: i64, start: i64, end: i64, step: i64) -> Option<Vec<i64>> {
     let (mut place, end) = match step {
         0 => return None,

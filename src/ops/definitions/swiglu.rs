@@ -1,4 +1,4 @@
-//! SwiGLU: `A sigmoid(alpha A) B`.
+//! SwiGLU: `A sigmoid(alpha A) B` for the inputs `A` and `B`.
 
 use super::Definition;
 use super::writer::Writer;

@@ -74,7 +74,7 @@ impl<'a> Writer<'a> {
         self.at.graph.output(self.at.node, slot).is_some()
     }
 
-    /// The elements of an input, which must be a constant of integers.
+    /// The elements of an input; `None` unless it is a constant of integers.
     pub(super) fn integers(&self, slot: usize) -> Option<Vec<i64>> {
         self.at.facts.ints(self.at.graph.input(self.at.node, slot)?)
     }
@@ -174,7 +174,8 @@ impl<'a> Writer<'a> {
         self.maker.op("Concat", values, vec![int("axis", axis)])
     }
 
-    /// Names a value as an output of the replaced node.
+    /// Adds an Identity that gives a value the name of an output of the replaced node. `None` if
+    /// the node lacks this output.
     pub(super) fn result(&mut self, slot: usize, value: &str) -> Option<()> {
         let output = self
             .at

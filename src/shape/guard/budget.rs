@@ -14,25 +14,25 @@ use crate::shape::guard::RANK;
 const LARGEST_VALUE: u64 = 1 << 40;
 
 /// The maximum cost of the arithmetic on one extent, and on all extents of a graph together. The
-/// cost of an extent is the number of nodes of its expression times the number of forms that tract
-/// tries.
+/// cost of an extent is the number of nodes of its expression, times the number of equivalent
+/// expressions that tract tries or the number of terms after expansion, whichever is larger.
 const DIM_COST: u64 = 1 << 12;
 const DIMS_COST: u64 = 1 << 20;
 
 /// The maximum number of bytes of a small value.
 const SMALL: u64 = 1 << 16;
 
-/// One over the fraction of a budget that is reserved for small values.
+/// The part of a budget that is reserved for small values is the budget divided by this number.
 const RESERVED_FRACTION: u64 = 8;
 
-/// Measures how much work an expression is for tract when tract simplifies it.
+/// Measures the work of tract when it simplifies a symbolic expression.
 #[derive(Clone, Copy)]
 struct SymbolSize {
     nodes: u64,
-    /// The number of equivalent forms that tract tries, since tract distributes quotients over
+    /// The number of equivalent expressions that tract tries, since it distributes quotients over
     /// sums.
     forms: u64,
-    /// The number of products after all products are expanded.
+    /// The number of terms after all products of sums are expanded.
     products: u64,
 }
 
@@ -204,7 +204,7 @@ impl Budget {
         }
     }
 
-    /// Makes the parts of a fact unknown that exceed the bounds.
+    /// Drops the shape, the extents or the value of a fact if they exceed the bounds.
     pub(crate) fn admit(&self, fact: InferenceFact) -> InferenceFact {
         let fact = match &fact.value.concretize() {
             Some(tensor) if !symbolic_elements(tensor).all(|dim| self.admits(dim)) => {
@@ -248,7 +248,8 @@ impl Budget {
     }
 }
 
-/// Whether the product of the known extents is within bounds. Extents of 0 are ignored.
+/// Whether the product of the known extents is within bounds. Extents of 0 are ignored, and a
+/// negative extent is out of bounds.
 fn is_count_within_bounds(fact: &InferenceFact) -> bool {
     let numbers = fact
         .shape

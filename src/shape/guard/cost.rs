@@ -49,7 +49,8 @@ const UNEVALUATED: &[&str] = &[
 pub(crate) enum Cost {
     /// The bytes of its results, plus an eighth of the bytes of its inputs.
     Bytes(u64),
-    /// More memory or time than the result is worth.
+    /// More bytes or multiplications than the limits allow. Also the cost of a Pad that crops,
+    /// because tract cannot evaluate it.
     TooMuch,
     /// Unknown.
     Unknown,
@@ -116,8 +117,9 @@ fn output_count(
     output: &InferenceFact,
 ) -> Option<u64> {
     match op {
-        // The number of results depends on the elements of the inputs. It is at most the number of
-        // these elements.
+        // The number of selected elements is known only in a run, and is at most the number of
+        // elements of the inputs. A NonZero returns an index along each axis for each selected
+        // element.
         "NonZero" | "Compress" => {
             let read = input_counts.iter().sum::<u64>();
             Some(read.saturating_mul(rank(inputs[0])?.max(1) as u64))
@@ -177,7 +179,8 @@ pub(crate) fn is_worth(work: f64, weight_bytes: u64) -> bool {
     work <= RUN.max(weight_bytes as f64 * TIMES_EACH_BYTE)
 }
 
-/// The number of elements in the window of a pooling operator.
+/// The number of elements in the window of an operator with a `kernel_shape` or a `size`; 1 for
+/// other operators.
 fn window_size(node: &NodeProto) -> f64 {
     let kernel = node
         .attr_ints("kernel_shape")

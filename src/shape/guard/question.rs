@@ -13,7 +13,8 @@ use crate::shape::encode::{number, rank};
 use crate::shape::guard::budget::fact_cost;
 use crate::shape::guard::{RANK, element_count, ints};
 
-/// The largest size, step or count in an attribute.
+/// The largest size, step or count in an attribute, and the largest number that tract casts to a
+/// symbolic value.
 const LARGEST_INT: u64 = i32::MAX as u64;
 
 /// The maximum number of elements of an EyeLike that tract may infer. tract evaluates it during
@@ -123,8 +124,8 @@ impl<'q> Question<'q> {
         Some(*first)
     }
 
-    /// Whether the operator allocates a tensor before it infers anything. The size of the tensor
-    /// comes from the inputs.
+    /// Whether tract would allocate a tensor that may be too large while it builds the operator.
+    /// The size of the tensor comes from the inputs.
     fn allocates_while_built(&self) -> bool {
         match self.node.op_type() {
             // This operator existed only in an early version of ONNX.
@@ -179,7 +180,8 @@ impl<'q> Question<'q> {
         self.node.op_type() == "Pad" && slot == 2
     }
 
-    /// Whether the lengths of the parts of a Split do not add up to the extent of the axis.
+    /// Whether a length in a Split is negative, or the lengths do not add up to the extent of the
+    /// axis. Unknown lengths and extents are accepted.
     fn has_wrong_split(&self) -> bool {
         self.node.op_type() == "Split" && self.is_split_wrong() == Some(true)
     }
@@ -208,8 +210,8 @@ impl<'q> Question<'q> {
             .any(|value| value.len() == 0)
     }
 
-    /// Whether the first input is absent. tract counts only present inputs, so it would mistake the
-    /// second input for the first one.
+    /// Whether the first input of a node without bodies is absent. tract counts only present
+    /// inputs, so it would mistake the second input for the first one.
     fn lacks_first_input(&self) -> bool {
         let is_left_out = self.node.input.first().is_some_and(String::is_empty);
         is_left_out && bodies(self.node).next().is_none()
@@ -252,7 +254,8 @@ impl<'q> Question<'q> {
         least.all(|(slot, &least)| self.rank(slot).is_none_or(|rank| rank >= least))
     }
 
-    /// Whether the axes in an input exist in the value. Unknown axes are accepted.
+    /// Whether the axes that an input lists exist in the value to which they refer. Unknown axes
+    /// are accepted.
     fn has_axes_in_range(&self) -> bool {
         let op = self.node.op_type();
         let as_input = AXES.iter().find_map(|attribute| input_for(op, attribute));
@@ -260,7 +263,8 @@ impl<'q> Question<'q> {
         axes.is_none_or(|axes| self.are_axes(&axes))
     }
 
-    /// Whether the axes in attributes exist in the value, and all other numbers are within bounds.
+    /// Whether the axes in attributes exist in the value to which they refer, and all other numbers
+    /// are within bounds.
     fn has_attributes_in_range(&self) -> bool {
         let mut attributes = self.node.attribute.iter();
         attributes.all(|attribute| match numbers(attribute) {
@@ -284,7 +288,8 @@ impl<'q> Question<'q> {
         }
     }
 
-    /// Whether numbers are axes of the value. Negative ones count from the end.
+    /// Whether numbers are axes of the value to which the operator refers. Negative axes count from
+    /// the end.
     fn are_axes(&self, axes: &[i64]) -> bool {
         let rank = self.rank_of_value();
         let count = axes.len() as i64;
@@ -307,7 +312,8 @@ impl<'q> Question<'q> {
             "QLinearConcat" => 2,
             _ => 0,
         };
-        // If the rank of the first input is unknown, the operator may derive it from another input.
+        // If the rank of this input is unknown, the operator may derive it from another input, so
+        // the lowest known rank is used.
         let rank = self
             .rank(slot)
             .or_else(|| self.present_inputs().filter_map(rank).min());

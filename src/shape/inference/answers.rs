@@ -14,8 +14,8 @@ use crate::onnx::tensor;
 use crate::shape::memo::Memo;
 use crate::shape::unknown_dims::UnknownDims;
 
-/// The maximum number of bytes of constants that share a tensor if they are equal. The nodes that
-/// read such constants are then equal too.
+/// Equal constants of at most this number of bytes share a tensor. The nodes that read them are
+/// then equal too.
 const SHARED: usize = 64;
 
 /// The answers of inference, together with their symbols and tensors. The analyses of a run share

@@ -33,8 +33,8 @@ impl Inference {
                 let cuts = slices::cuts(node, &from, known);
                 *taken = slices::within_reach(take(taken), &from, &cuts);
             }
-            // The fourth output is the sum before normalization, which is the residual stream. It
-            // has the same shape.
+            // The fourth output is the sum before normalization, which is the residual stream. Its
+            // shape is that of the first output.
             (
                 ("com.microsoft", "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization"),
                 [normed, _, _, sum],
@@ -68,8 +68,9 @@ impl Inference {
         }
     }
 
-    /// The fact about the result of a Cast. tract has one type for all symbolic extents, so the
-    /// value is kept if the new type can hold all extents.
+    /// The fact about the result of a Cast. tract keeps symbolic extents in one type, whatever the
+    /// target type of the Cast. So the value is dropped if the target type cannot hold all
+    /// elements.
     fn narrowed(
         &self,
         fact: InferenceFact,

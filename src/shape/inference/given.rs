@@ -72,7 +72,8 @@ impl Inference {
         }
     }
 
-    /// A constant list of floats, if it was not read yet.
+    /// The tensor of a value that is a constant list of floats, if the list was not read yet.
+    /// `None` for other values.
     fn unread_list<'g>(
         &self,
         graph: &'g Graph,
@@ -156,7 +157,8 @@ impl Inference {
     }
 }
 
-/// Whether a tensor is a list of floats. No shapes are computed from such a list.
+/// Whether a tensor is a list of floats, which has an extent larger than 1. No shapes are computed
+/// from such a list.
 fn is_list(tensor: &TensorProto) -> bool {
     tensor::float_type(tensor).is_some() && tensor.dims.iter().any(|&extent| extent > 1)
 }

@@ -37,7 +37,7 @@ use crate::shape::sequences;
 pub(crate) const SMALL: usize = 1 << 14;
 
 /// The budget in bytes for constants that are evaluated while shapes are inferred. When it is
-/// exhausted, constants are evaluated only if their elements are needed.
+/// exhausted, only the shapes of further constants are inferred.
 const EVALUATED: u64 = 1 << 27;
 
 /// Infers facts with tract's operators, one node at a time.
@@ -85,8 +85,8 @@ impl Inference {
         }
     }
 
-    /// The first node whose attributes are not valid for its operator, or the first value that is
-    /// too large to infer.
+    /// The first node or value that exceeds a limit of inference: the attributes of the node are
+    /// invalid, or a value is too large. `None` if all are within the limits.
     pub(crate) fn out_of_bounds(&self) -> Option<String> {
         self.out_of_bounds.borrow().clone()
     }
@@ -323,7 +323,8 @@ impl Inference {
         outputs.collect()
     }
 
-    /// Makes the parts of a fact unknown that exceed the bounds.
+    /// Drops the shape, the extents or the value of a fact if they exceed the bounds. Notes `name`
+    /// as out of bounds if the value would not fit into memory.
     fn admit(&self, fact: InferenceFact, name: impl FnOnce() -> String) -> InferenceFact {
         if !guard::fits(&fact, self.weights) {
             self.note_out_of_bounds(name);
@@ -340,7 +341,8 @@ fn is_incomplete(fact: &InferenceFact) -> bool {
     fact.shape.concretize().is_none() || fact.datum_type.concretize().is_none()
 }
 
-/// Completes the unknown parts of `fact` by the declared parts.
+/// Completes the unknown parts of `fact` by the declared ones. If the two contradict each other,
+/// `fact` stays as it is.
 fn completed(fact: InferenceFact, declared: &InferenceFact) -> InferenceFact {
     match fact.clone().unify(declared) {
         Ok(unified) => unified.without_value(),

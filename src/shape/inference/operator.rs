@@ -33,7 +33,8 @@ impl Inference {
         if has_no_place(node, &inputs) {
             return vec![InferenceFact::dt_shape(DatumType::I64, [0])];
         }
-        // tract treats a negative step as a huge positive one.
+        // tract treats a negative step as a huge positive one, so it gets the Range with all signs
+        // changed.
         if let Some(ascending) = ascending(node, &inputs) {
             return without_values(self.ask(node, ascending));
         }
@@ -71,6 +72,7 @@ impl Inference {
     }
 
     /// Adds values to the facts about the outputs, if all inputs are known and the budget suffices.
+    /// If the evaluation fails, the result is empty, so the outputs stay unknown.
     fn with_values(
         &self,
         node: &NodeProto,
@@ -143,8 +145,8 @@ impl Inference {
         budget: &Budget,
     ) -> Result<Vec<Arc<Tensor>>, String> {
         let name = node.op_type();
-        // tract would cast to symbolic extents. The end of a Slice may be the largest number, which
-        // does not fit into an extent.
+        // A Cast from int64 to int64 returns its input. tract would cast the elements to symbolic
+        // extents, which cannot hold the largest number, a common end of a Slice.
         if let (("", "Cast"), [same]) = (node.op(), inputs)
             && node.cast_to() == Some(DataType::Int64)
             && same.datum_type() == DatumType::I64
@@ -236,8 +238,8 @@ fn without_values(facts: Vec<InferenceFact>) -> Vec<InferenceFact> {
         .collect()
 }
 
-/// Whether a product has a batch axis between the axes of its matrices, which changes the shape of
-/// the result.
+/// Whether a FusedMatMul has the batch axis of an operand between its rows and its columns, so that
+/// the shapes are not those of a MatMul.
 fn has_inner_batch(node: &NodeProto) -> bool {
     node.op().0 == "com.microsoft"
         && ["transBatchA", "transBatchB"]
@@ -245,8 +247,8 @@ fn has_inner_batch(node: &NodeProto) -> bool {
             .any(|name| is_set(node, name))
 }
 
-/// Whether an Einsum has a letter of unknown extent. tract would use the extent of any of its
-/// operands.
+/// Whether an Einsum has a letter of unknown extent. tract would use the extent of the letter in
+/// any one of the operands.
 fn is_ambiguous_einsum(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
     let is_einsum = node.op() == ("", "Einsum");
     is_einsum && !Contracted::from_node(node, inputs).is_some_and(|letters| letters.is_told())
@@ -289,7 +291,8 @@ fn operands(
 }
 
 /// Infers the facts about the outputs of a node with at least as many outputs as tract's operator.
-/// Outputs that tract lacks stay unknown, such as the statistics of training.
+/// Outputs that tract lacks stay unknown, such as the statistics of training. `None` if the node
+/// has fewer outputs, or if tract fails.
 fn shapes_of_present(
     node: &NodeProto,
     op: &mut dyn InferenceOp,
@@ -326,7 +329,7 @@ fn transposed(fact: &InferenceFact) -> InferenceFact {
 }
 
 /// The inputs `−start`, `−limit` and `−delta` for a descending Range over extents. With these, the
-/// Range ascends, and its length is the same. `None` for other nodes.
+/// Range ascends, and its length is the same. `None` for other nodes, and if no input is symbolic.
 fn ascending(
     node: &NodeProto,
     inputs: &[Option<InferenceFact>],
@@ -351,7 +354,7 @@ fn range_values(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> Option<Ve
     values.collect()
 }
 
-/// The negative of a single extent.
+/// The fact about the negative of an extent; `None` if `value` has several elements.
 fn negative(value: &Tensor) -> Option<InferenceFact> {
     let [dim] = &dims_of(value)?[..] else {
         return None;

@@ -17,7 +17,8 @@ use crate::onnx::proto::NodeProto;
 use crate::shape::rules::{closed, shape};
 
 impl Inference {
-    /// Drops the lengths of the parts if they are minima or maxima of extents.
+    /// Drops the elements of the input that lists the lengths of a Split, if one of them contains a
+    /// minimum or a maximum of extents.
     pub(super) fn drop_computed_lengths(
         &self,
         node: &NodeProto,
@@ -34,7 +35,7 @@ impl Inference {
     }
 
     /// Completes the fact about a part of a Split. In a body, a length may differ between
-    /// iterations, so its parts stay unknown.
+    /// iterations, so the extent stays unknown.
     pub(super) fn part_of_split(
         &self,
         node: &NodeProto,
@@ -72,7 +73,7 @@ impl Inference {
     }
 }
 
-/// Whether an element of a value is a minimum or a maximum of extents.
+/// Whether an element of a value contains a minimum or a maximum of extents.
 fn has_extremum(value: &Tensor) -> bool {
     let dims = value.to_plain_array_view::<TDim>();
     dims.is_ok_and(|dims| dims.iter().any(is_extremum))

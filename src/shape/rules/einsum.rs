@@ -12,8 +12,8 @@ use crate::shape::rules::{broadcast_extent, shape};
 /// The letters of an Einsum and their extents.
 pub(crate) struct Contracted {
     result: Vec<char>,
-    /// The extent of each letter, if all operands agree on it. If a letter has extent 1 in only
-    /// some operands, engines disagree about it.
+    /// The extent of each letter. `None` if it is unknown, or if it is 1 in only some operands,
+    /// because engines disagree about such a letter.
     extents: HashMap<char, Option<TDim>>,
 }
 

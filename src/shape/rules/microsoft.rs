@@ -25,8 +25,8 @@ pub(super) fn first_output(query: &NodeQuery) -> Option<Shape> {
         "QAttention" => query.tokens_of_width(third_of_columns(query)?),
         "QGemm" => quantized_gemm(query),
         "QLinearAdd" | "QLinearMul" => broadcast(&query.shape(0)?, &query.shape(3)?),
-        // The inputs begin with the scale and the zero point of the result. Each part has a scale
-        // and a zero point after it.
+        // The inputs begin with the scale and the zero point of the result. Each part is followed
+        // by its scale and its zero point.
         "QLinearConcat" => query.concat((2..query.inputs.len()).step_by(3)),
         "QLinearGlobalAveragePool" => global_pool(query),
         "QLinearLeakyRelu" | "QLinearSigmoid" | "QLinearSoftmax" => query.shape(0),
@@ -54,7 +54,7 @@ fn third_of_columns(query: &NodeQuery) -> Option<Option<TDim>> {
     Some(columns.map(|columns| TDim::from(columns / 3)))
 }
 
-/// The extents of the result of a DynamicQuantizeLSTM, whose weights are transposed.
+/// The extents of the result of a DynamicQuantizeLSTM: steps, directions, batch and `hidden_size`.
 fn lstm(query: &NodeQuery) -> Option<Shape> {
     let steps = query.shape(0).filter(|steps| steps.len() == 3)?;
     let is_bidirectional = query.node.attr_s("direction").ok()? == Some("bidirectional");
@@ -71,8 +71,8 @@ fn lstm(query: &NodeQuery) -> Option<Shape> {
 fn gather_quantized(query: &NodeQuery) -> Option<Shape> {
     let (mut table, indices) = (query.shape(0)?, query.shape(1)?);
     let along = axis(query.int("gather_axis", 0)?, table.len()).ok()?;
-    // A byte packs several elements. But if the element type is smaller than a byte, each element
-    // has its own place.
+    // In a table of bytes, each byte packs several elements. In a table of int4 or uint4, each
+    // element has a place of its own.
     let numbers_per_place = match (query.stored)(0) {
         Some(DataType::Int4 | DataType::Uint4) => Some(1),
         Some(DataType::Uint8) => 8_i64.checked_div(query.int("bits", 4)?),

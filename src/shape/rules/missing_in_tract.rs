@@ -83,7 +83,8 @@ fn center_crop_pad(query: &NodeQuery) -> Option<Shape> {
     Some(shape)
 }
 
-/// The number of channels of an image whose blocks are columns.
+/// The number of channels of the result of a Col2Im: the extent `columns` divided by the number of
+/// elements of a block. `None` if the quotient is unknown or not an integer.
 fn channels_of_columns(columns: &Option<TDim>, block: &Shape) -> Option<TDim> {
     let block = block
         .iter()
@@ -92,7 +93,8 @@ fn channels_of_columns(columns: &Option<TDim>, block: &Shape) -> Option<TDim> {
     (block > 0 && columns % block == 0).then(|| TDim::from(columns / block))
 }
 
-/// The slot of the input whose element type the first output has.
+/// The slot of the input whose element type the first output has; `None` for operators without such
+/// a rule.
 pub(super) fn typed_like(node: &NodeProto) -> Option<usize> {
     match node.op() {
         (

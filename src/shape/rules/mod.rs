@@ -93,7 +93,7 @@ fn more_precise(known: Option<TDim>, inferred: Option<TDim>, is_reshape: bool) -
     }
 }
 
-/// Converts a shape, whose extents may be unknown.
+/// Converts a shape to the type of tract. Unknown extents stay unknown.
 pub(crate) fn closed(shape: Shape) -> ShapeFactoid {
     ShapeFactoid::closed(
         shape
@@ -108,13 +108,15 @@ impl NodeQuery<'_> {
         shape(self.inputs.get(slot)?.as_ref()?)
     }
 
-    /// The elements of an integer input. If only their number is known, the elements are unknown.
+    /// The elements of an integer input, each of which may be unknown. `None` if even their number
+    /// is unknown.
     fn elements(&self, slot: usize) -> Option<Shape> {
         let fact = self.inputs.get(slot)?.as_ref()?;
         (self.elements)(fact).or_else(|| Some(vec![None; self.length(slot)?]))
     }
 
-    /// The number of elements of an input that may be a shape.
+    /// The number of elements of an input; `None` unless it is a vector that is short enough for a
+    /// shape.
     fn length(&self, slot: usize) -> Option<usize> {
         match &self.shape(slot)?[..] {
             [length] => extent(length).filter(|&length| length <= LONGEST),
@@ -241,7 +243,8 @@ impl NodeQuery<'_> {
     }
 }
 
-/// The shape to which two values broadcast. A symbolic extent may be 1.
+/// The shape to which two values broadcast; `None` if they do not. Where two extents are different
+/// symbols, the extent is unknown, because either may be 1.
 fn broadcast(left: &[Option<TDim>], right: &[Option<TDim>]) -> Option<Shape> {
     let rank = left.len().max(right.len());
     (0..rank)
@@ -249,7 +252,7 @@ fn broadcast(left: &[Option<TDim>], right: &[Option<TDim>]) -> Option<Shape> {
         .collect()
 }
 
-/// The extent of an axis after a shape is padded in front with extents of 1 up to `rank`.
+/// The extent of axis `place` after a shape is padded in front with extents of 1 up to `rank`.
 fn padded(shape: &[Option<TDim>], rank: usize, place: usize) -> Option<TDim> {
     match (place + shape.len()).checked_sub(rank) {
         Some(place) => shape[place].clone(),

@@ -60,7 +60,8 @@ impl ReshapeTarget {
         self.number(place) == Some(-1)
     }
 
-    /// The extents that the target shape gives or copies.
+    /// The extents that the target shape gives or copies; `None` for an extent that is unknown or
+    /// `-1`.
     fn extents(&self, from: Option<&Shape>) -> Shape {
         let places = self.elements.iter().enumerate();
         let extents = places.map(|(place, element)| {
@@ -93,7 +94,8 @@ fn element_count(shape: &Shape, mut places: impl Iterator<Item = usize>) -> Opti
 }
 
 /// The only unknown extent of a new shape, with its place. It follows from the number of elements,
-/// which a reshape does not change.
+/// which a Reshape does not change. `None` if several extents are unknown, or if the extent does
+/// not follow.
 fn left_over(from: Shape, shape: &Shape) -> Option<(usize, TDim)> {
     let from: Vec<TDim> = from.into_iter().collect::<Option<_>>()?;
     let mut left: Vec<TDim> = from
@@ -126,8 +128,8 @@ fn left_over(from: Shape, shape: &Shape) -> Option<(usize, TDim)> {
     is_divisible.then(|| (place, (symbols * (numbers / divisor)).simplify()))
 }
 
-/// The factors of an extent, unless the new shape has the extent as a whole. A product of extents
-/// comes from an earlier merge, and may be split again.
+/// The factors of an extent. An extent that the new shape contains too is not split. A product of
+/// extents comes from an earlier merge of axes, which the Reshape may undo.
 fn factors(dim: TDim, shape: &Shape) -> Vec<TDim> {
     let is_kept = shape.iter().flatten().any(|kept| *kept == dim);
     match dim {
@@ -136,7 +138,7 @@ fn factors(dim: TDim, shape: &Shape) -> Vec<TDim> {
     }
 }
 
-/// The extent of one axis into which axes are merged.
+/// The extent of the axis into which axes of the extents `dims` are merged, if it is known.
 fn joint(dims: &[Option<TDim>]) -> Option<TDim> {
     let mut others = dims.iter().filter(|dim| extent(dim) != Some(1));
     match (others.next(), others.next()) {
@@ -151,7 +153,7 @@ fn joint(dims: &[Option<TDim>]) -> Option<TDim> {
     }
 }
 
-/// The sum of the extents of parts along an axis.
+/// The sum of the extents of parts along an axis, if all are known.
 fn joined(parts: &[Shape], along: usize) -> Option<TDim> {
     parts.iter().try_fold(TDim::from(0), |sum, part| {
         Some((sum + part[along].clone()?).simplify())
@@ -283,7 +285,8 @@ impl NodeQuery<'_> {
             .collect()
     }
 
-    /// The extents of the result of a Concat. Along the other axes, the inputs have equal extents.
+    /// The extents of the result of a Concat. Along the other axes, the inputs have equal extents,
+    /// so the first known extent is used.
     pub(super) fn concat(&self, slots: impl ExactSizeIterator<Item = usize>) -> Option<Shape> {
         let count = slots.len();
         let parts: Vec<Shape> = slots.filter_map(|slot| self.shape(slot)).collect();

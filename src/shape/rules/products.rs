@@ -30,7 +30,7 @@ impl NodeQuery<'_> {
     }
 
     /// The extents of the result of a MatMul: the rows of the left matrices and the columns of the
-    /// right matrices. A vector has no such axis.
+    /// right matrices. A vector adds no axis to the result.
     pub(super) fn matmul(&self) -> Option<Shape> {
         let (left, right) = (self.shape(0)?, self.shape(self.second_operand())?);
         let (stack, matrix) = left.split_at(left.len().saturating_sub(2));
@@ -40,8 +40,9 @@ impl NodeQuery<'_> {
         Some([broadcast(stack, other)?, rows.to_vec(), columns.to_vec()].concat())
     }
 
-    /// The extents of the result of an Attention: a token for each query, with the width of the
-    /// values of all heads.
+    /// The extents of the result of an Attention: those of the queries, except for the last one. In
+    /// rank 4 it is the width of the values of one head, and in rank 3 the width of the values of
+    /// all heads of queries.
     pub(super) fn attention(&self) -> Option<Shape> {
         let (mut shape, values) = (self.shape(0)?, self.shape(2)?);
         let width = values.last()?.clone();
