@@ -50,7 +50,8 @@ impl<'a, 'm> Alignment<'a, 'm> {
         alignment
     }
 
-    /// Adds the values with these names to the pairs that are assumed to be equal.
+    /// Assumes that the value `name` of the first model equals the value `other` of the second one.
+    /// Has no effect if a model lacks its value.
     pub(super) fn assume(&mut self, name: &str, other: &str) {
         let values = [(0, name), (1, other)];
         let values = values.map(|(side, name)| self.sides[side].graph.value(name));
@@ -80,21 +81,21 @@ impl<'a, 'm> Alignment<'a, 'm> {
         digest.is_some_and(|digest| self.values[1 - side].contains(&digest))
     }
 
-    /// Whether the other model stores this value as a tensor.
+    /// Whether the other model stores this value as an initializer or a Constant.
     pub(super) fn is_stored_by_other(&self, side: usize, value: ValueId) -> bool {
         let digest = self.sides[side].digest(value);
         digest.is_some_and(|digest| self.stored[1 - side].contains(&digest))
     }
 
-    /// Whether a node computes a value that is only assumed to be equal.
+    /// Whether a result of a node is only assumed to equal a value of the other model.
     fn is_assumed(&self, side: usize, node: NodeId) -> bool {
         let mut assumed = self.assumed.iter().map(|values| values[side]);
         let results: Vec<ValueId> = self.sides[side].results(node).collect();
         assumed.any(|value| results.contains(&value))
     }
 
-    /// Whether the other model has all results of a node that are read, and none of them is only
-    /// assumed to be equal.
+    /// Whether the other model has all results of a node that are read. False if no result is read,
+    /// or if a result is only assumed to equal a value of the other model.
     fn is_aligned(&self, side: usize, node: NodeId) -> bool {
         if self.is_assumed(side, node) {
             return false;
@@ -103,7 +104,9 @@ impl<'a, 'm> Alignment<'a, 'm> {
         results.peek().is_some() && results.all(|value| self.is_shared(side, value))
     }
 
-    /// Whether the other model has a node with the same operator, operands and results.
+    /// Whether the other model has a node with the same operator, the same results and the same
+    /// operands, apart from stored tensors. False if a digest is unknown, or if a result is only
+    /// assumed to equal a value of the other model.
     pub(super) fn is_kept(&self, side: usize, node: NodeId) -> bool {
         if self.is_assumed(side, node) {
             return false;
@@ -113,7 +116,8 @@ impl<'a, 'm> Alignment<'a, 'm> {
         values.clone().all(Option::is_some) && self.functions[1 - side].contains(&function)
     }
 
-    /// The numbers of nodes of one model.
+    /// Counts the nodes of one model: all nodes, those whose results the other model has or lacks,
+    /// and those on which no output depends.
     pub(super) fn counts(&self, side: usize) -> NodeCounts {
         let own = &self.sides[side];
         let nodes = own.nodes.iter().copied();
@@ -163,7 +167,8 @@ impl<'a, 'm> Alignment<'a, 'm> {
     }
 }
 
-/// The digest of a node's first result that is read.
+/// The digest of the first result of a node that is read. `None` if no result is read, or if the
+/// digest is unknown.
 fn main_result(side: &ComparedModel, node: NodeId) -> Option<Digest> {
     side.digest(side.results(node).next()?)
 }

@@ -113,6 +113,7 @@ impl DifferenceSearch<'_> {
 }
 
 /// Fixes the extents of the inputs of both models. The second model gets the extents of the first.
+/// The extents of a model stay as they are if its inputs cannot have these sizes.
 pub(super) fn sized(first: &Model, second: &Model, dims: &Dims) -> [Model; 2] {
     let mut models = [first.clone(), second.clone()];
     let Ok(inputs) = Input::from_model(first, dims) else {
@@ -191,6 +192,7 @@ impl DifferingModels<'_, '_> {
     }
 
     /// Compares both models under the additional assumption that the values of `pair` are equal.
+    /// `None` if the models cannot be compared under it.
     fn if_equal(&self, pair: [ValueId; 2]) -> Option<FirstDifference> {
         let mut assumed = self.alignment.assumed.clone();
         assumed.push(pair);
@@ -246,7 +248,8 @@ impl DifferingModels<'_, '_> {
         values
     }
 
-    /// A copy of one model in which new inputs replace its values of these pairs.
+    /// A copy of one model in which new inputs replace its values in these pairs. `None` if the
+    /// type or an extent of such a value is unknown.
     fn assuming(&self, side: usize, assumed: &[[ValueId; 2]]) -> Option<Model> {
         let graph = &self.alignment.sides[side].graph;
         let mut ends = PartEnds {
@@ -268,8 +271,8 @@ impl DifferingModels<'_, '_> {
         Some(part(graph, ends))
     }
 
-    /// The outputs of one model, without values in these pairs, in the order of the first model's
-    /// outputs.
+    /// The outputs of one model, in the order of the first model's outputs. Leaves out outputs
+    /// whose values are in these pairs.
     fn outputs(&self, side: usize, assumed: &[[ValueId; 2]]) -> Vec<ValueInfoProto> {
         let graphs = [0, 1].map(|side| &self.alignment.sides[side].graph);
         let [mine, its] = graphs.map(|graph| &graph.proto().output);
@@ -293,7 +296,7 @@ impl DifferingModels<'_, '_> {
     }
 }
 
-/// The name of the input that replaces the values of a pair.
+/// The name of the input that replaces the values of the pair at index `place`.
 fn assumed_name(place: usize) -> String {
     format!("{ASSUMED}/{place}")
 }

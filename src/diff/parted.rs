@@ -20,12 +20,13 @@ const LARGE: usize = 64;
 #[derive(PartialEq, Eq)]
 struct PartedPair {
     values: [ValueId; 2],
-    /// The number of nodes of both models between the values that both have and these two values.
+    /// The number of nodes that compute the two values from values that both models have, in both
+    /// models together.
     nodes: usize,
 }
 
-/// The candidates for the first difference, sorted by the number of nodes between shared values and
-/// the two values.
+/// The candidates for the first difference, sorted by the number of nodes that compute the two
+/// values from values that both models have.
 ///
 /// Two values are a candidate if they have the same type and extents, and if both are read by the
 /// same operators. At a depth above 1, the results of these operators must also be read by the same
@@ -56,8 +57,9 @@ struct ValueUse {
     readers: Digest,
 }
 
-/// For each use, the value of one model that has the fewest nodes between it and shared values,
-/// among those that the other model lacks. Also returns that number of nodes.
+/// For each use, a value of one model, and the number of nodes that compute it from values that
+/// both models have. If the model has several values with this use that the other model lacks, the
+/// value with the fewest such nodes is chosen.
 fn nearest(
     alignment: &Alignment,
     analysis: &Analysis,
@@ -95,7 +97,7 @@ fn nearest(
     nearest
 }
 
-/// The number of nodes between shared values and this value, up to [`LARGE`].
+/// The number of nodes that compute a value from values that both models have, at most [`LARGE`].
 fn region(alignment: &Alignment, side: usize, value: ValueId) -> usize {
     let graph = &alignment.sides[side].graph;
     let (mut seen, mut open) = (HashSet::new(), vec![value]);

@@ -81,7 +81,8 @@ pub(super) fn is_open(judgement: &Judgement) -> bool {
 
 impl DifferingModels<'_, '_> {
     /// Cuts out of each model the part that computes its value of `pair` from values that both
-    /// models have.
+    /// models have. `None` if the parts do not begin at the same values, or if the type or an
+    /// extent of an input or an output is unknown.
     fn parts(&self, pair: [ValueId; 2], witness: Option<&Witness>) -> Option<DifferingParts> {
         let begins = [0, 1].map(|side| self.begins(side, pair[side]));
         let inputs = self.shared_inputs(&begins)?;
@@ -194,7 +195,8 @@ impl DifferingModels<'_, '_> {
     }
 
     /// Describes where the part of one model begins: its inputs, and the tensors that replace
-    /// computed constants.
+    /// computed constants. `None` if the type or an extent of an input is unknown, or if a constant
+    /// cannot be computed.
     fn ends(&self, side: usize, begins: &[ValueId], inputs: &[SharedInput]) -> Option<PartEnds> {
         let mut ends = PartEnds {
             begins: begins.iter().copied().collect(),
@@ -224,7 +226,7 @@ impl DifferingModels<'_, '_> {
     }
 
     /// Computes the inputs of both parts by running the first model at these sizes. `None` if tract
-    /// cannot run it.
+    /// cannot run it, or if the type or an extent of an input is unknown.
     fn values_of(
         &self,
         inputs: &[SharedInput],

@@ -36,7 +36,7 @@ pub(super) fn unpaired(models: [&Model; 2], in_formulas: &HashSet<&str>) -> Vec<
         for (types, names) in own {
             let other = others.get(types).map_or(&[][..], Vec::as_slice);
             let surplus = names.len().saturating_sub(other.len());
-            // Casts whose names the other model lacks come first.
+            // Casts whose names the other model lacks are returned before others.
             let (mut rest, shared): (Vec<&String>, Vec<&String>) =
                 names.iter().partition(|name| !other.contains(name));
             rest.extend(shared);

@@ -105,12 +105,13 @@ impl<'c> ComputedConstants<'c> {
         is_movement && inputs.all(|&input| self.float_type(input).is_none() || self.is_moved(input))
     }
 
-    /// Reads the constant with this name, with the bound on its error.
+    /// Reads the constant with this name, with the bound on its error. `None` if there is no such
+    /// constant, or if no bound is known.
     pub(super) fn read(&self, name: &str) -> Option<Rounded> {
         self.rounded(self.analysis.graph.value(name)?)
     }
 
-    /// Reads a constant, with the bound on its error.
+    /// Reads a constant, with the bound on its error. `None` if no bound is known.
     pub(super) fn rounded(&self, value: ValueId) -> Option<Rounded> {
         let error = self.error(value)?;
         let values = self.analysis.constants.read(value).ok()?;
@@ -189,7 +190,7 @@ impl<'c> ComputedConstants<'c> {
     }
 
     /// The bound on the error of a resized constant. Computes the elements too, because no engine
-    /// supports all modes.
+    /// supports all modes. `None` if no bound is known for the mode.
     fn resized(&self, node: NodeId, value: ValueId, data_type: DataType) -> Option<ErrorBound> {
         let graph = &self.analysis.graph;
         if matches!(graph.node(node).attr_s("mode"), Ok(None | Some("nearest"))) {
@@ -201,7 +202,7 @@ impl<'c> ComputedConstants<'c> {
     }
 
     /// Evaluates a BatchNormalization in training mode with a constant input. Returns the bound on
-    /// the error of the result.
+    /// the error of the result. `None` outside of training mode, or for the other results.
     fn standardized(
         &self,
         node: NodeId,
@@ -238,8 +239,8 @@ impl<'c> ComputedConstants<'c> {
         let terms = operand.values.len() / result.len().max(1);
         let magnitudes = operand.values.iter().map(|number| number.abs());
         let largest = magnitudes.fold(0.0, f64::max);
-        // The magnitudes of the terms of a mean are those of the sum divided by the number of
-        // terms.
+        // A mean divides the sum, and so the magnitudes of the terms, by the number of terms. So
+        // this number cancels.
         let is_mean = self.analysis.graph.is(node, "ReduceMean");
         let size = if is_mean { 1.0 } else { terms as f64 };
         let magnitudes = ArrayD::from_elem(result.raw_dim(), largest * size);
@@ -307,7 +308,7 @@ impl<'c> ComputedConstants<'c> {
     }
 }
 
-/// For each element, the largest magnitude that it would have without its rounding error.
+/// For each element, the largest magnitude that it could have without its rounding error.
 fn largest_magnitudes(side: &Rounded) -> ArrayD<f64> {
     side.values.mapv(|value| value.abs() + side.error.at(value))
 }

@@ -34,11 +34,12 @@ pub(super) struct EstablishedFormulas {
 }
 
 impl ComparisonDirection<'_> {
-    /// Proves that the models are the same function: with formulas, then also with stored
-    /// constants, then without formulas.
+    /// Tries to prove that the models are the same function. First, formulas replace tensors of
+    /// `other`. Then `other` also stores constants that it computes and `base` stores. At last, no
+    /// formula replaces a tensor.
     ///
     /// # Errors
-    /// The failed proof in which formulas replace the tensors that `other` stores.
+    /// The first failed proof, in which formulas replace tensors that `other` stores.
     pub(super) fn proved(&self) -> Result<EstablishedFormulas, Proof> {
         let matched = self.matched();
         let has_formulas = !matched.is_empty();
@@ -85,8 +86,9 @@ impl ComparisonDirection<'_> {
         }
     }
 
-    /// Proves that the models are the same function, after constants that only `base` stores are
-    /// stored in `other` too. `None` if no constant matches, or if the proof fails.
+    /// Proves that the models are the same function, after `other` stores the constants that it
+    /// computes and `base` stores. `None` if no constant of `other` equals a tensor of `base`, or
+    /// if the proof fails.
     fn with_stored_twins(&self, matched: Vec<Matched>) -> Option<EstablishedFormulas> {
         let StoredTwins {
             model,

@@ -74,6 +74,7 @@ fn step_value(step: &Recipe, inputs: &[&Rounded], data_type: DataType) -> Option
 }
 
 /// The bound on the error of a sum of products. It depends on the sum of the products' magnitudes.
+/// `None` if no bound is known.
 fn sum_of_products(
     step: &Recipe,
     errors: [ErrorBound; 2],

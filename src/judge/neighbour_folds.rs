@@ -130,7 +130,8 @@ impl FoldingLayer<'_> {
         Some((*varying?, step(&at, *varying?, value)?))
     }
 
-    /// The weight and the bias after an affine is folded into them.
+    /// The weight and the bias after an affine is folded into them. A parameter that the affine
+    /// does not change is left out.
     fn constants_after(&self, side: Side, affine: &Affine) -> Vec<Recipe> {
         let [weight, bias] = [self.weight(side, affine), self.bias(side, affine)];
         weight.into_iter().chain(bias).collect()
@@ -158,7 +159,8 @@ impl FoldingLayer<'_> {
         self.rules.write_bias(&self.at, &sum?)
     }
 
-    /// The vector that folding the shift of an affine adds to the bias.
+    /// The vector that folding the shift of an affine adds to the bias. `None` if the affine has no
+    /// shift.
     fn shift(&self, side: Side, affine: &Affine) -> Option<Recipe> {
         if affine.has_no_shift() {
             return None;

@@ -206,7 +206,7 @@ impl<'n> Interpolation<'n> {
         })
     }
 
-    /// The taps of each output place along an axis.
+    /// The taps of each output place along an axis. `None` if engines differ on a coordinate.
     fn taps(&self, axis: &InterpolatedAxis) -> Option<Vec<Vec<Tap>>> {
         (0..axis.to)
             .map(|place| self.taps_of(axis, place))

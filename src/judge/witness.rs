@@ -46,7 +46,8 @@ pub(super) fn search(first: &Model, second: &Model, dims: &Dims) -> Option<Witne
     sizes.iter().find_map(|dims| search_at(first, second, dims))
 }
 
-/// Finds the first witness at these sizes.
+/// Finds the first witness at these sizes. `None` if no input shows a difference, or if tract
+/// cannot run one of the models.
 fn search_at(first: &Model, second: &Model, dims: &Dims) -> Option<Witness> {
     let engines = Engines::load(first, second, dims)?;
     for scale in SCALES {
@@ -62,7 +63,8 @@ fn search_at(first: &Model, second: &Model, dims: &Dims) -> Option<Witness> {
 }
 
 /// Runs both models on these inputs, in the order of the first model and at these sizes. Returns
-/// the inputs as a witness if they show a difference.
+/// the inputs as a witness if they show a difference. `None` if they do not, or if tract cannot run
+/// one of the models.
 pub(crate) fn witness_on(
     first: &Model,
     second: &Model,

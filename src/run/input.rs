@@ -237,7 +237,7 @@ pub(super) fn listed(names: &[Cow<str>]) -> String {
 }
 
 /// The number of rows of the constant table that the elements of a value index. If they index
-/// several tables, the smallest one counts.
+/// several tables, the smallest one counts. `None` if they index no constant table.
 ///
 /// The search follows the value through operators that keep its elements.
 fn rows(graph: &GraphProto, value: &str) -> Option<usize> {

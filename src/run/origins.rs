@@ -33,7 +33,7 @@ impl Origins {
     }
 
     /// The ONNX operator and node of a node in tract. tract may have appended suffixes to the name,
-    /// each after a dot.
+    /// each after a dot. `None` if no prefix of the name is the name of an ONNX node.
     pub(super) fn origin<'a>(&self, mut name: &'a str) -> Option<(&str, &'a str)> {
         loop {
             if let Some(operator) = self.0.get(name) {

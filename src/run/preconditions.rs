@@ -32,8 +32,8 @@ pub(super) fn check_size(input: &Input) -> Result<(), Failure> {
     Err(Failure::new(Stage::Load, reason))
 }
 
-/// Finds a Scan on which tract's declutter does not terminate. If the body has a product, declutter
-/// may move operators out of the body and back again without end.
+/// Finds a Scan on which tract's declutter may not terminate: its body has a product. Then
+/// declutter may move operators out of the body and back again without end.
 pub(super) fn endless(graph: &GraphProto) -> Option<&NodeProto> {
     graph
         .node

@@ -47,8 +47,8 @@ pub(super) fn specialized(model: &Model, inputs: &[Input]) -> Option<Model> {
     written.or(folded)
 }
 
-/// Folds the main graph together with the bodies of If, Loop and Scan; `None` if the bodies cannot
-/// be restored.
+/// Folds the main graph together with the bodies of If, Loop and Scan; `None` if the model has no
+/// bodies, if nothing folds, or if the bodies cannot be restored.
 fn in_bodies_too(model: &Model) -> Option<Model> {
     let flat = Flat::new(model)?;
     let folded = folded(&flat.model)?;

@@ -26,7 +26,7 @@ const OUTPUTS: usize = 32;
 /// constant.
 const CONSTANTS: usize = 64;
 
-/// The reason why tract's results on a model are not trusted.
+/// The reason why tract's results on a model are not trusted. `None` if they are trusted.
 pub(super) fn untrusted(graph: &GraphProto, model: &Model) -> Option<String> {
     graph.node.iter().find_map(|node| {
         let own = untrusted_node(node, graph, model)
@@ -49,7 +49,7 @@ fn untrusted_node(node: &NodeProto, graph: &GraphProto, model: &Model) -> Option
 }
 
 /// The reason why tract must not run a model at these sizes: the run would take too long or need
-/// too much memory, or its values would not fit or be wrong.
+/// too much memory, or its values would not fit or be wrong. `None` if tract may run it.
 pub(super) fn unbounded(model: &Model, dims: &Dims) -> Option<String> {
     let mut concrete = model.clone();
     fix_shapes(concrete.graph_mut(), &Input::from_model(model, dims).ok()?);
@@ -91,7 +91,7 @@ fn is_empty(facts: &Facts, value: Option<ValueId>) -> bool {
 
 /// The reason why tract would take long to load a model: the model has too many pairs of operators
 /// that read the same value. After each change by a pass, tract compares the two operators of each
-/// pair, and searches the outputs for both.
+/// pair, and searches the outputs for both. `None` if the model has few such pairs.
 pub(super) fn compares_too_many(model: &Model) -> Option<String> {
     let graph = model.graph();
     let readers = compared_readers(graph);
@@ -120,7 +120,7 @@ pub(super) fn compares_too_many(model: &Model) -> Option<String> {
     })
 }
 
-/// The number of readers of each value that tract compares with each other.
+/// For each value, the number of its readers, which tract compares with each other.
 fn compared_readers(graph: &GraphProto) -> HashMap<&str, usize> {
     let mut readers: HashMap<&str, usize> = HashMap::new();
     for name in graph.node.iter().flat_map(|node| &node.input) {
@@ -129,7 +129,8 @@ fn compared_readers(graph: &GraphProto) -> HashMap<&str, usize> {
         }
     }
     // tract replaces a Split by one reader of the whole value for each part, and compares each part
-    // of a Concat with the other parts.
+    // of a Concat with the other parts. So the parts of either operator count as readers of its
+    // first input.
     for node in &graph.node {
         let parts = match node.op_type() {
             "Concat" => node.input.len(),
