@@ -15,24 +15,26 @@ pub(crate) struct Item {
     pub part: Part,
     /// The index of the site.
     pub site: usize,
-    /// The place of the affine in the site.
+    /// Whether the affine comes before or after the core of its site.
     pub role: Role,
     /// Whether the affine is applied to a value that a normalization bounds.
     pub is_bounded: bool,
-    /// Whether the affine is one BatchNormalization, which stays one operator whatever it absorbs.
+    /// Whether the nodes of the part are one BatchNormalization. It absorbs a scale and a shift for
+    /// each channel without another operator.
     pub is_batch_norm: bool,
     /// The decision so far.
     pub state: State,
-    /// Whether the nodes of the part must be written again, because the part absorbed another
-    /// affine or only some of it folded.
+    /// Whether new nodes must replace the nodes of the part, for example because the part absorbed
+    /// another affine, or because only its scale or only its shift folded.
     pub is_rewritten: bool,
-    /// The refusals of the last attempt, if it failed in both directions.
+    /// The refusals of the last attempt to fold the affine without a merge, if it failed in both
+    /// directions.
     pub tried: Option<Tried>,
     /// The new basis of the residual stream into which this item folded, if any.
     pub basis: Option<Basis>,
 }
 
-/// The place of an affine in its site.
+/// The position of an affine relative to the core of its site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Before the core.
@@ -46,7 +48,7 @@ pub(crate) enum Role {
 pub(crate) enum State {
     /// There is no decision yet.
     Open,
-    /// The affine must not change.
+    /// The affine must not change, for this reason.
     Refused(Refusal),
     /// The shift folded, and the scale may still fold.
     Partly {
@@ -98,7 +100,8 @@ impl Item {
         }
     }
 
-    /// The number of nodes that compute the item if it is written again with `affine`.
+    /// The number of nodes that compute the item if it is written again with `affine`. It is 0 if
+    /// the item is parameters of a node.
     pub(crate) fn size_with(&self, affine: &Affine) -> usize {
         match self.part.nodes.is_empty() {
             true => 0,
@@ -141,12 +144,12 @@ pub(crate) struct Merge {
     pub into: usize,
     /// The affine that is absorbed.
     pub affine: Affine,
-    /// Whether the absorbed affine is applied before the item's own affine.
+    /// Whether the absorbed affine is applied before the affine of the item that absorbs it.
     pub before: bool,
 }
 
 impl Merge {
-    /// The affine of the item after the merge.
+    /// The affine of the absorbing item after the merge, if `own` is its affine before the merge.
     pub(crate) fn with(&self, own: &Affine) -> Affine {
         match self.before {
             true => self.affine.then(own),
@@ -159,7 +162,7 @@ impl Merge {
 pub(crate) struct Items<'p> {
     /// All items.
     pub all: &'p [Item],
-    /// The indices of the remaining items, by the value that they output.
+    /// The index of each item that has not folded completely, by the value that the item outputs.
     pub by_output: &'p HashMap<ValueId, usize>,
     /// Whether an affine that stays may absorb another affine.
     pub merge: bool,

@@ -36,7 +36,7 @@ pub(crate) enum Rounding {
     Weight(Recipe, Vec<usize>),
 }
 
-/// The element type of stored numbers.
+/// Returns the element type in which numbers are stored.
 ///
 /// # Errors
 /// The type is unknown, or is not a float type.
@@ -49,7 +49,7 @@ pub(crate) fn float(data_type: Option<DataType>) -> Result<DataType, Reason> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extremes {
     magnitudes: ValueRange,
-    /// Whether any number loses digits, because it is below the normal numbers of the type.
+    /// Whether any number loses digits, because it is below the normal range of the type.
     loses: bool,
 }
 
@@ -60,8 +60,8 @@ impl Extremes {
         loses: false,
     };
 
-    /// The extremes of numbers within these bounds. `None` if a number within the bounds may be too
-    /// large or too small for the type.
+    /// The extremes of numbers within these bounds. `None` if such a number may be subnormal or
+    /// overflow in the type.
     fn between(bounds: ValueRange, data_type: DataType) -> Option<Self> {
         let fit = bounds.least() >= data_type.least_normal()
             && bounds.are_finite()
@@ -73,14 +73,16 @@ impl Extremes {
     }
 }
 
-/// The extremes of a promised tensor, if they are known without computing it.
+/// Derives the extremes of a promised tensor from the bounds of its formula. `None` if the bounds
+/// are unknown or leave open whether the type holds the numbers, or if the elements are costly:
+/// these are computed only once, at once.
 pub(crate) fn foreseen(promise: &Promise) -> Option<Extremes> {
     let bounds = promise.bounds().filter(|_| !promise.is_costly())?;
     Extremes::between(bounds, promise.data_type())
 }
 
 /// Finds the extremes of a part of a promised tensor. Appends the bytes of the part to `keep`, if
-/// there is one.
+/// it is given.
 ///
 /// # Errors
 /// The part cannot be computed.
@@ -196,7 +198,7 @@ impl Rounding {
     }
 
     /// Finds the number that loses the largest fraction of itself, among the numbers that lose more
-    /// than is allowed. Also returns this fraction.
+    /// than is allowed. Also returns this fraction. `None` if no number loses more than is allowed.
     fn lost(
         &self,
         data_type: DataType,

@@ -42,7 +42,7 @@ pub(crate) enum Side {
 pub(crate) struct Fold {
     /// The node that absorbs the affine.
     pub node: NodeId,
-    /// The side of the node where the affine is.
+    /// The side from which the affine meets the node.
     pub side: Side,
     /// The affine that the node absorbs.
     pub affine: Affine,
@@ -76,7 +76,8 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// A step in which the affine propagates and the node stays unchanged.
+    /// A step in which the affine propagates to the output (forward) or input (backward) `at`, and
+    /// the node stays unchanged.
     pub(crate) fn pass_on(at: usize, affine: Affine) -> Self {
         Step {
             ways: vec![vec![(at, affine)]],
@@ -93,7 +94,8 @@ impl Step {
             && self.factors.is_empty()
     }
 
-    /// A step in which the other factor of a product absorbs the whole affine.
+    /// A step in which the factor at the input `slot` of a product absorbs the whole affine of the
+    /// other factor.
     pub(crate) fn into_factor(slot: usize, affine: Affine) -> Self {
         Step {
             factors: vec![(slot, affine)],
@@ -126,14 +128,15 @@ pub(crate) trait Rule: Sync {
             .any(|name| name.rsplit_once('.').unwrap_or(("", name)) == operator)
     }
 
-    /// Whether the operators are scale-transparent: if all other inputs are constant, they pass a
-    /// scale without adding a shift, or refuse it.
+    /// Whether the operators are scale-transparent: if all inputs except one are constant, the
+    /// operators pass a scale of that input without adding a shift, or refuse the scale.
     fn is_scale_transparent(&self) -> bool {
         false
     }
 
-    /// Whether the rule depends on the elements of a constant into which it does not fold. If
-    /// another fold changes that constant, the elements in the model are no longer valid.
+    /// Whether the rule depends on the elements of a constant into which it does not fold. If a
+    /// fold changes that constant, the rule is not used any more, because it would read the
+    /// elements in the model.
     fn reads_numbers(&self) -> bool {
         false
     }

@@ -193,8 +193,9 @@ impl<'l> Left<'l> {
         }
     }
 
-    /// Computes the excess of a new tensor over the removed tensors that it replaces, in bytes.
-    /// `None` if the tensor does not count.
+    /// Computes the excess of a new tensor over the removed tensors that it replaces, in bytes, and
+    /// marks the bytes of the removed tensors as taken. `None` if the tensor does not count,
+    /// because it replaces no constant or has fewer than two axes longer than 1.
     fn takes(&mut self, tensor: &Stored) -> Option<u64> {
         let shape = tensor.recipe.shape();
         let replaced = self.analysis.graph.value(tensor.replaces.as_deref()?)?;

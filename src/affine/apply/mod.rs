@@ -25,7 +25,8 @@ use crate::onnx::tensor;
 use crate::recipe::{Promise, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
 
-/// Applies the edits, then the removals, to an editor of the model.
+/// Applies the edits, then the removals, to an editor of the model. Returns the new tensors that
+/// were stored.
 ///
 /// # Errors
 /// [`Failed`] for each tensor that cannot be computed or does not fit its type. The editor must not
@@ -117,7 +118,7 @@ impl Imprint {
         }
     }
 
-    /// Whether the elements are equal.
+    /// Whether the elements are equal to those of `computed`.
     fn is(&self, computed: &Computed) -> bool {
         match (self, computed) {
             (Imprint::Now(dims, elements), Computed::Now(tensor)) => {

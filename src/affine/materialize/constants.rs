@@ -59,8 +59,8 @@ impl FoldedConstants {
             return self.take_rows(&rules.contracted(at)?, distance, &fold.affine, beside);
         }
         let is_result = matches!(fold.side, Side::Result);
-        // The fold is on the Add after the operator. If it scales the result of the Add, another
-        // fold scales the operator.
+        // The fold is on the Add after the operator. If the fold scales the result of the Add,
+        // another fold scales the operator.
         if fold.node != at.node {
             let added = self.added.now.clone().ok_or(Reason::NotConstant)?;
             let scaled = if is_result {

@@ -205,8 +205,8 @@ impl<'d> Materializer<'d> {
         Ok(changes)
     }
 
-    /// Builds the change of a constant input. The new constant has the rank of the old one. For an
-    /// element-wise operator, it has the rank that runs fastest ([`plain`]).
+    /// Builds the change of a constant input. The new constant has the rank of the old one or, for
+    /// an element-wise operator, the rank that runs fastest ([`plain`]).
     fn input(
         &self,
         node: NodeId,
@@ -403,11 +403,12 @@ impl<'d> Materializer<'d> {
         })
     }
 
-    /// Gives a BatchNormalization another affine, and keeps its statistics: `γ = s·√(σ²+ε)` and
-    /// `β = t + s·μ`.
+    /// Writes the affine `s·x + t` into a BatchNormalization, and keeps its mean `μ` and variance
+    /// `σ²`: `γ = s·√(σ²+ε)` and `β = t + s·μ`.
     ///
     /// If a new `γ` is more than twice the old one, the input has become smaller, and subtracting a
-    /// mean that is large compared with the input would lose digits. Then `β = t` and `μ = 0`.
+    /// mean that is large compared with the input would lose digits. Then the mean is replaced by
+    /// `μ = 0`, and `β = t`.
     fn batch_norm(&self, node: NodeId, affine: &Affine) -> Result<Vec<Change>, Reason> {
         let at = self.at(node);
         let (before, mean, var) = (at.numbers(1)?, at.numbers(3)?, at.numbers(4)?);

@@ -69,7 +69,7 @@ pub(crate) enum Change {
         /// The operators of the new nodes and their new tensors.
         made: Vec<(&'static str, NewTensor)>,
     },
-    /// Fewer or cheaper nodes replace nodes.
+    /// New nodes replace other nodes, because the new nodes are fewer or run faster.
     Replace(Replacement),
     /// New nodes compute a value from inputs of the model. Only `readers`, and new nodes of later
     /// changes, read this value.
@@ -82,7 +82,8 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// The new tensors of the change, except those of a [`Replacement`].
+    /// The new tensors of the change. The tensors of a [`Replacement`] are missing: they are
+    /// computed when the replacement is written.
     pub(crate) fn tensors(&self) -> Vec<&NewTensor> {
         match self {
             Change::Input(_, _, tensor)
@@ -98,7 +99,7 @@ impl Change {
         }
     }
 
-    /// The nodes that are changed or removed.
+    /// The nodes of the graph that the change modifies or removes.
     pub(crate) fn nodes(&self) -> Vec<NodeId> {
         match self {
             Change::Input(node, ..) | Change::NoInput(node, _) => vec![*node],

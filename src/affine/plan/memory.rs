@@ -28,14 +28,14 @@ pub struct MemoryChange {
 }
 
 impl MemoryChange {
-    /// Drops all cuts, for this reason.
+    /// Drops all cuts, and records the reason if it is given.
     pub(crate) fn undo(&mut self, reason: Option<String>) {
         self.after = self.before;
         self.cuts.clear();
         self.reason = reason;
     }
 
-    /// Notes the reason why nothing is cut.
+    /// Records why nothing is cut, for the model and for each value that is in memory at the peak.
     pub(crate) fn keep_whole(&mut self, reason: &str) {
         self.reason = Some(reason.to_owned());
         for held in &mut self.held {

@@ -43,8 +43,8 @@ pub(crate) struct Rewrite {
     pub part: Part,
     /// The site to which the part belongs.
     pub site: usize,
-    /// The element type of the value to which the part is applied, which its constants get, too.
-    /// `None` if it is unknown.
+    /// The element type of the value to which the part is applied, or `None` if it is unknown. The
+    /// new constants of the part get this type.
     pub data_type: Option<DataType>,
 }
 
@@ -64,8 +64,8 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Builds the entry of a constant that was stored before sites are known. `None` if the
-    /// constant holds no floats.
+    /// Builds the entry of a new constant that belongs to no site. `None` if the constant holds
+    /// integers.
     pub(crate) fn from_constant(constant: &NewConstant) -> Option<Self> {
         let (name, data_type, recipe, replaces) = match constant {
             NewConstant::Integers { .. } => return None,
@@ -181,18 +181,18 @@ pub struct Plan {
     pub passes: Vec<PassStats>,
 }
 
-/// The linear operators that placement moves to values with fewer places, or that it could move but
+/// A linear operator that placement moves to a value with fewer places, or that it could move but
 /// leaves.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Placed {
     /// The rule, such as `pooling`.
     pub rule: &'static str,
-    /// The name of the node that moves.
+    /// The name of the node that moves or could move.
     pub at: String,
-    /// The number of its multiply-adds in the model, as a formula of the unknown extents.
+    /// The number of multiply-adds of the node in the model, as a formula of the unknown extents.
     pub before: String,
-    /// The number of its multiply-adds after the move, as a formula of the unknown extents.
+    /// The number of multiply-adds of the node after the move, as a formula of the unknown extents.
     pub after: String,
     /// The reason why the node is not moved. `None` if it is moved.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -109,7 +109,8 @@ pub struct Basis {
 }
 
 impl Basis {
-    /// The smallest range that contains all of these bases. `None` for an empty list.
+    /// The smallest range that contains the ranges of all these bases. `None` if there are no
+    /// bases.
     pub(crate) fn around(all: impl IntoIterator<Item = Basis>) -> Option<Self> {
         all.into_iter().reduce(|a, b| Basis {
             least: a.least.min(b.least),
@@ -117,7 +118,8 @@ impl Basis {
         })
     }
 
-    /// The basis that results if the writers of a stream are scaled by these affines.
+    /// The basis that results if the writers of a stream are scaled by these affines. `None` if
+    /// there are no affines.
     pub(crate) fn from_writers<'a>(writers: impl IntoIterator<Item = &'a Affine>) -> Option<Self> {
         let scales = writers.into_iter().flat_map(|affine| affine.scale.iter());
         Basis::around(
@@ -140,7 +142,7 @@ pub struct SitePlan {
     pub channels: usize,
     /// The axis of the channels in the value that the site's operators read.
     pub axis: usize,
-    /// The names of its nodes.
+    /// The names of the nodes of the site.
     pub nodes: Vec<String>,
     /// The outcome of the affine before the core, if there is one.
     pub pre: Option<Outcome>,
@@ -168,7 +170,7 @@ impl SitePlan {
         matches!(self.post, Some(Outcome::Folded { .. })) && self.core.is_none()
     }
 
-    /// The outcomes of its parts, in order of execution.
+    /// The outcomes of the parts of the site, in order of execution.
     ///
     /// ```
     /// let model = unfold::onnx::Model::open("models/digits/dyt-dynamo.onnx")?;

@@ -8,7 +8,7 @@ use crate::refusal::Refusal;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StreamPlan {
-    /// The name of its first value.
+    /// The name of the first value of the stream.
     pub name: String,
     /// The number of channels.
     pub channels: usize,
@@ -98,7 +98,7 @@ impl StreamPlan {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MergedNorm {
-    /// The name of its site.
+    /// The name of the site of the normalizer.
     pub name: String,
     /// The sites that normalize values computed from its result.
     pub followers: Vec<Follower>,
@@ -108,13 +108,13 @@ pub struct MergedNorm {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Follower {
-    /// The name of its site.
+    /// The name of the site of the normalizer.
     pub name: String,
-    /// The value that it normalizes.
+    /// The name of the value that the normalizer reads.
     pub value: String,
-    /// Whether it first subtracts the mean of the value.
+    /// Whether the normalizer first subtracts the mean of the value.
     pub centred: bool,
-    /// The epsilon that it adds to the variance, or to the mean square.
+    /// The epsilon that the normalizer adds to the variance, or to the mean square.
     pub epsilon: f64,
 }
 
@@ -123,9 +123,9 @@ pub struct Follower {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ConstantNorm {
-    /// The name of its site.
+    /// The name of the site of the normalizer.
     pub name: String,
-    /// The value that it normalizes.
+    /// The name of the value that the normalizer reads.
     pub value: String,
     /// The axes of its statistics, counted from the front. With `groups`, they are axes of the shape `[N, groups, -1]`.
     pub axes: Vec<usize>,

@@ -20,7 +20,7 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::extent;
 
-/// The reason against folding a shift that would then differ from place to place.
+/// The reason against folding a shift that would differ from place to place after the fold.
 pub(crate) const ADD_BY_PLACE: &str = "its shift would become an Add with a number for each place";
 
 /// The reason against folding a shift that costs a new Add, if the shift is a parameter of a
@@ -28,9 +28,9 @@ pub(crate) const ADD_BY_PLACE: &str = "its shift would become an Add with a numb
 pub(crate) const OWN_ADD: &str = "it would become an Add of its own";
 
 impl Planner<'_> {
-    /// Returns the propagation if it saves something. Its merges must leave fewer nodes than
-    /// before. If the propagation needs affines on a residual stream, they may leave as many nodes
-    /// as before, because other normalizers of the stream fold afterwards.
+    /// Returns the propagation if it saves something. The merges of the propagation must leave
+    /// fewer nodes than before. If the propagation needs affines on a residual stream, the merges
+    /// may leave as many nodes as before, because other normalizers of the stream fold afterwards.
     pub(crate) fn worthwhile(
         &self,
         item: usize,
@@ -95,7 +95,8 @@ impl Planner<'_> {
             before += self.items[into].size();
             after += self.items[into].size_with(affine);
         }
-        // A normalizer of one operator may need two operators when it is written again.
+        // A normalizer of one operator may need two operators when it is written again, so a merge
+        // may save nothing.
         if after >= before + usize::from(others_follow) {
             return Err(forward::stays(&self.overlay, &self.items[first].part));
         }
@@ -197,7 +198,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Whether the parameter of a part that has the neutral value `neutral` can hold `numbers`.
+    /// Whether a part has a parameter that can hold `numbers`. `neutral` is 1 for its factor and 0
+    /// for its summand. If the part has no such parameter, all numbers must be neutral.
     fn holds_parameter(&self, part: &Part, neutral: f64, numbers: &Numbers) -> bool {
         let mut resets = part.resets.iter();
         let Some(reset) = resets.find(|reset| reset.neutral == neutral) else {
@@ -248,7 +250,8 @@ impl Planner<'_> {
         folds
     }
 
-    /// Whether a fold is on an Add of a constant, or on an operator directly before such an Add.
+    /// Whether a fold is on an Add of a constant, or on an operator whose result only such an Add
+    /// reads.
     fn has_add(&self, fold: &Fold) -> bool {
         let is_add = matches!(self.overlay.graph.domain_op(fold.node), ("", "Add" | "Sub"));
         is_add || self.overlay.bias_add(fold.node).is_some()
@@ -279,8 +282,8 @@ impl Planner<'_> {
             && self.overlay.bias_add(fold.node).is_none()
     }
 
-    /// Whether another normalizer of the same kind reads the same value. Without their parameters,
-    /// both normalizers become one operator.
+    /// Whether another node with the operator and the attributes of the part's normalizer reads the
+    /// same value. Without their parameters, both normalizers become one operator.
     fn has_twin(&self, part: &Part) -> bool {
         let graph = self.overlay.graph;
         let Some(node) = part.resets.first().map(|reset| reset.node) else {
@@ -305,7 +308,8 @@ impl Planner<'_> {
         })
     }
 
-    /// Whether an operator produces more elements than it reads, as far as the extents are known.
+    /// Whether a fold is on an operand, and its operator produces more elements than it reads at
+    /// this operand, as far as the extents are known.
     fn widens(&self, fold: &Fold) -> bool {
         let Side::Operand(slot) = fold.side else {
             return false;

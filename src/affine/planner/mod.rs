@@ -70,7 +70,7 @@ fn observed_zero(graph: &Graph, signs: &ZeroSigns, site: &Site) -> Option<Refusa
 struct Planner<'a> {
     overlay: GraphOverlay<'a>,
     items: Vec<Item>,
-    /// The indices of the items that remain, by the value that they output.
+    /// The index of each item that has not folded completely, by the value that the item outputs.
     by_output: HashMap<ValueId, usize>,
     removals: Vec<Removal>,
     resets: Vec<(Reset, usize)>,
@@ -127,7 +127,7 @@ impl<'a> Planner<'a> {
         let behind = site.post.iter().map(|part| (part, Role::Behind));
         for (part, role) in before.chain(behind) {
             // If the replacement computes the input of the part, the affine of the part may differ
-            // from the affine that its nodes compute.
+            // from the affine that its nodes compute. So the part is written again.
             let input = graph.value_name(part.input);
             let is_rewritten = replacement.is_some_and(|replacement| replacement.makes(input));
             self.add(Item {
@@ -185,7 +185,7 @@ impl<'a> Planner<'a> {
         !self.items[item].part.nodes.is_empty()
     }
 
-    /// Tries to fold each open item in one way. Returns whether any item folded.
+    /// Calls `fold` for each open item. Returns whether any item folded.
     fn sweep(&mut self, fold: fn(&mut Self, usize) -> bool) -> bool {
         self.sweep_those(fold, |_, _| true)
     }
@@ -230,7 +230,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Folds an affine in the cheaper direction. With `merge`, other affines that stay may absorb
-    /// it.
+    /// it. Returns whether it folded.
     fn fold(&mut self, item: usize, merge: bool) -> bool {
         let items = self.items(merge);
         let affine = &self.items[item].part.affine;

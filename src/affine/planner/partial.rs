@@ -18,7 +18,8 @@ const LARGEST_SHIFT: f64 = 16.0;
 
 impl Planner<'_> {
     /// Folds only the shift of an item whose scale stays, for example at a residual stream. The
-    /// shift folds forward, backward as `s·x + t = s·(x + t/s)`, or into a modulation.
+    /// shift folds forward, backward as `s·x + t = s·(x + t/s)`, or into the layer that modulates
+    /// the value.
     pub(super) fn fold_shift(&mut self, item: usize) -> bool {
         let there = &self.items[item];
         let affine = &there.part.affine;
@@ -71,18 +72,19 @@ impl Planner<'_> {
             .is_ok_and(|propagation| self.worthwhile(item, propagation).is_ok())
     }
 
-    /// Finds a forward propagation of only the shift that creates no node.
+    /// Finds a forward propagation of only the shift. `None` if it would create a node.
     fn shift_ahead(&self, item: usize) -> Option<Propagation> {
         let part = &self.items[item].part;
         let shift = Affine::shift(part.affine.shift.clone());
         let found = stream_basis::beside(&self.overlay, &self.items(false), item, &shift).ok()?;
-        // Folding a parameter saves no operator, and engines recognize only a bias of one axis.
+        // A parameter whose shift would vary along several axes does not fold: the fold saves no
+        // operator, and engines recognize only a bias of one axis.
         let is_dear =
             part.nodes.is_empty() && found.folds.iter().any(|fold| self.is_by_place(fold));
         (found.makes.is_empty() && !is_dear).then_some(found)
     }
 
-    /// Finds a backward propagation of only the shift that creates no Add.
+    /// Finds a backward propagation of only the shift, as `t/s`. `None` if it would create an Add.
     fn shift_back(&self, item: usize) -> Option<Propagation> {
         let part = &self.items[item].part;
         let affine = &part.affine;
@@ -95,15 +97,15 @@ impl Planner<'_> {
         (has_room && !makes_add).then_some(found)
     }
 
-    /// Folds the shift of a refused item backward along a residual stream, if its scale can then
-    /// fold forward. The other normalizers of the stream absorb the shift into their own shifts, so
-    /// that one shift is saved. The scale folds in a later sweep.
+    /// If an item cannot fold whole, folds its shift backward along a residual stream, provided
+    /// that its scale can then fold forward. The other normalizers of the stream absorb the shift
+    /// into their own shifts, so that one shift is saved. The scale folds in a later sweep.
     pub(super) fn fold_stream_shift(&mut self, item: usize) -> bool {
         self.fold_shift_back(item, None)
     }
 
-    /// Like [`Planner::fold_stream_shift`]. An item that was not refused also folds in this way if
-    /// `added` is given. `added` is the reason against folding the item forward: its shift would
+    /// Like [`Planner::fold_stream_shift`]. If `added` is given, an item that can fold whole also
+    /// folds in this way. `added` is the reason against folding the item forward: its shift would
     /// need an Add with a scalar for each place.
     pub(super) fn fold_shift_back(&mut self, item: usize, added: Option<&Refusal>) -> bool {
         let there = &self.items[item];
@@ -259,7 +261,8 @@ impl Planner<'_> {
         self.worthwhile(item, propagation).ok()
     }
 
-    /// The propagation of an item's shift into the layer that modulates its value.
+    /// The propagation of an item's shift into the layer that modulates its value. `None` if no
+    /// layer modulates the value, or if the layer cannot absorb the shift.
     pub(super) fn modulation(&self, item: usize) -> Option<Propagation> {
         let Item { part, site, .. } = &self.items[item];
         modulation::shift(&self.overlay, *site, part.output, &part.affine.shift)

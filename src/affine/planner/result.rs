@@ -85,8 +85,8 @@ impl Planner<'_> {
         }
     }
 
-    /// The outcome of an item. If the fold is prevented only by the size of weight copies, the
-    /// outcome gives that reason.
+    /// The outcome of an item. If the item stays and its site must not copy weights, the outcome
+    /// gives the reason against the copies.
     fn outcome(&self, item: Item) -> Option<Outcome> {
         let too_large = self.uncopied.get(&item.site);
         let outcome = item.outcome()?;
@@ -158,8 +158,8 @@ fn kept(forward: Refusal) -> Outcome {
 }
 
 /// The outcome of a site itself: kept if the site is refused, or merged if it has no parts and new
-/// nodes replace its operators. `None` in all other cases. The outcome of a part after the core
-/// takes its place.
+/// nodes replace its operators. `None` in all other cases. If the site has a part after the core,
+/// the outcome of that part replaces this outcome.
 fn outcome_without_parts(site: &Site, refused: Option<&Refusal>) -> Option<Outcome> {
     let has_parts = site.pre.is_some() || site.post.is_some();
     let is_merged = !has_parts && matches!(site.kind.family, Family::Linear | Family::Pointwise);

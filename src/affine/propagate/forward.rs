@@ -93,8 +93,8 @@ pub(crate) fn stays(overlay: &GraphOverlay, part: &Part) -> Refusal {
     Refusal::new(reason, overlay.graph.value_name(part.output))
 }
 
-/// Moves an affine past another one: `q(a(x)) = a'(q(x))`. With `a = (s, t)` and `q = (σ, τ)`, `a'
-/// = (s, σ·t + τ − s·τ)`.
+/// Moves an affine `a` past another affine `q`: returns `a'` with `q(a(x)) = a'(q(x))`. If `a(x) =
+/// s·x + t` and `q(x) = σ·x + τ`, then `a'(x) = s·x + σ·t + τ − s·τ`.
 fn commute(affine: &Affine, through: &Affine) -> Affine {
     let shift =
         &(&(&through.scale * &affine.shift) + &through.shift) - &(&affine.scale * &through.shift);
@@ -132,7 +132,7 @@ struct ForwardPropagation<'d, 'a> {
     /// cross this value. If this value is a dead end, the earlier value is one, too.
     from: HashMap<ValueId, ValueId>,
     queue: BTreeMap<usize, Next>,
-    /// Inputs that need the affine of their value, and so do not compensate for it.
+    /// Inputs that need the affine of their value, so the propagation does not follow them.
     kept: HashSet<(NodeId, usize)>,
 }
 
@@ -225,7 +225,7 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         let passed = self.carried[&value].passed;
         let step = match self.step(node, value, &propagation.bypass) {
             // Later movements may separate the axes that this movement merges, so the affine moves
-            // past all of them at once.
+            // past all these movements at once.
             Err(refusal) if refusal.reason == Reason::MixedAxes => {
                 let (behind, affine) =
                     across(overlay, value, &self.carried[&value].affine).ok_or(refusal)?;
@@ -360,7 +360,7 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         Refusal::clone(&why)
     }
 
-    /// The step of a node that the propagation reaches through a value.
+    /// Finds the step of a node, which the propagation reaches through `value`.
     fn step(
         &mut self,
         node: NodeId,

@@ -40,8 +40,9 @@ pub(super) struct LayerPart {
     pub(super) moves: Vec<String>,
 }
 
-/// Follows an input of a node back to the layer that computes it. With `alone`, the values on the
-/// path must have no other reader.
+/// Follows an input of a node, on which the affine `wanted` is needed, back to the layer that
+/// computes it. With `alone`, the values on the path must have no other reader. `None` if the
+/// search ends without a layer.
 pub(super) fn origin(
     overlay: &GraphOverlay,
     (node, slot): (NodeId, usize),
@@ -126,8 +127,8 @@ impl OriginSearch<'_, '_> {
         {
             return Some(Some(layer));
         }
-        // With `alone`, the constant does not matter, because the value to which it is added is
-        // itself a summand.
+        // With `alone`, the path leads to the summand of a modulation. A constant that is added to
+        // the summand does not change the fold.
         if !self.alone {
             if overlay.is_touched(node) {
                 return None;
@@ -138,7 +139,8 @@ impl OriginSearch<'_, '_> {
         Some(None)
     }
 
-    /// Adds the elements of a constant to `constants`, in the order of the marks at their places.
+    /// Adds the elements of a constant to `constants`, in the order of the [`marks`] that the
+    /// affine has at the same indices.
     fn add_constants(&mut self, at: &At, slot: usize) -> Option<()> {
         let places = marked(&self.affine.shift, self.count)?;
         let numbers = at
@@ -173,8 +175,8 @@ impl OriginSearch<'_, '_> {
     }
 }
 
-/// Whether no other reader reads the places of a value that an affine changes. Slices of other
-/// places are allowed.
+/// Whether only the input `own` reads the places of a value that the affine `wanted` changes. If
+/// `own` is the input of a Slice, other Slices may read other places.
 fn reads_alone(
     overlay: &GraphOverlay,
     value: ValueId,
@@ -254,7 +256,7 @@ fn movement(at: &At, output: usize, before: &Affine) -> Option<String> {
             return Some(format!("{op} {how} {from:?} {to:?}"));
         }
     };
-    // Along these axes the marks show which places are taken.
+    // Along these axes the marks show which places are taken, so the description need not.
     let cut: Vec<usize> = cut
         .into_iter()
         .map(|one| axis(one, from.len()).ok())

@@ -71,7 +71,7 @@ struct ModulationRows {
     source: NodeId,
     /// The distance from a row of the summand to the corresponding row of the factor.
     distance: i64,
-    /// For each element of the shift, the row of the summand.
+    /// For each element of the shift, the row of `layer` that computes the summand.
     into: Vec<usize>,
     /// The constants that are added to the factor, one for each element of the shift.
     constants: Option<Numbers>,
@@ -203,7 +203,8 @@ fn attributes_of_product(graph: &Graph, node: NodeId) -> Vec<AttributeProto> {
     attributes
 }
 
-/// Whether no fold changes a layer or the Add after it.
+/// Whether a layer belongs to no part and is not replaced, and no fold changes the layer or its
+/// bias Add.
 fn is_unchanged(overlay: &GraphOverlay, node: NodeId) -> bool {
     let add = overlay.bias_add(node);
     overlay.is_free(node)
@@ -233,8 +234,9 @@ fn is_own_matrix(overlay: &GraphOverlay, layer: &At) -> Option<bool> {
     Some(is_product && are_own && slots.weight == Some(1) && layer.rank(1).ok()? == 2)
 }
 
-/// Folds the scale of a value with one reader, which multiplies the value, into the other factor of
-/// the product. `None` if that is impossible.
+/// Folds the scale of a value into the other factor of the product that reads the value. `None` if
+/// the value has another reader, if its reader is not a product, or if nothing absorbs the scale of
+/// the factor.
 pub(crate) fn scale(
     (overlay, items): (&GraphOverlay, &Items),
     item: usize,
@@ -277,7 +279,8 @@ fn multiplies(overlay: &GraphOverlay, product: NodeId, slot: usize) -> Option<bo
 }
 
 /// Follows a value and its affine past operators that only move elements. Returns the first other
-/// operator, the input at which it reads the value, and the affine there.
+/// operator, the input at which it reads the value, and the affine there. `None` if a value on the
+/// path has several readers, or if a movement refuses the affine.
 fn moved(
     overlay: &GraphOverlay,
     mut value: ValueId,

@@ -16,7 +16,7 @@ const LONGEST: usize = 16;
 /// Finds the first value after movements that has an axis of its own for each axis along which an
 /// affine varies. Returns the value and the affine on it.
 ///
-/// The values between the movements must have no other reader.
+/// `None` if there is no such value, or if a value before it has another reader.
 pub(crate) fn across(
     overlay: &GraphOverlay,
     value: ValueId,

@@ -11,13 +11,14 @@ use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::{Shape, extent};
 
-/// The rule for a node.
+/// Returns the rule for a node, unless planned changes of the node make the rule invalid.
 ///
 /// # Errors
 /// The reason why there is no rule.
 pub(crate) fn rule_of(overlay: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     if overlay.replaced.contains(&node) {
-        // In a later run of the pass, the affine may cross the nodes that replace this node.
+        // The affine is refused for now. In a later run of the pass, it may cross the nodes that
+        // replace this node.
         return Err(Reason::Changed);
     }
     let rule = rule_table::rule_of(&overlay.at(node))?;
@@ -30,7 +31,7 @@ pub(crate) fn rule_of(overlay: &GraphOverlay, node: NodeId) -> Result<&'static d
     }
 }
 
-/// The rule that may let an affine propagate past a node.
+/// Returns the rule that lets an affine propagate forward past a node.
 ///
 /// # Errors
 /// The reason why there is no rule, or why it is no longer valid.
@@ -90,9 +91,9 @@ pub(crate) fn passes(overlay: &GraphOverlay, node: NodeId, step: Step) -> Result
     Err(Refusal::new(reason, overlay.graph.name(node)))
 }
 
-/// Whether the known extents of a value differ from those of an affine on it. This happens in
-/// models with contradictory shapes. Such an affine is refused, because rules rely on extents that
-/// fit.
+/// Whether an affine does not broadcast to the known extents of the value to which it is applied.
+/// This happens in models with contradictory shapes. The callers then refuse the affine, because
+/// rules do not check the extents.
 pub(crate) fn contradicts(affine: &Affine, shape: Result<Shape, Reason>) -> bool {
     shape.is_ok_and(|shape| {
         !has_extents(&affine.scale, &shape) || !has_extents(&affine.shift, &shape)
@@ -107,8 +108,9 @@ fn has_extents(numbers: &Numbers, shape: &Shape) -> bool {
             .all(|(&count, dim)| count == 1 || extent(dim).is_none_or(|extent| extent == count))
 }
 
-/// The only non-constant input of a scale-transparent node. Unless the node refuses or absorbs a
-/// scale, its result and this input have equal scales, forward and backward.
+/// The only non-constant input of a scale-transparent node. `None` for any other node, or if
+/// several inputs are not constant. Unless the node refuses or absorbs a scale, its result and this
+/// input have equal scales, forward and backward.
 pub(crate) fn transparent_input(overlay: &GraphOverlay, node: NodeId) -> Option<ValueId> {
     let graph = overlay.graph;
     let read = (0..graph.inputs(node).len()).filter(|&slot| graph.reads_elements(node, slot));

@@ -42,7 +42,7 @@ pub(crate) struct GraphOverlay<'a> {
     touched: NodeSet,
     /// The nodes that will add a summand that they do not add in the model.
     shifted: NodeSet,
-    /// The nodes that other nodes replace, or that get other constants.
+    /// The nodes that other nodes replace, or whose parameters become neutral.
     pub replaced: HashSet<NodeId>,
     /// The nodes after which an Add will be inserted.
     pub makes: HashSet<NodeId>,
@@ -61,7 +61,7 @@ pub(crate) enum Route {
     Backward,
 }
 
-/// One value with all its names.
+/// A value with all its names. If a part is removed, its output becomes another name of its input.
 struct Merged {
     /// The name that stays.
     source: ValueId,
@@ -133,7 +133,7 @@ impl<'a> GraphOverlay<'a> {
             .chain(merged.into_iter().flatten().copied())
     }
 
-    /// The readers of a value with only one name.
+    /// The readers of a value after the planned removals, if the value has no other names.
     fn own_readers(&self, value: ValueId) -> &'a [Reader] {
         if self.unread.contains(value.index()) {
             &[]
@@ -143,7 +143,7 @@ impl<'a> GraphOverlay<'a> {
     }
 
     /// The only reader of the elements of a value, with the input at which it reads them. `None` if
-    /// there are several, or if the reader is not a node.
+    /// the value has no or several such readers, or if a reader is not a node.
     pub(crate) fn only_reader(&self, value: ValueId) -> Option<(NodeId, usize)> {
         let mut only = None;
         for (_, reader) in self.readers(value) {

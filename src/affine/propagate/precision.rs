@@ -18,7 +18,7 @@
 //!   the product. Forward propagation past a mean is safe, because a mean is no larger than its
 //!   largest operand. Backward, an operand may be larger than the mean.
 //!
-//! The range of the other types is larger than the values of any network.
+//! The range of the other types is so large that values on the path may grow.
 
 use crate::affine::Affine;
 use crate::affine::item::Item;
@@ -75,7 +75,8 @@ pub(crate) fn forward(
     }
     let Some(value) = cast(overlay, node) else {
         // After a bounded core, arithmetic may still belong to the normalizer, because some
-        // normalizers divide by their statistics only after they apply their factors.
+        // normalizers divide by their statistics only after they apply their factors. This
+        // arithmetic may grow.
         let normalizes =
             crossing.is_bounded && overlay.graph.category(node) == Some(Category::Arithmetic);
         let grows = to == Some(DataType::Float16)
@@ -208,7 +209,7 @@ fn computes(overlay: &GraphOverlay, node: NodeId, step: &Step) -> bool {
         Some(category) => category.is_product(),
         None => overlay.graph.is(node, "CumSum") || overlay.graph.is(node, "Einsum"),
     };
-    // A product may absorb the shift and pass the scale.
+    // A product that absorbs the shift but passes the scale still computes scaled numbers.
     let is_product = overlay
         .graph
         .category(node)
@@ -235,7 +236,7 @@ fn origin(
         let Some((node, _)) = overlay.graph.producer(value) else {
             return (value, left);
         };
-        // The nodes of the part are removed with it.
+        // The nodes of the part are removed with the part, so the search stops at them.
         let is_of_part = part.is_some_and(|part| part.nodes.contains(&node));
         let input = overlay.graph.input(node, 0);
         let Some(input) = input.filter(|_| !is_of_part && moves(overlay, node)) else {
@@ -283,7 +284,8 @@ fn came_out_of(
             return true;
         }
         let before = maker.and_then(|node| cast(overlay, node));
-        // A Cast that rounds would have changed the numbers.
+        // A Cast that rounds would have changed the numbers, so the search passes only Casts that
+        // widen.
         let Some(before) = before.filter(|&before| within(overlay.facts.data_type(before), own))
         else {
             return false;

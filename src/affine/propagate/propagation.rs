@@ -80,8 +80,8 @@ impl Propagation {
     }
 
     /// Whether the propagation folds a shift into the operator that produces this value, while the
-    /// scale propagates. A constant summand right after the operator then belongs to its bias, and
-    /// must not join the affine.
+    /// scale propagates. A constant summand right after the operator then belongs to the operator's
+    /// bias, and must not join the affine.
     pub(crate) fn shifts(&self, overlay: &GraphOverlay, value: ValueId) -> bool {
         let value = overlay.source(value);
         self.folds.iter().any(|fold| {
@@ -92,7 +92,7 @@ impl Propagation {
         })
     }
 
-    /// The current lengths of the lists.
+    /// Returns the current lengths of the lists, which [`Propagation::back_to`] restores.
     pub(crate) fn mark(&self) -> PropagationMark {
         PropagationMark {
             folds: self.folds.len(),

@@ -75,16 +75,16 @@ struct Start<'d, 'a> {
 }
 
 impl Start<'_, '_> {
-    /// Propagates the affine in one mode.
+    /// Propagates the affine in one mode. Also returns which kinds of other readers the search met.
     fn attempt(&self, mode: Mode) -> (Result<Propagation, Refusal>, Met) {
         let mut search = BackwardPropagation::new(self.overlay, self.items, self.item, mode);
         let found = search.start_at_part(self.affine);
         (found, search.met())
     }
 
-    /// The first acceptable propagation in which a value waits until each of its readers needs the
-    /// same affine. For a scalar, this also tries the modes in which readers of parts need affines
-    /// of their own.
+    /// Finds the first propagation that `accepts` allows, in the modes in which a value waits until
+    /// each of its readers needs the same affine. For a scalar, this includes the modes in which
+    /// readers of parts need affines of their own.
     fn waiting_for_readers(
         &self,
         spares_shared_constants: bool,
@@ -187,7 +187,7 @@ pub(crate) fn by_all(
     start.waiting_for_readers(false, |_| true)
 }
 
-/// The refusal of an affine that is the parameters of a node. The node applies them after its own
+/// The refusal to propagate the parameters of a node backward. The node applies them after its own
 /// computation, so no producer can absorb them.
 fn inside_a_node(overlay: &GraphOverlay, part: &Part) -> Refusal {
     let graph = overlay.graph;
@@ -203,7 +203,7 @@ fn inside_a_node(overlay: &GraphOverlay, part: &Part) -> Refusal {
     }
 }
 
-/// Whether a propagation folds into a constant with other readers.
+/// Whether a propagation folds into a node that multiplies by a constant array with other readers.
 fn folds_into_shared(overlay: &GraphOverlay, propagation: &Propagation) -> bool {
     let mut folds = propagation.folds.iter();
     folds.any(|fold| is_shared(overlay, fold.node))
@@ -260,7 +260,8 @@ fn wanted_twice(
         .copied()
 }
 
-/// Returns the affine of a compensated value, and the first input that needs it.
+/// Returns the affine of a compensated value, and the first input that needs it. `None` if no input
+/// needs it, or if the affine is not finite.
 fn first_demand(compensation: &Compensation) -> Option<(NodeId, usize, Affine)> {
     let &(node, slot) = compensation.wanted.first()?;
     Some((node, slot, compensation.inverse.inverse()?))

@@ -34,7 +34,7 @@ pub(super) enum Others {
 
 impl BackwardPropagation<'_, '_> {
     /// Whether the affine waits at a value until all other readers need the same affine. If not,
-    /// the other readers are unaffected or compensate for it.
+    /// the other readers are unaffected or compensate for the affine.
     ///
     /// # Errors
     /// A refusal, if another reader is affected, and the affine can neither wait nor be
@@ -110,7 +110,8 @@ impl BackwardPropagation<'_, '_> {
         read.count() > 1
     }
 
-    /// Whether an input that needs an affine has other readers that the affine would affect.
+    /// Whether the value at an input in `way` has other readers, which the affine that is needed
+    /// there would affect.
     pub(super) fn has_shared_input(&self, node: NodeId, way: &[(usize, Affine)]) -> bool {
         way.iter().any(|(slot, affine)| {
             let source = DemandSource::Input(node, *slot);
@@ -149,8 +150,8 @@ impl BackwardPropagation<'_, '_> {
     }
 
     /// Whether a node may need an affine of its part of a value while other readers take other
-    /// parts. With `Alone`, no other reader may be upstream of the start. The condition does not
-    /// hold, for example, if a rotary embedding reads class tokens apart from the other tokens.
+    /// parts. With `Alone`, no other reader may be upstream of the start. This condition fails, for
+    /// example, if a rotary embedding reads class tokens apart from the other tokens.
     fn is_apart(&self, value: ValueId, node: NodeId) -> bool {
         match self.mode.partial_readers {
             PartialReaders::Together => false,
@@ -169,7 +170,8 @@ impl BackwardPropagation<'_, '_> {
         }
     }
 
-    /// Collects the last [`PRODUCERS`] nodes upstream of the part's input.
+    /// Collects the nodes upstream of the part's input, but only the last [`PRODUCERS`] in
+    /// execution order.
     fn search_producers(&self) -> HashSet<NodeId> {
         let input = self.items.all[self.item].part.input;
         let mut open: BTreeSet<(usize, NodeId)> = BTreeSet::new();
@@ -183,7 +185,7 @@ impl BackwardPropagation<'_, '_> {
         producers
     }
 
-    /// The producer of a value, with its place in the execution order first.
+    /// The producer of a value, after its position in the execution order.
     fn placed_producer(&self, value: ValueId) -> Option<(usize, NodeId)> {
         let graph = self.overlay.graph;
         let (node, _) = graph.producer(self.overlay.source(value))?;
@@ -254,8 +256,8 @@ pub(super) fn agreed(graph: &Graph, requests: &[Waiting]) -> Option<Affine> {
         .then_some(affine)
 }
 
-/// Combines all requests at one input of a node. If the node is a Split, for example, each of its
-/// results may request an affine of one part of the input.
+/// Composes the affines of all requests at one input of a node. If the node is a Split, for
+/// example, each of its results may request an affine of one part of the input.
 fn united(graph: &Graph, requests: &[Waiting]) -> Option<Affine> {
     let (first, others) = requests.split_first()?;
     // If there are more requests than results, two requests are for one result, and so not for

@@ -25,7 +25,7 @@ const DEPTH: usize = 512;
 type Onward = (NodeId, Vec<Vec<(usize, Affine)>>);
 
 impl BackwardPropagation<'_, '_> {
-    /// Propagates from the input of the item's part.
+    /// Propagates an affine backward from the input of the item's part.
     pub(super) fn start_at_part(&mut self, affine: &Affine) -> Result<Propagation, Refusal> {
         let Item { part, site, .. } = &self.items.all[self.item];
         let mut propagation = Propagation::for_site(*site);
@@ -40,7 +40,7 @@ impl BackwardPropagation<'_, '_> {
         Ok(propagation)
     }
 
-    /// Propagates from inputs of a node.
+    /// Propagates the affines in `way` backward from inputs of a node.
     pub(super) fn start_at_inputs(
         &mut self,
         propagation: &mut Propagation,
@@ -251,8 +251,8 @@ impl BackwardPropagation<'_, '_> {
         }
     }
 
-    /// The merge into another part that outputs the value. The part whose affine propagates cannot
-    /// absorb the affine itself.
+    /// Merges the affine into the part `into`, which outputs the value. The part whose affine
+    /// propagates cannot absorb the affine itself.
     fn merge(&self, into: usize, affine: &Affine) -> Result<Merge, Reason> {
         if into == self.item {
             return Err(Reason::ResidualStream);

@@ -131,7 +131,7 @@ fn is_equal(one: &Affine, other: &Affine) -> bool {
     }
 }
 
-/// The affines on an operand of this rank that may correspond to this affine on the result.
+/// Candidates for the affine on an operand of rank `rank` that gives `affine` on the result.
 fn on_operand(affine: &Affine, rank: usize) -> Vec<Affine> {
     if affine.is_number() {
         return reshaped(affine, &vec![1; rank]).into_iter().collect();

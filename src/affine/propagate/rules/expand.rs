@@ -23,8 +23,8 @@ impl Rule for Expand {
             .ok_or(Reason::UnknownShape)?;
         let mut repeated = affine.clone();
         let grown = (0..from.len()).filter(|&axis| !same(&from[axis], &to[leading + axis]));
-        // Expand extends only axes of extent 1, along which no affine varies. Tile repeats any
-        // axis.
+        // Expand extends only axes of extent 1, along which no affine varies. So the affine needs
+        // repeating only for a Tile, which repeats any axis.
         for axis in grown.filter(|&axis| !affine.is_uniform_along(axis)) {
             let (Some(before), Some(behind)) = (extent(&from[axis]), extent(&to[leading + axis]))
             else {

@@ -1,6 +1,7 @@
 //! GatherND: an affine passes if it varies only along axes that are not indexed.
 //!
-//! `y[b…, i…, c…] = x[b…, indices[b…, i…]…, c…]`. Then the values of the indices do not matter.
+//! In `y[b…, i…, c…] = x[b…, indices[b…, i…]…, c…]`, such an affine varies only along `b` and `c`,
+//! so the values of the indices do not matter.
 
 use std::ops::Range;
 

@@ -83,8 +83,8 @@ fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
     if affine.axes().iter().any(|&axis| axis >= 2) {
         return Err(Reason::ReducedAxis);
     }
-    // A positive affine of channels does not change the places of the maxima. It is refused because
-    // these places are indices over all channels.
+    // A positive affine of channels does not change the places of the maxima. But if these places
+    // are read, it is refused, because they are indices over all channels.
     if !affine.is_number() && has_read_places(at) {
         return Err(at.not_linear());
     }

@@ -33,7 +33,8 @@ impl Rule for Pool {
             .is_some_and(|pads| pads.iter().any(|&pad| pad != 0))
             || !matches!(at.attr_text("auto_pad", "NOTSET")?, "NOTSET" | "VALID");
         let rounds_up = at.flag("ceil_mode", false)?;
-        // Engines disagree on which places count if a window reaches beyond the border.
+        // Engines disagree on which places count if a window reaches beyond the border, so rounding
+        // up counts like padding.
         let counts_border = at.flag("count_include_pad", false)? && (is_padded || rounds_up);
         if !affine.has_no_shift() && (counts_border || !meet_the_image(at)?) {
             return Err(Reason::Padding);
