@@ -25,8 +25,9 @@ const BATCHES: [usize; 2] = [1, 8];
 /// The maximum duration of all measurements without `--all`.
 const BUDGET: Duration = Duration::from_secs(270);
 
-/// For the estimate of a measurement's duration: its duration apart from its rounds, and the
-/// minimum number of runs of each variant for warm-up, rounds, profile, memory and verification.
+/// The duration of a measurement is estimated from the time that it takes besides its rounds
+/// (`OVERHEAD`), and from the minimum number of runs of each variant for warm-up, rounds, profile,
+/// memory and verification (`RUNS`).
 const OVERHEAD: Duration = Duration::from_secs(12);
 const RUNS: f64 = 18.0;
 
@@ -76,7 +77,8 @@ pub(super) fn measure(
     Ok((reports, left_out))
 }
 
-/// The expected duration of a measurement, estimated from the same network with another batch.
+/// The expected duration of a measurement. If the network was already measured with another batch,
+/// the estimate uses the times of that measurement.
 fn expected(reports: &[Report], entry: &Entry, batch: NonZeroUsize, rounds: Duration) -> Duration {
     let known = reports.iter().find(|report| report.model == entry.name());
     let ran = known

@@ -137,7 +137,8 @@ fn text(difference: &ModelDifference, paint: Paint) -> String {
     if !difference.blocks.is_empty() {
         text += &format!("\n{}", table(&difference.blocks, paint));
     }
-    // Only the first line of the verdict, because `unfold prove` lists its conditions.
+    // Prints only the first line of the verdict, because `unfold prove` lists the conditions of the
+    // verdict.
     let verdict = verdicts::success(&difference.judgement, paint);
     if let Some(line) = verdict
         .as_deref()

@@ -293,7 +293,8 @@ pub(super) fn fuse(
         .map(|file| certificate_target(file, &path))
         .transpose()?;
     let mut dims = sizes(&args.dims, &model)?;
-    // In both compared models, these dimensions have fixed sizes and no symbol any more.
+    // The compared models have fixed sizes in place of these symbols, so no sizes may be given for
+    // them.
     dims.remove_all(&options.fix);
     let observers = args.observers(&dims);
     let observer = |result: &PassResult| observers.observe(result);

@@ -213,7 +213,7 @@ enum ModelJson<'j> {
     },
 }
 
-/// Processes one model. The result is dropped after its report.
+/// Processes one model, and returns its line of the report. The folded model is dropped.
 fn line(args: &FuseArgs, task: &Task, room: &Room) -> Line {
     let shown = task.model.display();
     let failure = match caught(|| try_line(args, task, room)) {
@@ -297,7 +297,7 @@ fn report_line(args: &FuseArgs, task: &Task, report: &FuseReport) -> Result<Line
     })
 }
 
-/// The options without effect on all models that did not fail.
+/// The options that have no effect on any of the models that did not fail.
 fn idle_everywhere(lines: &[Line]) -> Vec<Idle> {
     let mut idle = lines.iter().filter_map(|line| line.idle.as_ref());
     let first = idle.next().cloned().unwrap_or_default();

@@ -252,7 +252,7 @@ impl FuseReport {
         self.lowered.as_ref().unwrap_or(&self.before)
     }
 
-    /// Whether the result differs from the model, or would differ in a dry run.
+    /// Whether the result differs from the model. In a dry run, whether it would differ.
     fn changes(&self) -> bool {
         self.lowered.is_some() || !self.plan.is_empty()
     }

@@ -3,8 +3,9 @@
 use std::fs;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The memory in bytes that a model takes apart from its weights, and the number of copies of its
-/// weights: the original and the folded weights, and a copy of each in the engine.
+/// The memory in bytes that a model takes besides its weights (`BESIDES`), and the number of copies
+/// of its weights in memory (`TIMES`): the original and the folded weights, and a copy of each in
+/// tract.
 const BESIDES: u64 = 64 << 20;
 const TIMES: u64 = 4;
 
@@ -31,7 +32,7 @@ pub(super) struct Seat<'r> {
 }
 
 impl Room {
-    /// Half of the memory that is available now.
+    /// A budget of half of the memory that is available now.
     pub(super) fn of_this_machine() -> Self {
         Self::new(available().unwrap_or(USUAL) / 2)
     }

@@ -57,8 +57,8 @@ impl FusedFile<'_> {
             );
         }
         let shapes = self.count("Shape");
-        // Not for the target onnxruntime: with fixed sizes, onnxruntime infers all shapes, which
-        // undoes what this target gains.
+        // This option is not suggested for the target onnxruntime: with fixed sizes, onnxruntime
+        // infers all shapes, which undoes what this target gains.
         if shapes > 0 && self.target != Target::Onnxruntime {
             let shapes = counted(shapes, "Shape operator");
             lines.push(format!(

@@ -7,8 +7,8 @@ use comfy_table::{Attribute, Cell, Color, ContentArrangement, Row, Table, preset
 use serde::Serialize;
 use unfold::report::plain;
 
-/// On a terminal narrower than this, a table that does not fit is written with a paragraph for each
-/// row.
+/// The width of a terminal in characters below which a table that does not fit is written with a
+/// paragraph for each row.
 const NARROW: u16 = 60;
 
 /// The tone of a piece of text.

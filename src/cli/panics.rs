@@ -8,8 +8,8 @@ static LAST: Mutex<String> = Mutex::new(String::new());
 
 /// Stores the message of each panic instead of printing it.
 ///
-/// The engine that infers shapes panics on some models. These panics are caught where they occur,
-/// and are not reported. Any other panic is a defect of unfold, and is reported in one line.
+/// tract, which infers shapes, panics on some models. These panics are caught where they occur, and
+/// are not reported. Any other panic is a defect of unfold, and is reported in one line.
 pub(crate) fn kept() {
     panic::set_hook(Box::new(|info| {
         *LAST.lock().unwrap_or_else(PoisonError::into_inner) = describe(info)

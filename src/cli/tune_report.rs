@@ -42,7 +42,7 @@ struct MeasuredCandidate {
     name: CandidateOptions,
     /// The options of `fuse`, under their names in Python.
     options: CandidateOptions,
-    /// The names of other candidates with the same model.
+    /// The names of other candidates that produce the same model, apart from its metadata.
     equal: Vec<String>,
     /// The ratio of the candidate's time to that of the first candidate that ran; null if it did
     /// not run.
@@ -236,8 +236,8 @@ impl MeasuredCandidate {
         [name].into_iter().chain(numbers.map(out::cell)).collect()
     }
 
-    /// Lines about the reason why the candidate did not run, and about candidates with the same
-    /// model; empty if neither applies.
+    /// Lines about the reason why the candidate did not run, and about other candidates that
+    /// produce the same model; empty if neither applies.
     fn remark(&self) -> String {
         let mut lines = String::new();
         if let Some(reason) = &self.failed {

@@ -64,7 +64,7 @@ impl Judged {
         }
         let is_open = match &judged.run {
             Some(Verdict::Compared(comparison)) => !comparison.agrees(),
-            // A proof decides, because the engine may be wrong instead of the model.
+            // A proof decides, because tract may be wrong instead of the model.
             Some(Verdict::Broken { .. } | Verdict::CouldNotVerify { .. }) | None => true,
         };
         if is_open && matches!(when, When::Auto | When::Prove | When::Each | When::Require) {

@@ -42,7 +42,7 @@ pub(super) fn rows(
     (rows.rows, blocks(&rows.leads))
 }
 
-/// For operators after folding, their counterparts before.
+/// Maps operators after folding to their counterparts before folding.
 pub(super) struct Pairing {
     old_by_new: HashMap<NodeId, NodeId>,
     /// The operators before folding that are kept unchanged. `None` if this is decided by comparing

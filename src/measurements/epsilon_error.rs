@@ -48,7 +48,7 @@ impl EpsilonError {
     }
 }
 
-/// Runs a model on random inputs, and returns the values of these names for each run.
+/// Runs a model on random inputs, and returns the values with these names for each run.
 pub(crate) fn watched(
     model: &Model,
     names: &[&str],

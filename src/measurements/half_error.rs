@@ -184,7 +184,8 @@ impl RoundedModel {
         Ok((error, beyond.next().map(|(name, _)| name.clone())))
     }
 
-    /// The name of the value before a chain of Casts.
+    /// The name of the value from which Casts compute the value `name`. It is `name` itself if no
+    /// Cast computes this value.
     fn origin<'a>(&'a self, mut name: &'a str) -> &'a str {
         while let Some(before) = self.cast.get(name) {
             name = before;

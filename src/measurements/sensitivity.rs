@@ -20,7 +20,7 @@ pub(crate) fn sensitivity(model: &Model, options: &VerifyOptions, seed: u64) -> 
 }
 
 /// The model with each element of its float weights moved by one unit in the last place, except
-/// zeros and whole scalars.
+/// zeros and whole scalars. `None` if a weight cannot be read.
 pub(crate) fn shaken(model: &Model, seed: u64) -> Option<Model> {
     let mut numbers = ChaCha8Rng::seed_from_u64(seed);
     let mut moved = model.clone();

@@ -1,6 +1,6 @@
 //! Formats numbers, sizes and text for people.
 
-/// A duration in seconds, in a suitable unit.
+/// Formats a duration in seconds, in a suitable unit.
 pub(crate) fn time(seconds: f64) -> String {
     match seconds {
         s if s >= 1.0 => format!("{s:.2} s"),
@@ -11,7 +11,7 @@ pub(crate) fn time(seconds: f64) -> String {
     }
 }
 
-/// A number of bytes, in a suitable unit.
+/// Formats a number of bytes, in a suitable unit.
 pub(crate) fn bytes(bytes: u64) -> String {
     let bytes = bytes as f64;
     match bytes {

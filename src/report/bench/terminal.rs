@@ -16,7 +16,7 @@ const SHORT: usize = 13;
 const LONG: usize = 28;
 /// The gap between columns.
 const GAP: usize = 2;
-/// On a terminal narrower than this, each row of a table becomes a paragraph.
+/// The width of a terminal in characters below which each row of a table becomes a paragraph.
 const NARROW: usize = 60;
 
 /// Writes the report as text. Tables are at most `width` characters wide, and sentences at most 80.
