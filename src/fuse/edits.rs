@@ -17,7 +17,7 @@ use crate::passes::simplify::simplify_known;
 /// The model after edits that belong to no site.
 pub(super) struct EditedModel {
     pub model: Model,
-    /// The new tensors of the edits.
+    /// The tensors that the edits added.
     pub stored: Vec<Stored>,
     /// The growth by copies of weights, in bytes.
     pub growth: u64,
@@ -26,9 +26,9 @@ pub(super) struct EditedModel {
 /// Whether movements next to replaced nodes are simplified together with the edits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Neighbours {
-    /// They are not simplified.
+    /// Movements next to replaced nodes stay.
     Stay,
-    /// They are simplified.
+    /// Movements next to replaced nodes are simplified.
     Simplified,
 }
 
@@ -106,7 +106,8 @@ impl Context<'_, '_> {
         Ok(Some(self.noted(edited, log)))
     }
 
-    /// Records an edited model in the log.
+    /// Records in the log the new tensors of an edited model, its growth, and whether it has fewer
+    /// nodes. Returns the model.
     pub(super) fn noted(&self, edited: EditedModel, log: &mut PlanLog) -> Model {
         let has_fewer = edited.model.graph().node.len() < self.model().graph().node.len();
         log.rewritten(edited.stored, edited.growth, has_fewer);
@@ -114,7 +115,8 @@ impl Context<'_, '_> {
     }
 }
 
-/// Returns the names of the values that connect replacing nodes with the rest of the graph.
+/// Returns the names of the values through which the replacements of these edits are connected to
+/// the rest of the graph.
 fn replaced_ends(edits: &[Edit]) -> Vec<String> {
     let mut ends = vec![];
     for edit in edits {
@@ -125,8 +127,8 @@ fn replaced_ends(edits: &[Edit]) -> Vec<String> {
     ends
 }
 
-/// The error for an edit that cannot be applied and belongs to no site, so that no site can be
-/// refused instead.
+/// The error for edits that cannot be applied and belong to no site, so that no site can be refused
+/// instead. It has the node and the reason of the first edit.
 pub(super) fn defect(model: &Model, failed: &[Failed]) -> Error {
     let first = failed
         .first()

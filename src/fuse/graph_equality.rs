@@ -1,5 +1,6 @@
-//! Compares two graphs, ignoring the names of intermediate values. If the rewrites of a run have
-//! undone each other, the pipeline returns the input itself.
+//! Compares two graphs, ignoring the names of intermediate values. The pipeline does this to find
+//! out whether the rewrites of a run have undone each other. If they have, it returns the input
+//! itself.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,8 +12,8 @@ use crate::onnx::external_data::Externals;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor;
 
-/// The largest integer constant that is compared by its elements. Larger constants are compared by
-/// name.
+/// The largest integer constant that is compared by its elements, as a number of elements. A larger
+/// constant is compared by its name.
 const SMALL: i64 = 1 << 10;
 
 /// Whether both models have equal operators on equal values. Large constants and constants of
@@ -22,8 +23,8 @@ pub(super) fn is_unchanged(before: &Model, after: &Model) -> bool {
     one.is_some() && one == other
 }
 
-/// The sorted hashes of all operators, and the hashes of the outputs in order. `None` if the
-/// operators are not in topological order.
+/// The sorted hashes of all operators, and the hashes of the graph's outputs in order. `None` if an
+/// operator or an output reads a value that is not defined before it.
 fn signature(graph: &GraphProto, externals: &Externals) -> Option<(Vec<u64>, Vec<u64>)> {
     let mut values: HashMap<&str, u64> = HashMap::new();
     values.insert("", hash_of("absent"));

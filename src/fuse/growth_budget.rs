@@ -15,8 +15,8 @@ impl GrowthBudget {
     /// The limit for a model whose weights may grow by `percent` percent in all runs together.
     pub(super) fn new(model: &Model, percent: f64) -> Self {
         let there = model.weight_bytes();
-        // The growth of earlier runs is read from the metadata. It is limited to a plausible value,
-        // because any program can write metadata.
+        // The growth of earlier runs is read from the metadata, which any program can write. So it
+        // is taken to be at most the size of all weights.
         let grown = Provenance::from_model(model)
             .iter()
             .filter_map(|time| time.grown)

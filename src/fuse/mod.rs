@@ -116,7 +116,7 @@ pub(crate) fn fuse_ahead(model: &Model, options: &FuseOptions) -> Result<Fused> 
     fuse_with(model, options, None)
 }
 
-/// Like [`fuse_ahead`], but may run a single pass besides the required ones.
+/// Like [`fuse_ahead`]. If `only` is the name of a pass, runs only this pass and the required ones.
 fn fuse_with(model: &Model, options: &FuseOptions, only: Option<&'static str>) -> Result<Fused> {
     model.begin_sha256();
     let (result, plan, lowered) = run(model, options, only)?;
@@ -157,7 +157,8 @@ pub fn with_constant_norms(model: &Model, options: &FuseOptions) -> Result<Fused
     fuse(model, &alone.into())
 }
 
-/// The result if anything changed, the plan, and the input after inlining if it differs.
+/// The result if a pass after inlining changed the model, the plan, and the input after inlining
+/// and with fixed dimensions if it differs from the input.
 type Run = (Option<Model>, Plan, Option<Model>);
 
 /// Gives dimensions their fixed sizes and runs the pipeline. Checks that all required data could be
@@ -208,7 +209,7 @@ fn run_pipeline(model: &Model, options: &FuseOptions, only: Option<&'static str>
     }
     let lowered = inlined.into_inner().map(|inlined| inlined.model);
     let first = lowered.as_ref().unwrap_or(model);
-    // Errors of the run with inlined functions are ignored, because a result without it is known.
+    // If the run with all functions inlined fails, the result of the earlier run is returned.
     if let Some(all) = all_written_out(model, first, &pipeline)
         && let all = OnceCell::from(all)
         && let Ok((written, further)) = pipeline.run(model, &all)
@@ -226,7 +227,8 @@ fn run_pipeline(model: &Model, options: &FuseOptions, only: Option<&'static str>
 }
 
 /// Inlines everything that [`opaque`] counts: functions, Scalers and sequences. `None` if `lowered`
-/// has nothing of this kind left to inline, if it has unknown operators, or if inlining is skipped.
+/// contains none of them, if none of those that it contains can be inlined, if it has unknown
+/// operators, or if inlining is skipped.
 fn all_written_out(model: &Model, lowered: &Model, pipeline: &PipelineRun) -> Option<Lowered> {
     if opaque(lowered).is_empty() || unknown_operators(lowered).is_some() {
         return None;

@@ -18,7 +18,7 @@ pub struct PassResult<'p> {
     pub tensors: &'p [Stored],
 }
 
-/// Passes the result of a pass to an observer.
+/// Shows the effect of a pass to an observer, unless the pass is required or changed nothing.
 pub(super) fn observe(
     observer: &dyn Fn(&PassResult),
     pass: &dyn Pass,
@@ -34,7 +34,8 @@ pub(super) fn observe(
             tensors,
         });
     };
-    // A flattened model is shown with its bodies restored.
+    // The required pass only restores bodies. It is not shown, because flattened models are shown
+    // with restored bodies anyway.
     if pass.is_required() {
         return;
     }

@@ -226,7 +226,8 @@ impl FuseOptions<'_> {
 /// The kinds of changes that `--skip` knows besides passes and sites.
 const KINDS: &[&str] = &[hard_swish::KIND, residual::CENTRING, residual::SCALING];
 
-/// Whether an entry of `skip` has no effect.
+/// Whether an entry of `skip` matches no pass that can be skipped, and no kind, function, stream or
+/// site.
 fn is_idle(pattern: &str, model: &Model, plan: &Plan) -> bool {
     let Ok(skip) = SkipSet::new(&[pattern.to_owned()]) else {
         return true;
@@ -245,7 +246,7 @@ fn is_idle(pattern: &str, model: &Model, plan: &Plan) -> bool {
         && !sites.any(|site| skip.has(&site.name, &site.kind))
 }
 
-/// Reads the name of a pass or a number of changes.
+/// Parses the point to stop after: a number of changes, or the name of a pass.
 fn pass_to_stop_after(name: &str) -> Result<StopAfter> {
     name.parse().map_err(|reason| Error::StopAfter {
         pass: name.to_owned(),

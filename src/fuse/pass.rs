@@ -80,8 +80,8 @@ pub(crate) enum Effect {
     Nothing,
     /// The changed model.
     Model(Box<Model>),
-    /// The pass filled a field of [`Bases`]. Later passes begin with another representation of the
-    /// input.
+    /// The pass filled a field of [`Bases`]. Later passes read the inlined or flattened input from
+    /// it.
     Base,
     /// The result is the input itself, because changes of earlier passes have undone each other.
     Input,
@@ -124,7 +124,8 @@ pub(crate) struct Settings<'s> {
     pub tell: &'s dyn Fn(&str, usize, usize),
 }
 
-/// The input of a run, and the representations of it with which passes begin.
+/// The input of a run, and its inlined and flattened versions. Until a pass changes the model,
+/// passes read the last version.
 pub(crate) struct Bases<'m> {
     pub model: &'m Model,
     /// The model after inlining, if inlining changed it.
@@ -148,7 +149,7 @@ impl Settings<'_> {
 }
 
 impl<'m> Bases<'m> {
-    /// The model after inlining.
+    /// The model after inlining, or the input if inlining changed nothing.
     pub(super) fn inlined(&self) -> &'m Model {
         self.inlined
             .get()
@@ -248,7 +249,8 @@ impl<'c, 'm> Context<'c, 'm> {
         self.bases.flat.get().is_some() && !self.bases.is_restored.get()
     }
 
-    /// Takes the sites out of the context. They are found again if another pass needs them.
+    /// Takes the sites that an earlier pass left in the context. If there are none, finds the
+    /// sites.
     ///
     /// # Errors
     /// The errors of [`Context::analysis`].
@@ -330,7 +332,7 @@ pub(super) fn invalid(model: &Model, made_by: Option<&'static str>, reason: Stri
 }
 
 /// The refusal of a model with operators of unknown meaning; `None` for other models. A model that
-/// imports no version of ONNX's operator set has version 1.
+/// imports no version of ONNX's operator set counts as version 1, so it is refused.
 pub(crate) fn unknown_operators(model: &Model) -> Option<Refusal> {
     let reason = match model.own_opset() {
         opset if opset < OLDEST_OPSET => Reason::PastOpset(opset),

@@ -36,10 +36,11 @@ pub(crate) struct PlanLog {
     /// pass finds it.
     makers: HashMap<String, usize>,
     refused: HashMap<usize, Refusal>,
-    /// Whether a pass computed constants since refusals for growth were last reconsidered.
+    /// Whether a pass simplified the model, and so may have computed constants, since refusals for
+    /// growth were last reconsidered.
     has_other_weights: bool,
-    /// Whether `unflatten-rows` rewrote layers from rows to all axes. A later pass may write them
-    /// back.
+    /// Whether `unflatten-rows` rewrote layers on flattened rows as layers on all axes. A later
+    /// pass may undo this.
     pub is_lifted: bool,
     /// The moves of linear operators that the last search for a placement refused.
     pub unplaced: Vec<Placed>,
@@ -70,13 +71,13 @@ impl PlanLog {
         self.latest = Some(vec![]);
     }
 
-    /// The tensors of the last pass, as formulas over the model before the pass, if they are
-    /// collected.
+    /// The tensors of the last pass, as formulas over the model before the pass. Empty if tensors
+    /// are not collected.
     pub(crate) fn latest(&self) -> &[Stored] {
         self.latest.as_deref().unwrap_or_default()
     }
 
-    /// Adds tensors that inlining computed from those of the model.
+    /// Adds the constants that inlining computed, with their formulas over constants of the input.
     pub(crate) fn begin(&mut self, formulas: &[NewConstant]) {
         let stored: Vec<Stored> = formulas.iter().filter_map(Stored::from_constant).collect();
         if let Some(latest) = &mut self.latest {
@@ -85,7 +86,7 @@ impl PlanLog {
         self.tensors.extend(stored);
     }
 
-    /// Looks up which of the sites are known from earlier repetitions.
+    /// Looks up each site among the sites of earlier repetitions.
     pub(crate) fn recognize(&self, graph: &Graph, sites: &[Site]) -> Vec<SiteRecord> {
         let sites = sites.iter();
         sites.map(|site| self.record(graph, site)).collect()
@@ -110,12 +111,13 @@ impl PlanLog {
     }
 
     /// Whether a site may be the known site at an index. A site of merged branches absorbs other
-    /// sites, so it only matches a site of its own kind.
+    /// sites, so it only matches a known site of the same kind.
     fn may_be(&self, site: &Site, place: usize) -> bool {
         site.kind.family != Family::Linear || self.plan.sites[place].kind == site.kind
     }
 
-    /// The refusal of a site by an earlier repetition.
+    /// The refusal of a site by an earlier repetition. `None` if the site is new, or was not
+    /// refused.
     pub(crate) fn refusal(&self, seen: &SiteRecord) -> Option<Refusal> {
         self.refused.get(&seen.known?).cloned()
     }
@@ -140,14 +142,14 @@ impl PlanLog {
     }
 
     /// Whether the elements of a tensor that a pass stored are integers only because they were
-    /// rounded. `None` for other constants.
+    /// rounded. `None` if no pass stored the tensor, or if its formula cannot be evaluated.
     fn only_comes_near(&self, name: &str, read: Read) -> Option<bool> {
         let tensor = self.tensors.iter().find(|tensor| tensor.name == name)?;
         let Stored {
             recipe, data_type, ..
         } = tensor;
         // Recipes are computed in float64, so it cannot be detected whether a float64 tensor was
-        // rounded.
+        // rounded. If its formula reads several constants, it is taken to be rounded.
         let is_as_wide = *data_type == DataType::Double && recipe.constants().len() > 1;
         let numbers = evaluate(recipe, read).ok()?;
         let mut distances = numbers.iter().map(|number| (number - number.round()).abs());
@@ -155,7 +157,7 @@ impl PlanLog {
     }
 
     /// Records the plan of a pass: the outcomes of its sites, its refusals and its new tensors.
-    /// `now` returns the new name of a value.
+    /// `now` returns the name of a value after the pass.
     pub(crate) fn note(
         &mut self,
         mut plan: Plan,
@@ -249,7 +251,9 @@ impl PlanLog {
     pub(crate) fn rebased(&mut self, streams: Vec<StreamPlan>, stored: Vec<Stored>) {
         let is_first = self.plan.streams.is_empty();
         for stream in streams {
-            // A changed stream is found again, possibly under another name.
+            // A changed stream is found again in the next repetition, possibly under another name.
+            // So after the first repetition, a stream with a new name is added only if it is
+            // changed.
             match self
                 .plan
                 .streams
@@ -281,8 +285,9 @@ impl PlanLog {
         self.keep(stored, &HashMap::default());
     }
 
-    /// Drops refusals for growth, because a part of a shared weight may have become a separate
-    /// weight. Returns `false` if there were no such refusals.
+    /// If a pass simplified the model since the last call, drops the refusals for growth, because a
+    /// part of a shared weight may have become a separate weight. Returns whether refusals were
+    /// dropped.
     pub(crate) fn reconsider(&mut self) -> bool {
         let before = self.refused.len();
         if std::mem::take(&mut self.has_other_weights) {
@@ -439,8 +444,9 @@ impl<'t> Earlier<'t> {
         Some(tensor.recipe.rounded(tensor.data_type))
     }
 
-    /// The indices of the sites of a tensor in the merged plan, and of the sites of the tensors
-    /// from which it is computed.
+    /// The indices in the merged plan of the sites of a tensor, and of the sites of the earlier
+    /// tensors that its formula reads. `places` has the index in the merged plan for each site of
+    /// the current pass.
     fn sites(&self, tensor: &Stored, places: &HashMap<usize, usize>) -> Vec<usize> {
         let constants = tensor.recipe.constants().into_iter();
         let read = constants.filter_map(|name| self.0.get(&**name));
@@ -459,8 +465,9 @@ fn replace(tensors: &mut Vec<Stored>, stored: Vec<Stored>) {
     tensors.extend(stored);
 }
 
-/// Updates the outcome of an affine if a later repetition folds another part of it, or refuses it
-/// for another reason.
+/// Updates the outcome of an affine after a later repetition. A later fold is added, unless the
+/// affine was already folded completely. A later refusal replaces only a refusal because of a
+/// changed graph, unless the affine is neutral only because of rounding.
 fn goes_on(before: &mut Option<Outcome>, mut now: Option<Outcome>) {
     if let (Some(Outcome::Kept { forward, backward }), Some(Outcome::Kept { .. })) =
         (&*before, &now)
@@ -513,7 +520,7 @@ fn unsure<'g>(graph: &Graph<'g>, site: &Site) -> Option<&'g str> {
         .map(|value| graph.value_name(value))
 }
 
-/// The element type of a stored constant.
+/// The element type of a stored constant. `None` for other values.
 fn stored_type(graph: &Graph, value: ValueId) -> Option<DataType> {
     if let Some(tensor) = graph.initializer(value) {
         return data_type(tensor).ok();

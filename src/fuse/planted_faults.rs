@@ -49,7 +49,7 @@ network (float[2,3,4] x, float[2,3,4] y) => (float[2,4,8] out, float[2,3,4] othe
     pair = Concat <axis = 0> (f, f2)
 }"#;
 
-/// A pass that changes the first node of an operator.
+/// A pass that plants a fault in the first node of the type `operator`.
 struct Fault {
     operator: &'static str,
     plant: fn(&mut NodeProto),

@@ -42,7 +42,7 @@ impl Stats {
         row.seconds += own.as_secs_f64();
     }
 
-    /// Records the effect of the last run.
+    /// Records that the last run of a pass had an effect, and how many operators it removed.
     pub(super) fn changed(&mut self, pass: &dyn Pass, context: &Context, effect: &Effect) {
         let row = self.row(pass.name());
         row.changes += 1;

@@ -40,8 +40,8 @@ impl Pass for FoldAffines {
         let sites = context.take_sites()?;
         let mut folding = Folding::new(context, analysis, &sites, log);
         let mut found = Some(sites);
-        // Each site may be refused up to three times, because some obstacles appear only when the
-        // new tensors are computed.
+        // Some obstacles appear only when the new tensors are computed. Then sites are refused, and
+        // the loop plans again. It ends because each site is refused at most three times.
         for _ in 0..=3 * folding.is_scale.len() {
             (context.settings.tell)("plan", 0, 1);
             let sites = found.take().map_or_else(|| context.find_sites(), Ok)?;
@@ -68,8 +68,8 @@ impl Pass for FoldAffines {
     }
 }
 
-/// Drops the refusals of the limit for growth if constants were computed since, so that these sites
-/// are planned again.
+/// Drops the refusals of the limit for growth if the model was simplified since then, so that these
+/// sites are planned again. Simplification may have computed constants.
 pub(crate) struct ReconsiderGrowth;
 
 impl Pass for ReconsiderGrowth {
@@ -94,18 +94,20 @@ impl Pass for ReconsiderGrowth {
     }
 }
 
-/// The plans of one run of the pass. Each plan refuses more sites than the previous one.
+/// One run of the pass, which makes plans until one can be applied. Each plan refuses more sites
+/// than the previous one.
 struct Folding<'f> {
     settings: &'f Settings<'f>,
     analysis: &'f Analysis<'f>,
-    /// Marks the sites that are only a scale, not a normalizer.
+    /// For each site, whether it is only a scale, not a normalizer.
     is_scale: Vec<bool>,
     seen: Vec<SiteRecord>,
     refused: HashMap<usize, Refusal>,
-    /// Sites that fold only if no shared weight is copied for them.
+    /// The sites that fold only if no shared weight is copied for them, each with the refusal of
+    /// its copies.
     uncopied: HashMap<usize, Refusal>,
-    /// The scales that may copy weights. `None` as long as other sites may still fold without
-    /// copies.
+    /// The scales that may copy weights, each with the refusal that applies if they may not. `None`
+    /// until [`Folding::lets_scales_copy`] is called.
     scales: Option<Vec<(usize, Refusal)>>,
 }
 
@@ -145,9 +147,9 @@ impl<'f> Folding<'f> {
     /// Lets scales copy weights, once nothing more folds without copies. Returns `false` if no
     /// scale needs copies, or if scales may copy already.
     ///
-    /// At first, scales may not copy, because normalizers may need copies of the same weight.
-    /// Without such normalizers, it may turn out that all readers of a weight need it with the same
-    /// scale, which needs no copy.
+    /// Before this call, scales may not copy, because normalizers may need copies of the same
+    /// weight. If no normalizer needs a copy, all readers of a weight may turn out to need it with
+    /// the same scale, and then no copy is needed.
     fn lets_scales_copy(&mut self) -> bool {
         if self.scales.is_some() {
             return false;
@@ -224,9 +226,9 @@ impl<'f> Folding<'f> {
         graph.model().with_graph(simplified)
     }
 
-    /// Refuses the sites of edits that cannot be applied. Scales are refused first, because the
-    /// remaining edits may fit then. A site whose copies exceed the limit for growth may still fold
-    /// without copies.
+    /// Refuses the sites of edits that cannot be applied. If an edit belongs to scales and to other
+    /// sites, only its scales are refused, because the edit may fit without them. A site whose
+    /// copies exceed the limit for growth may still fold without copies.
     fn refuse(&mut self, failed: &[Failed]) -> Result<()> {
         let before = self.refused.len() + self.uncopied.len();
         for failed in failed {

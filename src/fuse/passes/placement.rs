@@ -10,7 +10,8 @@ use crate::fuse::plan_log::PlanLog;
 use crate::passes::placement::PlacementMove;
 use crate::passes::{demand, placement};
 
-/// Moves selections of places up, before operators whose other places are not needed.
+/// Moves selections of places up, before operators of whose results only the selected places are
+/// needed.
 pub(crate) struct DemandPass;
 
 impl Pass for DemandPass {
@@ -102,7 +103,8 @@ fn is_refused(log: &PlanLog, placed: &Placed) -> bool {
     before.any(|other| !other.is_moved() && other.is_alike(placed))
 }
 
-/// Records the moves that are refused because their new tensors cannot be stored.
+/// Refuses the moves whose new tensors cannot be stored, and records them in the log. It is an
+/// error if none of the failed edits belongs to a move.
 fn refuse(
     context: &Context,
     moves: Vec<PlacementMove>,

@@ -1,4 +1,4 @@
-//! Passes that prepare the input: inlining, flattening, and merging of equal initializers.
+//! Passes that prepare the input: inlining and flattening.
 
 use crate::error::Result;
 use crate::fuse::pass::{Context, Effect, Pass};
@@ -34,7 +34,8 @@ impl Pass for Inline {
             skip.is_match(name) || skip.is_match(operator)
         });
         if !matches!(lowered, Ok(None)) {
-            // The input is checked first, so that errors name nodes of the input.
+            // If something was inlined, or if inlining failed, the input is checked first, so that
+            // errors name nodes of the input.
             Graph::new(bases.model)?;
         }
         let Some(lowered) = lowered? else {

@@ -20,7 +20,7 @@ use crate::passes::movement::{
 /// The alias of passes that change the form of products and RMS normalizations.
 const BIASED: &[&str] = &[legalize::KIND];
 
-/// A pass that applies the edits of one function.
+/// A pass that applies the edits that one function finds.
 pub(crate) struct RewritePass {
     pub name: &'static str,
     pub description: &'static str,

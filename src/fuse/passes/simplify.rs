@@ -114,8 +114,8 @@ pub(crate) static NEUTRAL_OPERATORS: SimplifyPass = SimplifyPass {
 /// Merges equal operators on equal values, so that each value is computed once.
 pub(crate) static CSE: SimplifyPass = cse(true);
 
-/// Like [`CSE`], but runs after the other passes that simplify, and its stage does not continue
-/// after a change.
+/// Like [`CSE`], but runs after the other passes that simplify. After a change by this pass, the
+/// stage begins again.
 pub(crate) static CSE_AGAIN: SimplifyPass = cse(false);
 
 const fn cse(continues_stage: bool) -> SimplifyPass {

@@ -64,8 +64,9 @@ impl Pass for SlicePass {
     }
 }
 
-/// The reason why a model is not sliced for a target. A portable model may run on a GPU or another
-/// accelerator, whose engines fuse attention only if it is not cut.
+/// The reason why a model is not sliced for a target, or `None` if it may be sliced. A portable
+/// model may run on a GPU or another accelerator, whose engines fuse attention only if it is not
+/// cut.
 fn obstacle(target: Target, model: &Model) -> Option<&'static str> {
     match target {
         Target::Portable => Some("`--target portable` keeps each attention whole"),

@@ -29,7 +29,8 @@ impl Pass for CentreStreams {
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
         let settings = context.settings;
         // A scaled stream is meant for float16, where the squares of an RMS normalization overflow
-        // if it is written as several operators.
+        // if it is written as several operators. So such a model is centred only if the user asks
+        // for it.
         let becomes_half = settings.scale_stream.is_some() || settings.half.is_some();
         let is_implied = settings.target.centres() && !becomes_half;
         if !settings.centre && !is_implied {
@@ -176,7 +177,8 @@ impl Rebasing<'_> {
         }
     }
 
-    /// The refusal of the stream or site with this name, if it stays in every plan.
+    /// The refusal of the stream or site with this name. `None` unless its edits failed before, or
+    /// `--skip` names it or the kind of change.
     fn refusal(&self, name: &str, refused: &HashMap<String, Refusal>) -> Option<Refusal> {
         if let Some(refusal) = refused.get(name) {
             return Some(refusal.clone());

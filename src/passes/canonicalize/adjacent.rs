@@ -46,7 +46,7 @@ fn permutation(at: &At, rank: usize) -> Option<Vec<usize>> {
     at.permutation(rank).ok()
 }
 
-/// The axes of a ReduceMean. `None` if the result lacks these axes.
+/// The axes of a ReduceMean. `None` if it removes these axes from its result.
 fn reduced_axes(at: &At, rank: usize) -> Option<Vec<usize>> {
     at.only_attributes(&["axes", "keepdims", "noop_with_empty_axes"])
         .ok()?;

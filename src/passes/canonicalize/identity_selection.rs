@@ -16,11 +16,11 @@ use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::shape::facts::{extent, same};
 
-/// The longest chain of operators through which indices are followed.
+/// The longest chain of operators through which the computation of indices is followed.
 const DEPTH: usize = 12;
 
 /// Replaces a Gather that selects all places of a value in order by a Reshape of the value. `None`
-/// if it selects other places.
+/// if it selects other places, or if its indices are not understood.
 pub(crate) fn as_reshape<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = analysis;
     let at = analysis.at(gather);
@@ -61,14 +61,15 @@ pub(crate) fn as_reshape<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<M
     Some(maker)
 }
 
-/// Indices: constants, plus an arithmetic progression along one axis.
+/// Indices as a sum of constants and, if `range` is set, an arithmetic progression along one axis.
 struct Places {
     /// The constants. They have extent 1 along the axis of the progression.
     fixed: ArrayD<i64>,
     range: Option<Progression>,
 }
 
-/// The numbers `0·step, 1·step, …` up to a limit, along an axis.
+/// The numbers `0, step, 2·step, …` along an axis. The value `limit` is the number of these
+/// numbers.
 struct Progression {
     axis: usize,
     step: i64,
@@ -118,7 +119,7 @@ impl Places {
         }
     }
 
-    /// The indices that a node reads at an input.
+    /// The indices that a node reads at the input `slot`.
     fn read_by(at: &At, slot: usize, analysis: &Analysis, depth: usize) -> Option<Self> {
         Self::new(analysis, at.input(slot).ok()?, depth)
     }
@@ -195,7 +196,8 @@ impl Places {
     }
 }
 
-/// The elements of an integer constant.
+/// The elements of an integer value, in its shape, if it is a constant or shape inference knows
+/// them.
 pub(crate) fn constant(analysis: &Analysis, value: ValueId) -> Option<ArrayD<i64>> {
     let shape: Vec<usize> = analysis
         .facts

@@ -127,8 +127,9 @@ fn gather_nd_as_gather<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker
     Some(maker)
 }
 
-/// Writes a pooling over all places as a ReduceMean, if a normalization reads it. TensorFlow writes
-/// the mean over the channels of tokens as a pooling.
+/// Writes a pooling over all places as a ReduceMean, if the pooling computes a statistic of a
+/// normalization: the mean of squares, or a mean that is subtracted from its input. TensorFlow
+/// writes the mean over the channels of tokens as a pooling.
 fn pooling_as_mean<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = analysis;
     if !graph.is(node, "GlobalAveragePool") || analysis.at(node).only_attributes(&[]).is_err() {
@@ -150,7 +151,7 @@ fn pooling_as_mean<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>
     Some(maker)
 }
 
-/// Whether a value is a product with itself, or a power of 2.
+/// Whether a value is a square, written as `Mul(x, x)` or `Pow(x, 2)`.
 fn is_square(analysis: &Analysis, value: ValueId) -> bool {
     let graph = &analysis.graph;
     let Some((maker, _)) = graph.producer(value) else {
@@ -243,7 +244,7 @@ fn is_as_large(Analysis { facts, .. }: &Analysis, one: ValueId, other: ValueId) 
 }
 
 /// The elements of an operand: `numbers` if the operand is `at`, else the element of a scalar
-/// constant whose rank is at most that of `numbers`.
+/// constant whose rank is at most that of `numbers`. `None` for other operands.
 fn operand(analysis: &Analysis, value: ValueId, at: ValueId, numbers: &Numbers) -> Option<Numbers> {
     if value == at {
         return Some(numbers.clone());
@@ -253,7 +254,7 @@ fn operand(analysis: &Analysis, value: ValueId, at: ValueId, numbers: &Numbers) 
     number.filter(|number| constants.is_scalar(value) && number.ndim() <= numbers.ndim())
 }
 
-/// The operand and the shape of an Expand.
+/// The operand and the shape of the Expand that produces a value. `None` for other producers.
 fn expanded(analysis: &Analysis, value: ValueId) -> Option<(ValueId, ValueId)> {
     let graph = &analysis.graph;
     let (node, _) = graph.producer(value)?;
@@ -263,7 +264,8 @@ fn expanded(analysis: &Analysis, value: ValueId) -> Option<(ValueId, ValueId)> {
     }
 }
 
-/// Removes the broadcast of an operand whose elements are equal along the axes of the broadcast.
+/// Replaces one operand of an arithmetic operator by the smaller value from which it is broadcast.
+/// The other operand must have the shape of the result.
 fn without_broadcast<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let [Some(one), Some(other)] = *graph.inputs(node) else {
@@ -320,7 +322,8 @@ fn narrow(analysis: &Analysis, maker: &mut Maker, wide: ValueId) -> Option<Strin
 }
 
 /// Applies an element-wise operator to the constant that an Expand broadcasts, and moves the Expand
-/// after the operator. All other operands must be scalar constants.
+/// after the operator. All other operands must be scalar constants. No other node may read the
+/// result of the Expand.
 fn before_expand<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis {
         graph, constants, ..
@@ -349,8 +352,8 @@ fn before_expand<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> 
 }
 
 /// Computes the result of a node whose input `at` has the elements `numbers`, and whose other
-/// inputs are scalars. `None` if the shape of the result differs from that of `numbers`, or if an
-/// element is not finite.
+/// inputs are scalars. `None` for an operator that is not handled here, if the shape of the result
+/// differs from that of `numbers`, or if an element is not finite.
 fn applied(analysis: &Analysis, node: NodeId, at: ValueId, numbers: &Numbers) -> Option<Numbers> {
     let Analysis {
         graph, constants, ..

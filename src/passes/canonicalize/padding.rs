@@ -67,8 +67,9 @@ fn is_set(at: &At, flag: &str) -> bool {
     at.attr(flag, 0).is_ok_and(|flag| flag != 0)
 }
 
-/// The Pad that produces a node's first input, if the node is its only reader. Padding that is
-/// computed from constants is folded by another pass first.
+/// The Pad that produces a node's first input, if the node is its only reader. `None` if the
+/// padding is computed. If it is computed from constants, constant folding stores it, and a later
+/// repetition finds the Pad here.
 fn fixed_pad(analysis: &Analysis, node: NodeId) -> Option<NodeId> {
     let graph = &analysis.graph;
     let padded = analysis.at(node).input(0).ok()?;

@@ -21,8 +21,8 @@ const REACH: usize = 4;
 /// Movements that keep the order of the elements.
 const MOVEMENTS: [&str; 3] = ["Reshape", "Squeeze", "Unsqueeze"];
 
-/// Replaces the result of a Reshape by a written-out LayerNormalization. `None` if the Reshape does
-/// not end such a normalization.
+/// Replaces the result of a Reshape by a written-out LayerNormalization. `None` if the Reshape is
+/// not the last node of the exported form.
 pub(crate) fn as_layer_norm<'m>(analysis: &'m Analysis, reshape: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = analysis;
     let output = graph.only_output(reshape)?;
@@ -98,7 +98,8 @@ impl<'m> Tokens<'m> {
         self.analysis.at(node)
     }
 
-    /// Whether all elements of a value equal this number. The value may be an Expand of a constant.
+    /// Whether a value is a constant, or an Expand of a constant, whose elements all equal
+    /// `number`. A constant of more than 65,536 elements is not checked, and the result is `false`.
     fn is_all(&self, value: ValueId, number: f64) -> bool {
         let Analysis {
             graph, constants, ..

@@ -32,7 +32,7 @@ fn is_narrow(region: &NarrowRegion, part: &TakenPart) -> bool {
     is_cut || region.nodes.contains(&part.node) || region.narrow.contains_key(&part.taken)
 }
 
-/// The input of the Split that outputs a value.
+/// The input of the Split that outputs a value. `None` if the value has another producer.
 fn split_value(analysis: &Analysis, value: ValueId) -> Option<ValueId> {
     let (node, _) = analysis.graph.producer(value)?;
     analysis

@@ -23,8 +23,9 @@ const PLACES: usize = 1;
 /// The first operator set in which a GatherND has `batch_dims`.
 const HAS_SAMPLES: i64 = 12;
 
-/// The selection of one place of each sample that begins at `node`, with the axis of the places.
-/// `None` for other nodes.
+/// The axis of the places, and the selection of one place of each sample whose first node is
+/// `node`. `None` if no such selection begins at `node`, or if the operator set has no GatherND
+/// with `batch_dims`.
 pub(super) fn selection(analysis: &Analysis, node: NodeId) -> Option<(usize, Selection)> {
     let graph = &analysis.graph;
     let at = analysis.at(node);
@@ -50,8 +51,8 @@ pub(super) fn selection(analysis: &Analysis, node: NodeId) -> Option<(usize, Sel
     (at.opset() >= HAS_SAMPLES).then_some((PLACES, selection))
 }
 
-/// The column of place indices of a GatherND. Each row of its indices must be a sample number and a
-/// place index.
+/// The column of place indices of a GatherND. `None` unless each row of its indices is a sample
+/// number and a place index.
 fn indices_by_column(at: &At) -> Option<ValueId> {
     at.only_attributes(&["batch_dims"]).ok()?;
     let indices = at.input(1).ok()?;
@@ -72,7 +73,7 @@ fn indices_by_column(at: &At) -> Option<ValueId> {
     (are_columns && counts_samples(at, vector_of(at, samples)?)).then_some(index)
 }
 
-/// The vector that an Unsqueeze writes as a column.
+/// The vector that an Unsqueeze or a Reshape writes as a column. `None` for other values.
 fn vector_of(at: &At, column: ValueId) -> Option<ValueId> {
     let (node, _) = at.graph.producer(column)?;
     let vector = at.graph.input(node, 0)?;
@@ -80,7 +81,8 @@ fn vector_of(at: &At, column: ValueId) -> Option<ValueId> {
     (is_unsqueeze && at.facts.rank(vector) == Some(1)).then_some(vector)
 }
 
-/// Whether a vector is `0, 1, 2, …`, up to the number of samples of the first input.
+/// Whether a vector is `0, 1, …, n − 1`, where n is the number of samples in the first input of the
+/// node `at`.
 fn counts_samples(at: &At, vector: ValueId) -> bool {
     let Some((node, _)) = at.graph.producer(vector) else {
         return false;
@@ -94,8 +96,8 @@ fn counts_samples(at: &At, vector: ValueId) -> bool {
         && count.is_ok_and(|count| samples.is_ok_and(|samples| same(&count[0], &samples[SAMPLES])))
 }
 
-/// The index of the place that a Gather reads in each sample, if its data are the flattened rows of
-/// all samples.
+/// The index of the place that a Gather reads in each sample. `None` unless `flat` flattens samples
+/// and tokens to rows, and the Gather reads the rows `index + sample · tokens`.
 fn index_of_rows(analysis: &Analysis, flat: NodeId, gather: NodeId) -> Option<ValueId> {
     let (graph, at) = (&analysis.graph, analysis.at(flat));
     let [value, rows] = [at.shape(0).ok()?, at.output_shape(0).ok()?];
@@ -124,8 +126,8 @@ fn index_of_rows(analysis: &Analysis, flat: NodeId, gather: NodeId) -> Option<Va
     found.map(|(index, _)| index)
 }
 
-/// Whether a vector is an ArgMax over as many elements as there are places. Then each of its
-/// elements is the index of a place.
+/// Whether a vector is the ArgMax over an axis of extent `places`, so that each of its elements is
+/// the index of a place.
 fn is_place(analysis: &Analysis, vector: ValueId, places: usize) -> bool {
     let Some((node, _)) = analysis.graph.producer(vector) else {
         return false;

@@ -5,11 +5,12 @@ use crate::ir::{NodeId, ValueId};
 /// The selected places, as the selecting operator specifies them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PlaceSet {
-    /// Places along an axis of known extent.
+    /// The indices of places along an axis of known extent.
     Listed(Vec<usize>),
-    /// One place along an axis of unknown extent. A negative index counts from the end.
+    /// The index of one place along an axis of unknown extent. A negative index counts from the
+    /// end.
     Gathered(i64),
-    /// One place along an axis of unknown extent, with the start and the end of the Slice.
+    /// One place along an axis of unknown extent, as the start and the end of a Slice.
     Sliced(i64, i64),
     /// One place, whose index the model computes.
     Computed(ValueId),
@@ -17,7 +18,7 @@ pub(super) enum PlaceSet {
     OfSample(ValueId),
 }
 
-/// A node that only selects places along an axis.
+/// An operator that only selects places along an axis. It may be written as several nodes.
 #[derive(Debug, Clone)]
 pub(super) struct Selection {
     /// The selecting node, then the nodes between the selected value and that node.

@@ -41,7 +41,8 @@ pub(super) struct NarrowRegion {
     pub count: usize,
 }
 
-/// The region before a group of selections. `None` if it contains no product and no normalization.
+/// The region before a group of selections. `None` if it has no cut, or contains no product and no
+/// normalization.
 pub(super) fn region(analysis: &Analysis, group: &Group) -> Option<NarrowRegion> {
     let mut whole = BTreeSet::new();
     // Each round except the last adds a value that stays whole.
@@ -77,13 +78,14 @@ fn empty(group: &Group) -> NarrowRegion {
     }
 }
 
-/// Whether a product or a normalization computes fewer places.
+/// Whether moving the selection up saves work: the region has a cut, and contains a product or a
+/// normalization, which computes fewer places.
 fn is_worth(analysis: &Analysis, region: &NarrowRegion) -> bool {
     let mut nodes = region.nodes.iter();
     !region.cuts.is_empty() && nodes.any(|&node| is_work(analysis, node))
 }
 
-/// Whether a node is a product or a normalization.
+/// Whether a node is a product, a normalization, an attention or a softmax.
 fn is_work(analysis: &Analysis, node: NodeId) -> bool {
     let graph = &analysis.graph;
     let category = graph.category(node);
@@ -115,7 +117,8 @@ fn stand_ins(
     unresolved
 }
 
-/// A value that stays whole and has the shape of `value`.
+/// A cut, which stays whole, with the shape of `value`. `None` if no cut is known to have this
+/// shape.
 fn cut_of_shape(analysis: &Analysis, region: &NarrowRegion, value: ValueId) -> Option<ValueId> {
     let shape = analysis.facts.shape(value)?;
     let mut cuts = region.cuts.iter().map(|&(cut, _)| cut);
@@ -179,7 +182,9 @@ impl UpwardSearch<'_> {
         }
     }
 
-    /// Records that a value is needed at the places along an axis.
+    /// Records that a value is needed only at the places along an axis, and queues its producer.
+    /// The value becomes a cut if it has no producer, must stay whole, or is also needed along
+    /// another axis.
     fn want(
         &mut self,
         value: ValueId,
@@ -265,7 +270,8 @@ impl UpwardSearch<'_> {
         Some(())
     }
 
-    /// The inputs that vary along an axis of an output, each with that axis in the input.
+    /// The inputs that vary along an axis of an output, each with that axis in the input. `None` if
+    /// an output place reads other places of an input than its own.
     fn operands(
         &self,
         node: NodeId,
@@ -292,8 +298,8 @@ impl UpwardSearch<'_> {
         Some(found)
     }
 
-    /// Whether places of a value can be taken. The places of a large constant with other readers
-    /// are not taken, because the constant would be stored twice.
+    /// Whether the places along `axis` can be taken from a value. The places of a large constant
+    /// with other readers are not taken, because the constant would be stored twice.
     fn can_be_cut(&self, value: ValueId, axis: PlaceAxis) -> bool {
         let constants = &self.analysis.constants;
         if !constants.is_constant(value) {

@@ -190,7 +190,7 @@ fn cut(analysis: &Analysis, node: NodeId) -> Option<(usize, Vec<Selection>)> {
     Some((axis, all))
 }
 
-/// The only axis that a Slice cuts.
+/// The axis that a Slice cuts. `None` if it cuts several axes.
 fn sliced_axis(analysis: &Analysis, node: NodeId, rank: usize) -> Option<usize> {
     let at = analysis.at(node);
     match at.list("axes").ok()? {
@@ -219,7 +219,8 @@ fn listed(analysis: &Analysis, node: NodeId, slot: usize, axis: usize) -> Option
         .then(|| PlaceSet::Listed((0..count).map(|place| start + place * step).collect()))
 }
 
-/// The place of a Slice that takes one place along an axis of unknown extent.
+/// The place of a Slice that takes the first or the last place along an axis of unknown extent.
+/// `None` for other nodes.
 fn sliced(analysis: &Analysis, node: NodeId, output: ValueId, axis: usize) -> Option<PlaceSet> {
     let at = analysis.at(node);
     at.only_attributes(&["axes", "ends", "starts"]).ok()?;
@@ -234,8 +235,8 @@ fn sliced(analysis: &Analysis, node: NodeId, output: ValueId, axis: usize) -> Op
     let [step] = steps[..] else {
         return None;
     };
-    // The Slice takes the last place or the first place. It would take none if the extent were 0,
-    // but only a model without data has such an extent.
+    // These conditions suffice if the axis has at least one place. Only a model without data has an
+    // axis of extent 0.
     let is_last = start == -1 && end >= i64::from(i32::MAX);
     let is_first = start == 0 && end == 1;
     let is_one = analysis
@@ -246,8 +247,9 @@ fn sliced(analysis: &Analysis, node: NodeId, output: ValueId, axis: usize) -> Op
         .then_some(PlaceSet::Sliced(start, end))
 }
 
-/// Writes the selection of places along an axis of a value of rank `rank`. The result keeps the
-/// axis. Returns the name of the result.
+/// Writes the selection of places along an axis of a value of rank `rank`. `index` is the name of
+/// the computed index, if the places are computed. Returns the name of the result, which keeps the
+/// axis.
 pub(super) fn write(
     maker: &mut Maker,
     value: &str,

@@ -17,8 +17,8 @@ use crate::passes::packed_products::rename;
 use crate::recipe::Recipe;
 use crate::shape::facts::extent;
 
-/// Replaces a region and the selections that follow it by selections of the cuts and the narrow
-/// region.
+/// Replaces a region and the selections that follow it by selections of the cuts, followed by the
+/// narrow region.
 pub(super) fn moved(
     analysis: &Analysis,
     group: &Group,
@@ -153,8 +153,8 @@ fn constant(analysis: &Analysis, value: ValueId) -> Option<Recipe> {
     Some(Recipe::constant(analysis.graph.value_name(value), &extents))
 }
 
-/// Adds leading axes of extent 1 to a value, up to `rank` axes. A float constant is stored in that
-/// shape.
+/// Adds leading axes of extent 1 to a value, up to `rank` axes. A float constant is stored in the
+/// new shape. `None` for other constants.
 fn aligned(analysis: &Analysis, maker: &mut Maker, value: ValueId, rank: usize) -> Option<String> {
     let name = analysis.graph.value_name(value);
     let missing = rank.checked_sub(analysis.facts.rank(value)?)?;
@@ -170,7 +170,8 @@ fn aligned(analysis: &Analysis, maker: &mut Maker, value: ValueId, rank: usize) 
     Some(maker.floats(data_type, &recipe))
 }
 
-/// Writes a node of the region again, with narrow operands.
+/// Writes a node of the region again, with narrow operands. Adds the names of its narrow outputs to
+/// `names`.
 fn again(
     analysis: &Analysis,
     region: &NarrowRegion,
@@ -199,7 +200,8 @@ fn again(
     Some(())
 }
 
-/// The target shape of a Reshape, with the number of selected places.
+/// Writes the target shape of a Reshape in the region, with the number of selected places. Returns
+/// its name.
 fn target(
     analysis: &Analysis,
     region: &NarrowRegion,
@@ -211,7 +213,8 @@ fn target(
     let output = graph.output(node, 0)?;
     let (from, to) = (*region.slots.get(&(node, 0))?, *region.narrow.get(&output)?);
     let mut list = at.ints(1).ok()??;
-    // A 0 would copy the number of places from the input.
+    // A 0 would copy the number of selected places from the input, so the extent is written
+    // instead.
     if from.axis() != to.axis() && list.get(from.axis()) == Some(&0) {
         list[from.axis()] = i64::try_from(analysis.facts.extent(output, from.axis())?).ok()?;
     }

@@ -86,7 +86,7 @@ fn is_stored(analysis: &Analysis, value: ValueId) -> bool {
         && producer.is_none_or(|(node, _)| graph.is(node, "Constant"))
 }
 
-/// The extents of a stored constant.
+/// The extents of a stored constant. `None` if one of them is unknown.
 fn shape(analysis: &Analysis, value: ValueId) -> Option<Vec<usize>> {
     let rank = analysis.facts.rank(value)?;
     (0..rank)

@@ -275,7 +275,8 @@ impl<'r> Rewriter<'r> {
         fresh
     }
 
-    /// Replaces float32 by half in the attributes that give the type of a result.
+    /// Replaces float32 by half in the attributes that give the type of a result, and converts the
+    /// float32 tensors among the attributes.
     fn set_attributes(&self, node: &mut NodeProto, is_mask: bool) {
         write_default_type(node);
         for attribute in &mut node.attribute {

@@ -260,7 +260,7 @@ fn schema(analysis: &Analysis, node: NodeId) -> Option<&'static OperatorSchema> 
 }
 
 /// The formal input or output of a slot. If the last formal parameter may repeat, it stands for all
-/// further slots.
+/// further slots. `None` if the operator has no such slot.
 fn formal(formals: &[Formal], slot: usize) -> Option<Formal> {
     let last = formals.last().copied();
     let repeats = last.filter(|it| matches!(it.count, Arity::Many | Arity::ManyOfAnyType));

@@ -30,7 +30,8 @@ const SCALER: Opaque = Opaque {
     formula: scaled,
 };
 
-/// Expands nodes of custom domains. `None` if there are no such nodes.
+/// Expands the nodes of custom domains that are normalizers, and with [`Lowering::All`] also
+/// Scalers. `None` if no node can be expanded.
 pub(super) fn expand(
     model: &Model,
     lowering: Lowering,
@@ -82,7 +83,7 @@ pub(super) fn is_scaler(node: &NodeProto) -> bool {
     node.op() == ("ai.onnx.ml", "Scaler")
 }
 
-/// Whether a node is known to read floats. A Scaler may also read integers.
+/// Whether a node is known to read floats. A Scaler that may read integers is not expanded.
 fn reads_floats(analysis: &Analysis, node: &NodeProto) -> bool {
     let value = node
         .input

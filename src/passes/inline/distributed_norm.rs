@@ -64,7 +64,8 @@ pub(super) fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Optio
     Some(model.with_nodes(rewritten, vec![]))
 }
 
-/// Whether a node multiplies or negates a mean.
+/// Whether any node multiplies or negates a mean. If none does, the model has no normalization in
+/// the original form.
 fn has_scaled_mean(nodes: &[NodeProto]) -> bool {
     let means: HashSet<&str> = nodes
         .iter()
@@ -112,7 +113,7 @@ impl<'m> Matches<'m> {
     }
 }
 
-/// Writes `(x − μ)·s + β`, which replaces the last node.
+/// Writes `(x − μ)·s + β`, which replaces the last node of the original form.
 fn written(last: &NodeProto, found: &Distributed, names: &mut Names) -> Vec<NodeProto> {
     let result = output(last).unwrap_or_default();
     let [centred, scaled, sub, mul] = ["centred", "scaled", "sub", "mul"]
@@ -222,7 +223,7 @@ impl<'m> Wiring<'m> {
         Some((operands[0], vec![negation, product]))
     }
 
-    /// Matches `β − μ·s`. Returns `μ`, `β` and the indices of the nodes.
+    /// Matches `β − μ·s`, or `−μ·s` without a β. Returns `μ`, `β` and the indices of the nodes.
     fn rest(&self, value: &str, scale: &str) -> Option<(&'m str, Option<&'m str>, Vec<usize>)> {
         if let Some((mean, nodes)) = self.negated_mean(value, scale) {
             return Some((mean, None, nodes));
@@ -239,7 +240,7 @@ impl<'m> Wiring<'m> {
         })
     }
 
-    /// The normalization that ends in a node.
+    /// The normalization in the original form whose last node is `last`. `None` if there is none.
     fn found(&self, last: usize) -> Option<Distributed<'m>> {
         let result = output(&self.nodes[last])?;
         let (sums, differences) = (self.operands(result, "Add"), self.operands(result, "Sub"));
@@ -261,7 +262,7 @@ impl<'m> Wiring<'m> {
     }
 
     /// The normalization that consists of the product `x·s` and `rest`, which is added or
-    /// subtracted.
+    /// subtracted. `None` if `rest` has another form, or if its μ is not a mean of `x`.
     fn scaled(
         &self,
         x: &'m str,

@@ -83,7 +83,8 @@ impl<'m> Inliner<'m> {
         })
     }
 
-    /// The function to inline that a node calls.
+    /// The function to inline that a node calls. `None` if the node calls no such function or is
+    /// skipped.
     fn called(&self, node: &NodeProto) -> Option<&'m FunctionProto> {
         let function = self.functions.get(&callee(node)).copied()?;
         (!(self.skip)(label(node), node.op_type())).then_some(function)
@@ -135,7 +136,8 @@ impl<'m> Inliner<'m> {
 /// A function, by domain, name and overload.
 pub(crate) type FunctionId<'m> = (&'m str, &'m str, &'m str);
 
-/// The identifier of the function that a node calls, if the node is a call.
+/// The identifier of the function that a node calls if it is a call: its domain, operator and
+/// overload.
 pub(crate) fn callee(node: &NodeProto) -> FunctionId<'_> {
     (
         canonical_domain(node.domain()),
@@ -144,8 +146,8 @@ pub(crate) fn callee(node: &NodeProto) -> FunctionId<'_> {
     )
 }
 
-/// Finds a function of a model that has the name of a known operator. Engines differ in whether
-/// they run the function or the operator.
+/// The name of a function that has the name of a known operator or is in the domain of ONNX, if
+/// there is one. Engines differ in whether they run the function or the operator.
 pub(crate) fn redefined(model: &Model) -> Option<&str> {
     let mut functions = model.proto.functions.iter();
     let redefined = functions.find(|function| {
@@ -208,7 +210,8 @@ fn functions_by_id(model: &Model) -> HashMap<FunctionId<'_>, &FunctionProto> {
         .collect()
 }
 
-/// The functions to inline, and the functions that call one of them.
+/// The functions to inline, including all that call one of them, directly or indirectly. A function
+/// that imports other operator sets than the model is not inlined.
 fn to_inline(model: &Model, lowering: Lowering) -> HashMap<FunctionId<'_>, &FunctionProto> {
     let functions: Vec<_> = model
         .proto
@@ -276,7 +279,8 @@ fn has_opsets_of_model(model: &Model, function: &FunctionProto) -> bool {
 }
 
 /// The nodes of a function for one call. Each node comes with a prefix. If the node is itself a
-/// call, the names of its new values begin with this prefix.
+/// call, the names of its new values begin with this prefix. `None` if a node of the function has a
+/// body, or if its names or attributes cannot be resolved.
 fn body(
     function: &FunctionProto,
     call: &NodeProto,
@@ -346,7 +350,8 @@ fn bound_names<'f>(
     Some(names)
 }
 
-/// The attributes of a node in a function, for one call.
+/// The attributes of a node in a function, for one call. `None` if one of them refers to an
+/// attribute that the function does not declare.
 fn resolved_attributes(
     node: &NodeProto,
     function: &FunctionProto,

@@ -167,7 +167,7 @@ fn operators_of_node(node: &NodeProto) -> usize {
     usize::from(node.op() != ("", "Constant"))
 }
 
-/// Removes initializers that only inlined nodes read.
+/// Removes initializers that only inlined nodes read, unless they are also inputs of the model.
 fn remove_unread(result: &mut Model, before: &Model) {
     let (was_read, is_read) = (reads(before.graph()), reads(result.graph()));
     let inputs: HashSet<&str> = before
@@ -198,7 +198,7 @@ fn plain(name: &str) -> String {
         .to_ascii_lowercase()
 }
 
-/// The name of a node, or of its first output.
+/// The name of a node, or the name of its first output if the node has none.
 fn label(node: &NodeProto) -> &str {
     crate::ir::node_name(node)
 }

@@ -13,8 +13,9 @@ use crate::onnx::tensor;
 use crate::passes::inline::label;
 use crate::shape::sequences::SequenceParts;
 
-/// The limits on the parts of all sequences: in total, and per node of the graph. The larger limit
-/// counts. A model of a few bytes can ask for very many parts.
+/// The largest number of parts of all sequences together is `PARTS`, or `TIMES_THE_NODES` for each
+/// node of the graph if this is more. Without a limit, a model of a few bytes could ask for very
+/// many parts.
 const PARTS: usize = 1 << 15;
 const TIMES_THE_NODES: usize = 8;
 
@@ -25,7 +26,8 @@ struct Sequence {
     taken: Vec<(NodeId, usize)>,
 }
 
-/// Replaces each sequence that only SequenceAts read. `None` if the model has no such sequence.
+/// Replaces each sequence that only SequenceAts read. `None` if the model has no such sequence, or
+/// if all of them together have too many parts.
 pub(super) fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
     if !model.graph().node.iter().any(is_split) {
         return None;
@@ -84,7 +86,8 @@ impl Sequence {
     }
 }
 
-/// The SequenceAt that reads a sequence, and the part that it takes.
+/// The SequenceAt that reads a sequence, and the index of the part that it takes. `None` for
+/// another reader, or if there is no such part.
 fn taken_part(
     Analysis { graph, facts, .. }: &Analysis,
     parts: &SequenceParts,

@@ -24,7 +24,8 @@ pub(super) struct Layer {
 }
 
 impl Layer {
-    /// The layer whose product is this node.
+    /// The layer whose product is this node. `None` if the node is not the product of a layer, or
+    /// if another node reads the product.
     pub(super) fn find(analysis: &Analysis, matmul: NodeId) -> Option<Self> {
         let Analysis {
             graph,

@@ -32,7 +32,8 @@ pub(super) fn edits(analysis: &Analysis) -> Vec<Edit> {
         .collect()
 }
 
-/// The edit that moves a layer before the movements that produce its input.
+/// The edit that moves a layer before the movements that produce its input. `None` if this does not
+/// help tract.
 fn edit(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     let graph = &analysis.graph;
     let Layer {
@@ -85,8 +86,8 @@ fn edit(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     Some(Edit::replacing(graph, matmul, replacement))
 }
 
-/// The movement of tokens with `channels` channels that produces a value, the input of the
-/// movement, and the movement. `None` if the value has several readers.
+/// The node that produces a value by a movement of tokens with `channels` channels, the value that
+/// it moves, and the movement. `None` if the value has several readers, or another producer.
 fn moved(analysis: &Analysis, value: ValueId, channels: usize) -> Option<(NodeId, ValueId, Move)> {
     let graph = &analysis.graph;
     graph.only_reader(value)?;
@@ -107,13 +108,14 @@ fn moved(analysis: &Analysis, value: ValueId, channels: usize) -> Option<(NodeId
     Some((node, source, step))
 }
 
-/// The extents of a Reshape that keeps the channels as the last axis.
+/// The target extents of a Reshape. `None` unless it keeps the channels as the last axis, also with
+/// another number of channels.
 fn token_extents(at: &At, last: usize, channels: usize) -> Option<Vec<i64>> {
     at.only_attributes(&["allowzero"]).ok()?;
     let extents = at.ints(1).ok()??;
     let before_last = extents.split_last()?.1;
     // A 0 copies an extent of the input. At the index of the channels, it would copy the number of
-    // channels, which the layer changes. Behind them, there is no axis to copy.
+    // channels, which the layer changes. After the channels, there is no axis to copy.
     let allows_zero = at.flag("allowzero", false).ok()?;
     let mut axes = before_last.iter().enumerate();
     let keeps_meaning = axes.all(|(axis, &extent)| extent != 0 || axis < last && !allows_zero);

@@ -28,7 +28,8 @@ pub(super) fn edits(analysis: &Analysis) -> Vec<Edit> {
         .collect()
 }
 
-/// Writes a MatMul and the Add of its bias as one Gemm.
+/// Writes a MatMul and the Add of its bias as one Gemm. `None` unless exactly one leading extent is
+/// unknown.
 fn as_gemm(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     let Analysis { graph, facts, .. } = analysis;
     let Layer {
@@ -43,7 +44,8 @@ fn as_gemm(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     let shape = facts.shape(value)?;
     let (leading, _) = shape.split_at(shape.len().checked_sub(1)?);
     let arranged: Vec<Option<usize>> = leading.iter().map(extent).collect();
-    // One extent may be unknown: Reshape infers it as `-1`.
+    // A Reshape can infer one unknown extent, as `-1`. If all extents are known, onnxruntime fuses
+    // the operators itself.
     let is_one_open = arranged.iter().filter(|extent| extent.is_none()).count() == 1;
     let is_float = facts.data_type(output) == Some(DataType::Float);
     if !is_float || arranged.len() < 2 || !is_one_open || arranged.contains(&Some(0)) {

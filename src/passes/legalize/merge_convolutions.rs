@@ -49,7 +49,8 @@ struct SplitConvolutions<'a> {
 }
 
 impl<'a> SplitConvolutions<'a> {
-    /// The convolutions before a Concat.
+    /// The convolutions before a Concat. `None` unless they are alike, and are the only readers of
+    /// all parts of one Split, in order.
     fn before(analysis: &'a Analysis, concat: NodeId) -> Option<Self> {
         let graph = &analysis.graph;
         let operands = graph.inputs(concat).iter();
@@ -82,7 +83,7 @@ impl<'a> SplitConvolutions<'a> {
         along.and_then(|along| axis(along, self.weights[0].rank()).ok()) == Some(1)
     }
 
-    /// Whether each part of the Split is read only by its convolution.
+    /// Whether each part of the Split is read only by the convolution with the same index.
     fn reads_all_parts(&self) -> bool {
         let graph = &self.analysis.graph;
         let parts = graph.outputs(self.split).iter().copied();
@@ -173,7 +174,7 @@ impl<'a> SplitConvolutions<'a> {
     }
 }
 
-/// The Conv that computes a value for a single reader.
+/// The Conv that produces a value. `None` if the value has several readers, or another producer.
 fn own_convolution(graph: &Graph, value: ValueId) -> Option<NodeId> {
     let (node, _) = graph.producer(value)?;
     let is_own = graph.is(node, "Conv") && graph.only_reader(value).is_some();

@@ -30,6 +30,7 @@ pub(super) fn edits(analysis: &Analysis) -> Vec<Edit> {
 }
 
 /// The edit of the normalization that ends in this node. The edit includes the Mul after the node.
+/// `None` if no such normalization ends there.
 fn edit(view: &View, node: NodeId) -> Option<Edit> {
     let graph = view.graph;
     if !matches!(graph.op(node), Some("Div" | "Mul")) {
@@ -58,7 +59,7 @@ fn edit(view: &View, node: NodeId) -> Option<Edit> {
 }
 
 /// The ε of a float32 normalization over the last axis that subtracts no mean. `None` for another
-/// normalization, or if float32 cannot represent ε.
+/// normalization, if its result has several readers, or if float32 cannot represent ε.
 fn plain_epsilon(view: &View, core: &Core) -> Option<f32> {
     let is_last = core.axes.len() == 1 && core.axes.first().map(|axis| axis + 1) == Some(core.rank);
     let is_plain = is_last
@@ -80,7 +81,8 @@ fn plain_epsilon(view: &View, core: &Core) -> Option<f32> {
         .then_some(narrow)
 }
 
-/// The Mul of a value by a constant for each of its channels, and the constant.
+/// The Mul that multiplies a value by a constant with one element for each channel, and the
+/// constant. `None` if the value has another reader.
 fn scaled_by(view: &View, value: ValueId) -> Option<(NodeId, ValueId)> {
     let graph = view.graph;
     let (node, slot) = graph

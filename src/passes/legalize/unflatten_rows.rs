@@ -53,8 +53,8 @@ struct RowRegion<'a> {
 }
 
 impl<'a> RowRegion<'a> {
-    /// The region after a Reshape to two axes. `None` if a node outside of it reads one of its
-    /// values.
+    /// The region after a Reshape to two axes. `None` if one of its values is read by a node that
+    /// has no role in a region, or if it contains no layer.
     fn at(analysis: &'a Analysis, entry: NodeId) -> Option<Self> {
         let Analysis { graph, facts, .. } = analysis;
         if !graph.is(entry, "Reshape") || !region_path(graph.node(entry)).is_empty() {
@@ -91,7 +91,8 @@ impl<'a> RowRegion<'a> {
             .then_some(region)
     }
 
-    /// Adds a value to the region, and all its readers to the open nodes.
+    /// Adds a value to the region, and all its readers to the open nodes. `None` if the value is an
+    /// output of the graph, or does not have two axes.
     fn admit(
         &mut self,
         value: ValueId,
@@ -112,7 +113,8 @@ impl<'a> RowRegion<'a> {
         Some(())
     }
 
-    /// The role of a node that reads rows of this region. `None` for unknown nodes.
+    /// The role of a node that reads rows of this region. `None` for a node that has none of these
+    /// roles.
     fn role(&self, node: NodeId) -> Option<RowRole> {
         let Analysis {
             graph, constants, ..
@@ -178,9 +180,9 @@ impl<'a> RowRegion<'a> {
         constants.is_constant(value) && facts.rank(value).is_some_and(|rank| rank < 2)
     }
 
-    /// The axes that all values of the region get before their channels. They are the axes of the
-    /// source or of one result: of the one with the fewest axes. At most one of these axes has an
-    /// unknown extent.
+    /// The extents of the axes that all values of the region get before their channels. They are
+    /// taken from the source or from a result, whichever has the fewest axes. At most one of the
+    /// extents is unknown.
     fn leading(&self) -> Option<Vec<Option<usize>>> {
         let Analysis { graph, facts, .. } = self.analysis;
         let entered = (
@@ -201,7 +203,8 @@ impl<'a> RowRegion<'a> {
         self.rows.get(&self.analysis.graph.input(exit, 0)?).copied()
     }
 
-    /// Whether a value has these axes, followed by its channels.
+    /// Whether a value has axes with the extents `leading`, followed by one axis of `channels`
+    /// channels.
     fn is_on(&self, value: ValueId, leading: &[Option<usize>], channels: usize) -> bool {
         let shape = self.analysis.facts.shape(value);
         shape.is_some_and(|shape| {
@@ -348,7 +351,8 @@ impl Lifting<'_, '_> {
 }
 
 /// Gives a new node the metadata of the node that it replaces. If both have the same operator, the
-/// new node also gets its domain and its name. The product of a layer gets only the name.
+/// new node also gets its domain and its name. The MatMul of a layer gets the metadata and the name
+/// of the Gemm.
 fn take_over(made: &mut NodeProto, like: &NodeProto) {
     made.metadata_props.clone_from(&like.metadata_props);
     let is_same = made.op_type == like.op_type;
@@ -360,8 +364,8 @@ fn take_over(made: &mut NodeProto, like: &NodeProto) {
     }
 }
 
-/// The axes of a shape before the last axes, which together have `channels` elements. `None` if
-/// there are fewer than two axes before them, or if more than one of these has an unknown extent.
+/// The extents of a shape without the last axes that together have `channels` elements. `None` if
+/// fewer than two extents are left, or if one of these is 0 or more than one is unknown.
 fn before(shape: &Shape, channels: usize) -> Option<Vec<Option<usize>>> {
     let mut product = 1;
     let start = (0..shape.len())

@@ -33,7 +33,8 @@ pub(super) fn edits(analysis: &Analysis) -> Vec<Edit> {
     edits
 }
 
-/// The edit that divides the product before a value.
+/// The edit that divides the product before a value. `None` if the value is not divided into
+/// several parts, if a part is too narrow, or if there is only one token.
 fn edit(analysis: &Analysis, whole: ValueId) -> Option<Edit> {
     let product = PackedProduct::before(analysis, whole)?;
     let (axis, parts) = parts(analysis, whole)?;

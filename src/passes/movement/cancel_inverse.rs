@@ -57,8 +57,8 @@ struct Between {
 }
 
 impl Between {
-    /// Collects all readers of a movement's result. `None` unless they are element-wise and end at
-    /// one inverse movement.
+    /// Collects the operators that read a movement's result, directly or through each other. `None`
+    /// unless all of them are element-wise, except for one inverse movement at their end.
     fn find(analysis: &Analysis, first: NodeId) -> Option<Self> {
         let mut search = BetweenSearch::new(analysis, first)?;
         let mut read = 0;

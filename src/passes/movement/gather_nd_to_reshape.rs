@@ -60,7 +60,8 @@ fn as_unsqueeze<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>>
     Some(maker)
 }
 
-/// For each place of the last axis, the axis along which the indices at that place count up.
+/// For each place of the last axis, the axis along which the indices at that place count up. `None`
+/// if they do not, or if this is not known.
 fn counted_axes(analysis: &Analysis, indices: ValueId, count: usize) -> Option<Vec<usize>> {
     let graph = &analysis.graph;
     if let Some(all) = constant(analysis, indices) {
@@ -120,7 +121,8 @@ fn along(analysis: &Analysis, value: ValueId, depth: usize) -> Option<usize> {
     }
 }
 
-/// The axis along which numbers count up.
+/// The axis along which numbers count 0, 1, …, while they are constant along all other axes. `None`
+/// if there is none.
 fn counted_axis(numbers: &ArrayD<i64>) -> Option<usize> {
     (0..numbers.ndim()).find(|&axis| {
         numbers

@@ -52,7 +52,7 @@ fn inner_parts<'a>(
     inputs.iter().all(Option::is_some).then_some(inputs)
 }
 
-/// The axis of a Concat.
+/// The axis of a Concat. `None` for other nodes.
 fn concat_axis(analysis: &Analysis, node: NodeId) -> Option<usize> {
     let at = analysis.at(node);
     let is_plain = analysis.graph.is(node, "Concat") && at.only_attributes(&["axis"]).is_ok();

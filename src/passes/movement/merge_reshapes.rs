@@ -32,7 +32,9 @@ fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
-/// The input that a Reshape can read instead of a movement's result, and the target extents.
+/// The value that a Reshape can read instead of a movement's result, and the target extents. `None`
+/// if the movement changes the order of the elements, or if a 0 in the target would copy another
+/// extent.
 fn before(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
     let (source, named) = target(&analysis.at(node))?;
     let movement = analysis.at(analysis.graph.producer(source)?.0);
@@ -55,7 +57,7 @@ fn before(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
 }
 
 /// The input of the Reshape before a movement, and the target extents of one Reshape that replaces
-/// both.
+/// both. `None` if there is none, or if its result has another reader.
 fn behind(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
     let graph = &analysis.graph;
     let at = analysis.at(node);

@@ -111,7 +111,8 @@ enum WithoutAxis {
     Gathered(ValueId, ValueId),
 }
 
-/// The axis along which all readers split a value, the parts, and the nodes that take them.
+/// The axis along which all readers split a value, the parts, and the nodes that take them. `None`
+/// if a reader does anything else.
 fn parts(
     analysis: &Analysis,
     whole: ValueId,
@@ -136,7 +137,8 @@ fn parts(
     Some((along?, parts, nodes))
 }
 
-/// The axis of a Split into parts of extent 1, the parts without that axis, and the nodes.
+/// The axis of a Split into parts of extent 1, the parts without that axis, and the nodes. `None`
+/// if a part has another extent, or keeps the axis.
 fn split_parts(
     analysis: &Analysis,
     split: NodeId,
@@ -156,7 +158,7 @@ fn split_parts(
     (parts.len() > 1).then_some((along, parts, nodes))
 }
 
-/// The axis, the result and the node of a Gather at a constant index.
+/// The axis, the result and the node of a Gather at a constant index. `None` for other readers.
 fn gathered(
     analysis: &Analysis,
     reader: &Reader,
@@ -175,7 +177,8 @@ fn gathered(
     is_one_place.then_some((along, part, node))
 }
 
-/// The result and the node of a Squeeze of one axis that is the only reader of a value.
+/// The result and the node of the Squeeze of the axis `along` that is the only reader of a value.
+/// `None` if the value has another reader.
 pub(crate) fn squeeze_after(
     analysis: &Analysis,
     part: ValueId,
@@ -193,7 +196,8 @@ pub(crate) fn squeeze_after(
     is_one.then_some((analysis.graph.only_output(node)?, node))
 }
 
-/// The result and the node of a Reshape that is the only reader of a value and copies no extents.
+/// The result and the node of the Reshape that is the only reader of a value. `None` for another
+/// reader, or if the Reshape may copy extents.
 fn reshaped(analysis: &Analysis, part: ValueId) -> Option<(WithoutAxis, NodeId)> {
     let (node, 0) = analysis.graph.only_reader(part)? else {
         return None;

@@ -39,7 +39,7 @@ pub(super) struct TakenPart {
 pub(super) struct PackedProduct {
     /// The MatMul, or a Gemm without factors.
     pub node: NodeId,
-    /// The Add of a bias, or the Gemm, and the input that is the bias.
+    /// The Add of a bias, or the Gemm, and the index of the input that is the bias.
     pub bias: Option<(NodeId, usize)>,
     /// A Reshape that gives the parts an axis of their own.
     pub reshape: Option<NodeId>,
@@ -140,7 +140,7 @@ pub(super) fn parts(analysis: &Analysis, whole: ValueId) -> Option<(usize, Vec<T
     all
 }
 
-/// The part of one output of a node.
+/// The part that a node outputs at `slot`. `None` if its places are unknown or not adjacent.
 fn part(analysis: &Analysis, node: NodeId, slot: usize, axis: usize) -> Option<TakenPart> {
     let at = analysis.at(node);
     let taken = analysis.graph.output(node, slot)?;

@@ -16,7 +16,8 @@ use crate::shape::facts::extent;
 struct ColumnLayout {
     /// The axis of the parts before the Transposes.
     axis: usize,
-    /// `O`, `P` and `I`.
+    /// The number of runs `O`, the number of parts `P`, and the number `I` of adjacent columns of a
+    /// part in each run.
     factors: [usize; 3],
 }
 
@@ -94,7 +95,8 @@ fn places(group: &[&TakenPart]) -> Vec<usize> {
     places
 }
 
-/// The layout of a product's columns. `axis` is the axis of the parts in the whole value.
+/// The layout of a product's columns. `axis` is the axis of the parts in the whole value. `None` if
+/// the parts do not divide the columns in this way.
 fn layout(analysis: &Analysis, product: &PackedProduct, axis: usize) -> Option<ColumnLayout> {
     let graph = &analysis.graph;
     let mut axis = axis;
@@ -166,7 +168,7 @@ impl GroupWriter<'_> {
         Some(())
     }
 
-    /// Notes the new value of a part.
+    /// Records that the value `name` replaces the output of a part.
     fn output(&mut self, name: String, part: &TakenPart) {
         let output = self.analysis.graph.value_name(part.output);
         self.made.push((name, output.to_owned()));

@@ -16,7 +16,8 @@ use crate::passes::placement::resize::Enlarged;
 use crate::passes::placement::{PlacementMove, WorkTerm, are_in_one_body, places};
 use crate::shape::facts::{extent, same_shape};
 
-/// Finds an operator that can move before a Resize.
+/// The move of an operator before the Resize that produces its input. `None` if it would change the
+/// result or does not pay.
 pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     layer(analysis, node).or_else(|| element_wise(analysis, node))
 }
@@ -61,8 +62,8 @@ fn layer(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     ))
 }
 
-/// Whether an operator with `products` products for each place costs less before a Resize. If the
-/// operator increases the number of channels, the Resize must then resize more channels.
+/// Whether an operator with `products` multiplications for each place costs less before a Resize.
+/// If the operator increases the number of channels, the Resize must then resize more channels.
 pub(super) fn pays(enlarged: &Enlarged, products: usize, [inner, outer]: [usize; 2]) -> bool {
     let saved = products as f64 * (1.0 - 1.0 / enlarged.ratio());
     let more = outer.saturating_sub(inner) as f64;

@@ -6,8 +6,8 @@
 //!
 //! This is exact: a product with concatenated channels is a sum of products, and each commutes with
 //! a linear map of places. The bias is added to a product without a Resize, or before a Resize
-//! whose weights add up to 1 at each place. The operator is split if the saved products cost more
-//! than the additional sum and the additional channels that are resized.
+//! whose weights add up to 1 at each place. The operator is split if the saved multiplications cost
+//! more than the additional sum and the additional channels that are resized.
 
 use super::layer::ChannelOperator;
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};
@@ -20,7 +20,8 @@ use crate::passes::placement::before_resize::pays;
 use crate::passes::placement::factor::ResizeFactor;
 use crate::passes::placement::resize::Enlarged;
 
-/// The least number of channels whose product is worth an additional sum.
+/// The number of channels of an operand whose multiplications cost as much as the additional sum.
+/// Only further channels count as saved.
 const LEAST: usize = 8;
 
 /// An operand of the Concat.
@@ -34,7 +35,8 @@ struct ConcatTerm {
 }
 
 impl ConcatTerm {
-    /// The number of products for the channels of this operand, at the places before any Resize.
+    /// The multiplications with the channels of this operand, at the places before any Resize.
+    /// `None` if the places are unknown.
     fn work(&self, analysis: &Analysis, layer: &ChannelOperator) -> Option<WorkTerm> {
         let resized = self.enlarged.as_ref();
         let value = resized.map_or(self.value, |enlarged| enlarged.value);
@@ -54,7 +56,8 @@ struct DividedConcat<'a> {
     columns: usize,
 }
 
-/// Finds a linear operator that can be split over a Concat.
+/// The move that splits a linear operator over the Concat that it reads. `None` if no operand can
+/// move before its Resize.
 pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let graph = &analysis.graph;
     let layer = ChannelOperator::read(analysis, node)?;
@@ -110,7 +113,8 @@ pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     ))
 }
 
-/// The operands of a Concat of channels, with the Resizes before which the operator moves.
+/// The operands of a Concat of channels, each with the Resize before which the operator moves, if
+/// there is one. `None` if the Concat joins other axes, or if an extent is unknown.
 fn parts(analysis: &Analysis, concat: NodeId, layer: &ChannelOperator) -> Option<Vec<ConcatTerm>> {
     let (graph, at) = (&analysis.graph, analysis.at(concat));
     let [inner, outer] = layer.channels;
@@ -186,7 +190,7 @@ impl DividedConcat<'_> {
         Some(maker.op(like.op_type(), &inputs, like.attribute.clone()))
     }
 
-    /// Writes the operator on the operands that no Resize makes larger.
+    /// Writes the operator on the operands that no Resize makes larger. `None` if there are none.
     fn rest_product(&self, rest: &[&ConcatTerm], maker: &mut Maker) -> Option<String> {
         let graph = &self.analysis.graph;
         let names: Vec<&str> = rest

@@ -32,7 +32,7 @@ fn factor(count: i64) -> Option<ResizeFactor> {
     }
 }
 
-/// The factors of an Expand that keeps the rank.
+/// The factors of an Expand. `None` if it adds axes, or if a factor is unknown.
 fn expanded(before: &Shape, after: &Shape) -> Option<Vec<ResizeFactor>> {
     let mut factors = vec![];
     for (from, to) in before.iter().zip(after) {

@@ -26,7 +26,7 @@ pub(super) struct ChannelOperator {
     pub rank: usize,
     /// The number of channels that the operator reads, and the number that it outputs.
     pub channels: [usize; 2],
-    /// The number of products for each place.
+    /// The number of multiplications for each place.
     pub products: usize,
     /// Whether it adds a bias.
     pub has_bias: bool,
@@ -52,8 +52,8 @@ impl ChannelOperator {
     }
 }
 
-/// Whether a value is float32 or wider, and so precise enough for the new sums and products of a
-/// move.
+/// Whether a value is float32 or wider, and so precise enough for a move, which changes the order
+/// of additions and multiplications.
 pub(super) fn is_wide(analysis: &Analysis, value: ValueId) -> bool {
     matches!(
         analysis.facts.data_type(value),

@@ -3,7 +3,7 @@
 //! A linear operator over channels commutes with a linear map that acts only on places. So it moves
 //! after a mean of windows or of all places (`pooling`), and before a Resize or a Concat with
 //! resized operands. A rule reads an [`Analysis`] and returns a [`PlacementMove`]. The rule changes
-//! nothing itself. A move is made only if the number of products falls for all possible extents.
+//! nothing itself. A move is made only if it saves work for all possible extents.
 //! `docs/placement.md` has the algebra.
 
 mod association;
@@ -147,7 +147,8 @@ impl PlacementMove {
     }
 }
 
-/// Work of `products` products for each place. `places` has the extents of the axes of places.
+/// Work of `products` multiplications for each place. `places` has the extents of the axes of
+/// places. The work of a repetition is counted in elements.
 struct WorkTerm {
     products: usize,
     places: Shape,
@@ -159,7 +160,7 @@ impl WorkTerm {
     }
 }
 
-/// The number of products of all terms, as a formula of the unknown extents.
+/// The work of all terms, as a formula of the unknown extents.
 fn formula(terms: &[WorkTerm]) -> String {
     let mut sums: BTreeMap<String, u128> = BTreeMap::new();
     for WorkTerm { products, places } in terms {
@@ -189,7 +190,8 @@ fn open_extent(dim: &Option<TDim>) -> String {
     }
 }
 
-/// The extents of a value along all axes except that of the channels.
+/// The extents of a value along all axes except that of the channels. `None` if its shape is
+/// unknown.
 fn places(analysis: &Analysis, value: ValueId, channels: usize) -> Option<Shape> {
     let mut shape = analysis
         .facts
@@ -199,7 +201,8 @@ fn places(analysis: &Analysis, value: ValueId, channels: usize) -> Option<Shape>
     Some(shape)
 }
 
-/// Whether nodes are in one body. Another body may run more often, or not at all.
+/// Whether nodes are in one body. If not, no move is made, because one body may run more often than
+/// another, or not at all.
 fn are_in_one_body(graph: &Graph, nodes: &[NodeId]) -> bool {
     let mut ways = nodes.iter().map(|&node| region_path(graph.node(node)));
     let first = ways.next();

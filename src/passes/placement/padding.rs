@@ -16,10 +16,10 @@ use crate::ir::{NodeId, ValueId};
 use crate::ops::axes::{AxisRead, reads};
 use crate::shape::facts::{Shape, extent, same};
 
-/// The largest number of layout operators between the Pad and the product.
+/// The largest number of layout operators between the Pad and the linear operator.
 const DEPTH: usize = 8;
 
-/// The number of products that cost as much as moving one element.
+/// The number of multiplications that cost as much as moving one element.
 const PER_ELEMENT: usize = 8;
 
 /// A Pad before a linear operator, and the layout operators in between.
@@ -28,8 +28,8 @@ struct PaddedOperand {
     /// The value that is padded, and its axis of channels.
     value: ValueId,
     axis: usize,
-    /// The layout operators, each with the axis of the channels in its result. The last one comes
-    /// first.
+    /// The layout operators, each with the axis of the channels in its result. They are in the
+    /// reverse order of execution.
     layouts: Vec<(NodeId, usize)>,
     pads_zeros: bool,
 }
@@ -110,8 +110,8 @@ impl PaddedOperand {
             .collect()
     }
 
-    /// Whether the saved products cost more than moving the additional channels. All extents that
-    /// the Pad changes must be known.
+    /// Whether the saved multiplications cost more than moving the additional channels. `false` if
+    /// the Pad changes an unknown extent.
     fn pays(&self, analysis: &Analysis, operator: &ChannelOperator, small: &Shape) -> bool {
         let padded = analysis.graph.only_output(self.pad);
         let padded = padded.and_then(|padded| places(analysis, padded, self.axis));

@@ -29,8 +29,8 @@ const IMAGE: usize = 4;
 /// The number of axes before the spatial axes.
 const SPACE: usize = 2;
 
-/// The least number of products to save for each place, since Concat and DepthToSpace move each
-/// place twice.
+/// The least number of multiplications to save for each place and channel of the result, since
+/// Concat and DepthToSpace move each place twice.
 const LEAST: usize = 64;
 
 /// The first operator set in which a DepthToSpace has a mode.
@@ -42,7 +42,8 @@ const MOST_TIMES: usize = 4;
 /// The taps of one phase along an axis: for each place that the phase reads, the taps of the
 /// convolution that read that place.
 struct Phase {
-    /// The first place that the phase reads, relative to the place of the result.
+    /// The first place of x that the phase reads, relative to place `q`, for place `s·q + φ` of the
+    /// result.
     first: i64,
     taps: Vec<Vec<usize>>,
 }

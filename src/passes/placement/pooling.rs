@@ -23,7 +23,8 @@ use crate::shape::facts::{Shape, extent, same};
 /// The largest number of operators in a row that the mean passes.
 const DEPTH: usize = 32;
 
-/// The least number of products to save for each added operator, since every operator takes time.
+/// The least number of multiplications to save for each added operator, since every operator takes
+/// time.
 const PER_OPERATOR: usize = 1 << 15;
 
 /// The number of axes before the spatial axes.
@@ -118,7 +119,8 @@ impl Mean {
         mean.filter(|_| is_wide(analysis, output) && !analysis.constants.is_constant(output))
     }
 
-    /// The mean of a value with this shape.
+    /// The mean of a value with this shape. It is written with the means of the operands of the
+    /// value's producer if this reaches a linear operator, and otherwise as the mean of the value.
     fn mean_of(
         &self,
         analysis: &Analysis,
@@ -177,7 +179,8 @@ impl Mean {
         Some(PassedNode::Pair(node, Box::new([one, other])))
     }
 
-    /// The mean of an operand. `None` if it has only some of the averaged places.
+    /// The mean of an operand, or the operand itself if `is_same`. `None` if it has only some of
+    /// the averaged places.
     fn operand(
         &self,
         analysis: &Analysis,
@@ -221,8 +224,8 @@ impl Mean {
         }
     }
 
-    /// Whether enough products are saved to be worth the added operators. An unknown extent counts
-    /// as two places.
+    /// Whether enough multiplications are saved to be worth the added operators. An unknown extent
+    /// counts as two places.
     fn saves_enough(&self, term: &PassedNode, shape: &Shape) -> bool {
         let squeezes = if self.keeps_axes { 0 } else { self.axes.len() };
         let added = term.means() - 1 + squeezes;
@@ -329,7 +332,7 @@ impl PassedNode {
     }
 }
 
-/// Reads an AveragePool that leaves fewer places.
+/// Reads an AveragePool. `None` unless it surely leaves fewer places.
 fn average_pool(at: &At) -> Option<Mean> {
     at.only_attributes(AVERAGE_POOL).ok()?;
     let kernel = at.attr_ints("kernel_shape").ok()??;

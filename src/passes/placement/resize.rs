@@ -101,7 +101,7 @@ impl Enlarged {
         (enlarges && keeps_unscaled_axes(&at).ok()?).then_some(enlarged)
     }
 
-    /// A Tile or an Expand with these factors.
+    /// A Tile or an Expand with these factors. `None` if it makes no axis longer.
     fn copying(at: &At, factors: Vec<ResizeFactor>) -> Option<Self> {
         let enlarges = factors.iter().any(|&factor| factor != ResizeFactor::Same);
         enlarges.then_some(Enlarged {
@@ -143,7 +143,8 @@ impl Enlarged {
         })
     }
 
-    /// The input coordinate of place i of the result, multiplied by twice the factor.
+    /// The input coordinate of place i of the result, multiplied by twice the factor. `None` for
+    /// another mode.
     fn scaled_coordinate(&self, i: i64, times: i64) -> Option<i64> {
         match self.coordinates.as_str() {
             "asymmetric" => Some(2 * i),
@@ -168,7 +169,7 @@ impl Enlarged {
         }
     }
 
-    /// The least ratio of the number of places after the Resize to the number of places before it.
+    /// The ratio of the number of places after the Resize to the number of places before it.
     pub(super) fn ratio(&self) -> f64 {
         self.factors.iter().map(|factor| factor.ratio()).product()
     }
@@ -240,7 +241,7 @@ fn with_size(sizes: &str, place: usize, count: usize, length: usize, maker: &mut
     maker.op("Concat", &parts, vec![int("axis", 0)])
 }
 
-/// The factor of each axis. `None` if an axis may become shorter.
+/// The factor of each axis. `None` if a factor is unknown, or if an axis may become shorter.
 fn factors(at: &At) -> Option<Vec<ResizeFactor>> {
     let before: Shape = at.shape(0).ok()?;
     let named = named_axes(at, before.len())?;
@@ -263,7 +264,8 @@ fn named_axes(at: &At, rank: usize) -> Option<Vec<usize>> {
     }
 }
 
-/// The factors of the named axes, if the node reads their new extents.
+/// The factors of the named axes of a node that reads their new extents. `None` if one of them is
+/// unknown.
 fn factors_by_sizes(
     at: &At,
     before: &Shape,
@@ -284,7 +286,8 @@ fn factors_by_sizes(
         .collect()
 }
 
-/// The factors of the named axes, if the node reads factors.
+/// The factors of the named axes of a node that reads factors. `None` if one of them is not a small
+/// integer.
 fn factors_by_scales(at: &At, count: usize) -> Option<Vec<ResizeFactor>> {
     let slot = factors_at(at.proto().op_type(), at.opset());
     let numbers = at.numbers(slot).ok()?;
@@ -303,7 +306,8 @@ fn whole_factor(number: f64) -> Option<ResizeFactor> {
     }
 }
 
-/// The factor between two extents of an axis. `None` if the axis may become shorter.
+/// The factor between two extents of an axis. `None` if the factor is unknown, or if the axis may
+/// become shorter.
 fn ratio(before: &Option<TDim>, after: &Option<TDim>) -> Option<ResizeFactor> {
     if same(before, after) {
         return Some(ResizeFactor::Same);

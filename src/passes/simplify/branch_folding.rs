@@ -85,13 +85,14 @@ impl TakenBranches {
     }
 }
 
-/// Whether an initializer belongs to a body.
+/// Whether the body with the region path `way` has an initializer.
 fn has_initializer(graph: &Graph, way: &str) -> bool {
     let mut tensors = graph.proto().initializer.iter();
     tensors.any(|tensor| tensor.name().starts_with(way))
 }
 
-/// The paths of all bodies whose node is in the main graph, or in another such body.
+/// The region paths of all reachable bodies. A body is reachable if its node is in the main graph,
+/// or in a reachable body.
 fn reachable_bodies(graph: &GraphProto) -> HashSet<String> {
     let mut bodies: HashSet<String> = HashSet::default();
     loop {

@@ -57,7 +57,7 @@ pub(crate) struct NamedFloats {
 impl StoredResults {
     /// Finds the values that can be stored without adding more than `allowed` bytes. Small results
     /// do not count. The nodes of `sites` stay, because they identify the kinds of the sites.
-    /// Values that are computed from tensors that are `new` stay too.
+    /// Values that are computed from tensors for which `new` returns true stay too.
     pub(super) fn find(
         analysis: &Analysis,
         sites: &HashSet<NodeId>,
@@ -194,7 +194,7 @@ fn cuts_mask(analysis: &Analysis, node: NodeId) -> bool {
     }
 }
 
-/// Marks the values that are stored tensors and `new`.
+/// For each value, whether it is an initializer for which `new` returns true.
 fn new_tensors(graph: &Graph, new: &dyn Fn(&str) -> bool) -> Vec<bool> {
     (0..graph.value_count())
         .map(|index| ValueId(index as u32))
@@ -285,7 +285,7 @@ fn behind_rounded_results(analysis: &Analysis) -> HashSet<NodeId> {
     cone(analysis, &ends)
 }
 
-/// These nodes, and the nodes that compute the constants that they read.
+/// These nodes, and the nodes that directly or indirectly compute the constants that they read.
 pub(super) fn cone(analysis: &Analysis, nodes: &[NodeId]) -> HashSet<NodeId> {
     let Analysis {
         graph, constants, ..
@@ -307,8 +307,8 @@ pub(super) fn cone(analysis: &Analysis, nodes: &[NodeId]) -> HashSet<NodeId> {
     seen
 }
 
-/// The values that are stored directly. All other constants are only needed to compute these
-/// values.
+/// The nodes whose results are stored, because remaining nodes read the results. All other
+/// constants are only needed to compute these results.
 #[derive(Default)]
 struct Roots {
     nodes: Vec<NodeId>,
@@ -370,7 +370,8 @@ impl Frontier<'_> {
         roots
     }
 
-    /// The operand of an identity whose result no body reads.
+    /// The operand of an identity of a constant. `None` for another node, or if a body reads the
+    /// result.
     fn alias(&self, node: NodeId) -> Option<ValueId> {
         let graph = &self.analysis.graph;
         let output = graph.only_output(node)?;

@@ -61,14 +61,16 @@ impl<'o> ConstantOrigins<'o> {
         }
     }
 
-    /// The recipe of a tensor. `None` for small integers, because they are exact in every type, and
-    /// so equal any constant with the same elements.
+    /// The recipe of a tensor. `None` if it has no recipe, or if the recipe is an array of small
+    /// integers, because these are exact in every type, and so equal any constant with the same
+    /// elements.
     fn inexact_recipe(&self, name: &str) -> Option<&Recipe> {
         self.recipe(name)
             .filter(|recipe| !is_small_and_whole(recipe))
     }
 
-    /// Whether two tensors of the original model have equal elements.
+    /// Whether two names are equal, or name small tensors of the original model with equal
+    /// elements.
     fn are_stored_alike(&self, one: &str, other: &str, model: &Model) -> bool {
         if one == other {
             return true;
@@ -90,7 +92,7 @@ fn is_small_and_whole(recipe: &Recipe) -> bool {
         .all(|number| number.fract() == 0.0 && number.abs() <= WHOLE)
 }
 
-/// The name of the constant, if a recipe is only a constant.
+/// The name of the constant, if a recipe is a constant without any operation.
 fn constant_name(recipe: &Recipe) -> Option<&str> {
     if let Op::Constant(name) = recipe.op() {
         Some(name)
@@ -127,7 +129,8 @@ impl<'m> StoredTensors<'m> {
     }
 }
 
-/// The output and the tensor of a Constant.
+/// The output and the tensor of a Constant. `None` for another node, or for a Constant without a
+/// tensor attribute.
 fn value_of_constant(node: &NodeProto) -> Option<(&str, &TensorProto)> {
     if node.op() != ("", "Constant") {
         return None;

@@ -102,7 +102,8 @@ pub(super) fn find(
         .collect()
 }
 
-/// The paths of all bodies. A body may have constants although it has no nodes left.
+/// The region paths of all bodies. They are read from the nodes inside of bodies and from the nodes
+/// that have bodies, since a body without nodes may still have constants.
 fn region_paths(graph: &GraphProto) -> HashSet<&str> {
     let behind_nodes = graph.node.iter().flat_map(region_paths_after);
     graph
@@ -114,7 +115,8 @@ fn region_paths(graph: &GraphProto) -> HashSet<&str> {
         .collect()
 }
 
-/// The names that bodies, annotations and `pinned` nodes need, and the results of bodies.
+/// The names that must stay: of values that bodies read, of annotated and `pinned` tensors, and of
+/// results of bodies.
 fn fixed_names<'g>(
     graph: &'g GraphProto,
     pinned: &HashSet<&'g str>,
@@ -141,7 +143,7 @@ fn stored_floats(graph: &GraphProto) -> HashSet<&str> {
         .collect()
 }
 
-/// Replaces values where nodes read them.
+/// Lets nodes read the replacements in `instead`.
 pub(super) fn merge_into(graph: &mut GraphProto, instead: &HashMap<String, String>) {
     for node in &mut graph.node {
         node.read_instead(|input| instead.get(input).map(String::as_str));
@@ -315,7 +317,8 @@ impl<'g, 'f> Equals<'g, 'f> {
         }
     }
 
-    /// The value that is read in place of the value with this name.
+    /// The value that is read in place of the value with this name: the equal value that was found
+    /// first, or the value itself.
     fn now<'n>(&self, name: &'n str) -> &'n str
     where
         'g: 'n,
@@ -341,7 +344,7 @@ fn elements(tensor: &TensorProto, model: &Model) -> Option<Bytes> {
     data.filter(|data| data.len() <= SMALL)?.all().ok()
 }
 
-/// The region path of the body that a constant is in, by its name.
+/// The region path of the body that a constant is in, by its name. Empty for the main graph.
 fn way_to<'n>(name: &'n str, ways: &HashSet<&str>) -> &'n str {
     let mut beginnings = name.rmatch_indices('/').map(|(end, _)| &name[..=end]);
     beginnings
@@ -349,7 +352,7 @@ fn way_to<'n>(name: &'n str, ways: &HashSet<&str>) -> &'n str {
         .unwrap_or_default()
 }
 
-/// The tensor of a Constant whose attribute is a tensor.
+/// The tensor of a Constant whose attribute is a tensor. `None` for other nodes.
 fn constant_attribute(node: &NodeProto) -> Option<&TensorProto> {
     match &node.attribute[..] {
         [attribute] if attribute.name() == "value" => attribute.t.as_deref(),
@@ -357,7 +360,7 @@ fn constant_attribute(node: &NodeProto) -> Option<&TensorProto> {
     }
 }
 
-/// The tensor of a Constant whose attribute is a scalar, a list or a text.
+/// The tensor of a Constant whose attribute is a scalar, a list or a text. `None` for other nodes.
 fn spelled_out(node: &NodeProto) -> Option<Box<TensorProto>> {
     let is_alone = node.op() == ("", "Constant")
         && node.attribute.len() == 1

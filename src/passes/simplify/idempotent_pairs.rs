@@ -64,7 +64,8 @@ pub(super) struct IdempotentPairs<'a> {
 }
 
 impl IdempotentPairs<'_> {
-    /// The operand of a redundant activation, which its readers can read instead.
+    /// The operand of a redundant activation, which its readers can read instead. `None` if the
+    /// node is not redundant.
     pub(super) fn operand(&self, node: NodeId) -> Option<ValueId> {
         let graph = &self.analysis.graph;
         let own = self.activation(node)?;
@@ -128,7 +129,8 @@ impl IdempotentPairs<'_> {
         is_plain.then_some(activation)
     }
 
-    /// Reads a Clip between constants that are in order.
+    /// Reads a Clip whose bounds are constants. `None` if a bound varies, or if the lower bound
+    /// exceeds the upper one.
     fn clip(&self, node: NodeId) -> Option<Idempotent> {
         let at = self.analysis.at(node);
         let (low, high) = if at.opset() < BOUNDS_ARE_INPUTS {

@@ -69,7 +69,9 @@ fn unmoved_operand(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     }
 }
 
-/// The nodes for which `operand` returns a value that can be read instead of their result.
+/// The nodes that can be removed because `operand` returns a value that can be read instead of
+/// their result. A node stays if the name of its result is needed, unless the producer of the
+/// operand can output this name.
 fn all(
     analysis: &Analysis,
     pinned: &HashSet<&str>,
@@ -143,7 +145,8 @@ pub(super) fn sharing(graph: &Graph) -> Vec<IdentityNode> {
         .collect()
 }
 
-/// The weight that a node outputs under another name, if the weight has other readers.
+/// The weight that a node outputs under another name. `None` for other nodes, if the weight has no
+/// other reader, or if the name is needed.
 fn shared_weight(graph: &Graph, node: NodeId, annotated: &HashSet<&str>) -> Option<ValueId> {
     let (source, output) = (graph.input(node, 0)?, graph.only_output(node)?);
     let shares = graph.domain_op(node) == ("", "Identity")
@@ -342,7 +345,7 @@ pub(super) fn identity_operand(analysis: &Analysis, node: NodeId) -> Option<Valu
     has_known_attributes(analysis, node).then_some(operand)
 }
 
-/// The value that an Optional wraps.
+/// The value that an Optional wraps. `None` for other producers.
 fn optional_element(analysis: &Analysis, optional: ValueId) -> Option<ValueId> {
     let graph = &analysis.graph;
     let (maker, _) = graph.producer(optional)?;
@@ -351,7 +354,7 @@ fn optional_element(analysis: &Analysis, optional: ValueId) -> Option<ValueId> {
         .then_some(element)
 }
 
-/// The operand of a Split into one part.
+/// The operand of a Split into one part. `None` for other Splits.
 fn unsplit_operand(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     let at = analysis.at(node);
     let value = at.input(0).ok()?;
@@ -366,8 +369,8 @@ fn unsplit_operand(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     (is_one && is_whole).then_some(value)
 }
 
-/// The only input of a Concat that has places along its axis. A rotary embedding of all channels,
-/// for example, leaves an empty Slice.
+/// The only input of a Concat that has places along its axis. `None` if several inputs may have
+/// places. A rotary embedding of all channels, for example, leaves an empty Slice.
 fn only_part(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     let at = analysis.at(node);
     let along = axis(at.attr("axis", 1).ok()?, at.output_rank(0).ok()?).ok()?;

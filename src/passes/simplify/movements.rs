@@ -119,7 +119,8 @@ impl<'g> Links<'g> {
         }
     }
 
-    /// The value and the values before it in a chain of movements, the nearest first.
+    /// The value and the values before it in a chain of movements, the nearest first, up to
+    /// [`REACH`] values.
     fn above<'s>(&self, graph: &'s GraphProto, value: &'s str) -> Vec<&'s str> {
         let mut above = vec![value];
         while let Some(&maker) = above.last().and_then(|value| self.makers.get(value))
@@ -178,7 +179,8 @@ impl Edits {
         }
     }
 
-    /// The replacement of a value.
+    /// The value that is read in place of a value, after all replacements. `None` if the value is
+    /// not replaced.
     fn resolve(&self, name: &str) -> Option<&str> {
         std::iter::successors(self.source(name), |name| self.source(name))
             .take(REACH)

@@ -21,7 +21,7 @@ pub(super) fn find(analysis: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId,
         .collect()
 }
 
-/// Writes the constant targets.
+/// Lets each Reshape read its constant target.
 pub(super) fn write(found: Vec<(NodeId, Vec<i64>)>, analysis: &Analysis, editor: &mut Editor) {
     for (node, extents) in found {
         let wish = format!("{}_shape", analysis.graph.name(node));

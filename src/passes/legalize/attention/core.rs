@@ -68,7 +68,7 @@ impl AttentionCore {
         is_together.then_some(core).ok_or(AttentionRefusal::Body)
     }
 
-    /// The number of heads.
+    /// The number of heads. `None` if it is unknown.
     pub(super) fn heads(&self) -> Option<usize> {
         match self.shape.len() {
             3 => Some(1),
@@ -101,8 +101,8 @@ impl AttentionCore {
             return Err(AttentionRefusal::Broadcast);
         }
         let (query, key) = (&shapes[0][rank - 2], &shapes[1][rank - 1]);
-        // If both extents are equal, a model without keys has no queries either, so its result is
-        // empty.
+        // If there are as many queries as keys, an attention without keys has no queries either, so
+        // its result is empty.
         let has_keys = extent(key).is_some_and(|keys| keys > 0) || same(query, key);
         has_keys.then_some(()).ok_or(AttentionRefusal::NoKeys)
     }
@@ -130,7 +130,7 @@ fn weighted_values(
         .ok_or(AttentionRefusal::NoAttention)
 }
 
-/// The scores of a Softmax: a product that may be multiplied by a number.
+/// The scores of a Softmax: a product, which may be multiplied by a constant scalar.
 struct Scores {
     product: NodeId,
     scale: f32,
@@ -172,7 +172,8 @@ fn scores(analysis: &Analysis, softmax: NodeId) -> Result<Scores, AttentionRefus
     })
 }
 
-/// The product that a Mul multiplies by a number, and the number.
+/// The MatMul whose result a Mul multiplies by a constant scalar, and the scalar. `None` for
+/// another node, or if the result has another reader.
 fn multiplied(analysis: &Analysis, mul: NodeId) -> Option<(NodeId, f64)> {
     let graph = &analysis.graph;
     let &[Some(left), Some(right)] = graph.inputs(mul) else {
@@ -189,7 +190,7 @@ fn multiplied(analysis: &Analysis, mul: NodeId) -> Option<(NodeId, f64)> {
     Some((product, analysis.constants.scalar(factor)?))
 }
 
-/// The reason to keep an attention whose scores are not the direct result of a product. It is
+/// The reason to keep an attention whose scores are neither a product nor a scaled product. It is
 /// `NoAttention` if no product of two varying values is found before the scores.
 fn kept(analysis: &Analysis, mut node: NodeId) -> AttentionRefusal {
     const REACH: usize = 8;
@@ -223,7 +224,7 @@ fn kept(analysis: &Analysis, mut node: NodeId) -> AttentionRefusal {
     AttentionRefusal::NoAttention
 }
 
-/// The operands of a product of two varying values.
+/// The operands of a matrix product, if neither of them is constant.
 fn operands(analysis: &Analysis, product: NodeId) -> Option<(ValueId, ValueId)> {
     let graph = &analysis.graph;
     let &[Some(left), Some(right)] = graph.inputs(product) else {

@@ -40,7 +40,8 @@ pub(crate) fn edits(analysis: &Analysis) -> (Vec<Edit>, BTreeMap<String, usize>)
     (edits, kept)
 }
 
-/// The edit of the attention with this Softmax.
+/// The edit that writes the attention with this Softmax as one operator, or the reason why the
+/// attention stays.
 fn edit(analysis: &Analysis, softmax: NodeId) -> Result<Edit, AttentionRefusal> {
     let core = AttentionCore::find(analysis, softmax)?;
     let replacement = fused(analysis, &core)?;

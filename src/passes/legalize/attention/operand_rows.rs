@@ -137,6 +137,7 @@ fn at(
 }
 
 /// The value from which the producer of `value` moves or picks elements, and the step that does so.
+/// `None` if it does neither, or if it reads a constant.
 fn before(analysis: &Analysis, value: ValueId) -> Option<(ValueId, RowStep)> {
     let graph = &analysis.graph;
     let (node, slot) = graph.producer(value)?;

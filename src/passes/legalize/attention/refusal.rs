@@ -24,7 +24,7 @@ pub(super) enum AttentionRefusal {
     /// The scale is 0, infinite, or not exact in float32.
     #[error("the scale is no number of float32")]
     Scale,
-    /// The scores or the shares have another reader, or are an output.
+    /// The scores or the result of the Softmax have another reader, or are an output of the model.
     #[error("another operator reads the scores")]
     OtherReader,
     /// The operands are not float32, the only type of the kernel.

@@ -182,8 +182,8 @@ impl<'a> AttentionWriter<'a> {
     }
 }
 
-/// Finds how to read an operand in rows, in which its axes have this order. `None` if its shape is
-/// unknown.
+/// Finds how to read an operand in rows. `order` is the order of its axes in rows. `None` if its
+/// shape is unknown.
 fn operand(analysis: &Analysis, value: ValueId, order: RowOrder) -> Option<AttentionOperand> {
     let shape = analysis.facts.shape(value)?;
     let (outer, inner) = order.axes.split_at(order.outer);

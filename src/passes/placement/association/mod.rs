@@ -3,13 +3,14 @@
 //! Before: queries `q·(x·W + b)ᵀ`, or a mean `p·(x·W + b)` of values, with x in `[B, N, C]`, W in
 //! `[C, H·D]` and M rows of q and p for each of H heads. After: `(q·Wᵀ)·xᵀ + q·bᵀ`, and `(p·x)·W +
 //! b`. If only a class token or the last token is needed, M is 1. Then each token costs `H·C`
-//! products, instead of `C·H·D` for the projection.
+//! multiplications, instead of `C·H·D` for the projection.
 //!
 //! This is exact: products of matrices are associative, and each head has its own columns of W. The
 //! bias of a mean passes if the weights of the mean add up to 1, such as those of a Softmax. All
 //! heads share x, so the rows of all heads are rows of one matrix in the product with x.
 //!
-//! All readers of the projection must be such products, since the projection would stay otherwise.
+//! All readers of the projection must be products with few rows, since otherwise the projection
+//! would stay.
 
 mod projection;
 
@@ -30,10 +31,10 @@ const RULE: &str = "association";
 /// The rank of both operands: samples, heads, rows, columns.
 const RANK: usize = 4;
 
-/// The number of tokens that is assumed for an unknown extent when the products are compared.
+/// The number of tokens that is assumed for an unknown extent when costs are compared.
 const MANY: usize = 1 << 12;
 
-/// The least number of products to save for each sample, since the new operators take time.
+/// The least number of multiplications to save for each sample, since the new operators take time.
 const LEAST: usize = 1 << 18;
 
 /// The use of a projection in an attention.
@@ -84,9 +85,9 @@ pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     own.placed()
 }
 
-/// Whether the move pays. For a known number of tokens, it must halve the products and save at
-/// least [`LEAST`]. For an unknown number, it must do so for [`MANY`] tokens, and still save some
-/// products for two tokens.
+/// Whether the move pays. For a known number of tokens, it must halve the number of multiplications
+/// and save at least [`LEAST`]. For an unknown number, it must do so for [`MANY`] tokens, and still
+/// save some multiplications for two tokens.
 fn pays(operator: &ChannelOperator, products: &[FewRows], analysis: &Analysis) -> bool {
     let tokens = analysis.facts.extent(operator.value, 1);
     let [few, many] = [2, MANY].map(|open| tokens.unwrap_or(open));
@@ -97,7 +98,7 @@ fn pays(operator: &ChannelOperator, products: &[FewRows], analysis: &Analysis) -
         && before.saturating_sub(after) >= LEAST
 }
 
-/// The number of products for each sample before and after the move.
+/// The number of multiplications for each sample before and after the move.
 fn work(operator: &ChannelOperator, products: &[FewRows], tokens: usize) -> [usize; 2] {
     let mut before = operator.products.saturating_mul(tokens);
     let mut after = 0_usize;
@@ -111,8 +112,8 @@ fn work(operator: &ChannelOperator, products: &[FewRows], tokens: usize) -> [usi
 }
 
 impl<'a> FewRows<'a> {
-    /// Reads a product. `None` if an extent is unknown, or if the bias cannot move after the
-    /// product.
+    /// Reads a product. `None` if an extent is unknown, if the operands differ in samples or heads,
+    /// or if the bias cannot move after the product.
     fn read(
         analysis: &'a Analysis,
         operator: &'a ChannelOperator,
@@ -240,7 +241,7 @@ impl<'a> FewRows<'a> {
         Some(maker.weight(self.data_type()?, &matrices, name, vec![1]))
     }
 
-    /// Stores the bias, if there is one.
+    /// Stores the bias. `Some(None)` if there is none, and `None` if it cannot be stored.
     fn bias(&self, maker: &mut Maker) -> Option<Option<String>> {
         let Some(bias) = &self.projection.bias else {
             return Some(None);

@@ -33,6 +33,7 @@ pub(super) struct Projection {
 }
 
 /// Finds the operator that computes a projection. `value` is the projection in another layout.
+/// `None` if there is no such operator.
 pub(super) fn operator_before(analysis: &Analysis, value: ValueId) -> Option<ChannelOperator> {
     let graph = &analysis.graph;
     let mut value = value;
@@ -155,7 +156,8 @@ impl Projection {
     }
 }
 
-/// The axis of the output that reads this axis of the input, place by place.
+/// The axis of the output that reads this axis of the input, place by place. `None` if there is
+/// none.
 fn place_of(read: &[AxisRead], axis: usize) -> Option<usize> {
     read.iter().position(|&read| read == AxisRead::Same(axis))
 }

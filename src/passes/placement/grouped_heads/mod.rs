@@ -64,7 +64,8 @@ enum GroupForm {
     Axis,
 }
 
-/// Finds a product whose second operand repeats matrices, and writes it with each matrix only once.
+/// The move that writes a product without the repetition of matrices in its second operand. `None`
+/// if the operand repeats none, or if the repetition cannot be removed.
 pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     GroupedProduct::read(analysis, node)?.ok()?.moved()
 }
@@ -92,7 +93,7 @@ pub(super) fn refused(analysis: &Analysis, node: NodeId) -> Option<Placed> {
 
 impl<'a> GroupedProduct<'a> {
     /// Reads a product. `None` if its second operand repeats nothing, or an unknown number of
-    /// times.
+    /// times. An error is the reason why the repetition cannot be removed.
     fn read(analysis: &'a Analysis<'a>, node: NodeId) -> Option<Result<Self, Reason>> {
         let (graph, at) = (&analysis.graph, analysis.at(node));
         let output = graph.only_output(node)?;
@@ -108,8 +109,8 @@ impl<'a> GroupedProduct<'a> {
     /// The product with this repeated operand.
     ///
     /// # Errors
-    /// If the first operand does not have a matrix for each repeated matrix, or if the repeated
-    /// values have other readers.
+    /// If the first operand does not have a matrix for each repeated matrix, if the repeated values
+    /// have other readers, or if the nodes are in several bodies.
     fn with(
         analysis: &'a Analysis<'a>,
         node: NodeId,
@@ -252,7 +253,8 @@ impl<'a> GroupedProduct<'a> {
     }
 
     /// Reshapes a product with `axes` axes to the shape of its first operand. The last extent is
-    /// the number of columns of the product.
+    /// the number of columns of the product. `None` if another extent of the result differs from
+    /// that operand.
     fn in_shape_of_rows(&self, product: &str, axes: usize, maker: &mut Maker) -> Option<String> {
         let at = self.analysis.at(self.node);
         let (rows, result) = (at.shape(0).ok()?, at.output_shape(0).ok()?);
@@ -314,7 +316,7 @@ impl RepeatedAxis {
     }
 
     /// The form for operands of this rank. The matrices of a group become rows of one matrix if
-    /// they follow one another.
+    /// they follow one another, and if no axis is between the heads and the rows.
     fn form(&self, rank: usize) -> GroupForm {
         let [_, _, behind] = &self.parts;
         if self.axis + MATRIX + 1 == rank && behind.is_empty() {

@@ -190,7 +190,8 @@ impl Link {
     }
 }
 
-/// The input that an element-wise operator reads, if all other inputs are constants of one element.
+/// The input that an element-wise operator reads. `None` if another input is not a constant of one
+/// element, or if the result has more axes.
 fn single_operand(at: &At) -> Option<usize> {
     let mut varying =
         (0..at.arity()).filter(|&slot| at.input(slot).is_ok() && !is_number(at, slot));

@@ -25,7 +25,8 @@ pub(super) fn rearranged(
     reshaped(factors, &value, [&turned, to], maker)
 }
 
-/// The permutation that moves whole axes to others. Axes of extent 1 keep their order.
+/// The permutation that turns the axes `from` into the axes `to`. `None` if they are not the same
+/// axes. Axes of extent 1 keep their order.
 fn order(from: &Axes, to: &Axes) -> Option<Vec<usize>> {
     let mut free: Vec<Option<&Vec<AxisFactor>>> = from.iter().map(Some).collect();
     let mut order = vec![];
@@ -45,7 +46,7 @@ fn transposed(value: &str, order: &[usize], maker: &mut Maker) -> String {
     maker.transpose(value, &order)
 }
 
-/// One axis for each factor.
+/// The factors of all axes in order, each as an axis of its own.
 fn single(axes: &Axes) -> Axes {
     axes.iter().flatten().map(|&factor| vec![factor]).collect()
 }
