@@ -85,7 +85,7 @@ pub(crate) struct FileDraft {
     aside: PathBuf,
     /// The locked file that lists the names of the model and of its data files.
     list: File,
-    /// The permissions of the replaced file.
+    /// The permissions of the replaced file; `None` if no file is replaced.
     permissions: Option<Permissions>,
 }
 
@@ -256,8 +256,8 @@ impl Drop for FileDraft {
     }
 }
 
-/// Writes a file without a data file. Like a model, the file gets its name only when it is
-/// complete.
+/// Writes a single file, and returns its path with links followed. Like a model, the file gets its
+/// name only when it is complete.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let mut draft = FileDraft::new(path)?;
     let mut file = draft.model()?;
@@ -272,7 +272,8 @@ fn folder_of(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// The number in the name of a data file of a model: 0 in `MODEL.data`, n in `MODEL.n.data`.
+/// The number in the name of a data file of a model: 0 in `MODEL.data`, n in `MODEL.n.data`. `None`
+/// for other names.
 fn number(model: &str, data: &str) -> Option<u64> {
     match data.strip_prefix(model)?.strip_suffix(".data")? {
         "" => Some(0),

@@ -121,7 +121,8 @@ impl Data {
         Ok(bytes.into())
     }
 
-    /// Returns a range of the bytes without copying or computing them, if this is possible.
+    /// Returns a range of the bytes without copying or computing them; `None` if they are in a
+    /// file, or are computed on demand.
     fn lent(&self, range: &Range<usize>) -> Option<Found<Bytes>> {
         match self {
             Data::Here(bytes) => Some(Ok(bytes.slice(range.clone()))),
@@ -193,7 +194,7 @@ impl Data {
 /// A file with data of tensors, or a resolver instead of a file.
 #[derive(Debug)]
 pub(crate) struct DataFile {
-    /// Its location in the model's references.
+    /// The location by which tensors refer to the file.
     location: String,
     origin: Origin,
 }
@@ -278,7 +279,7 @@ impl DataFile {
         read.map_err(|source| self.unread(source))
     }
 
-    /// Returns a range of the bytes if they come from a resolver, and not from a file.
+    /// Returns a range of the bytes if they come from a resolver; `None` if they are in a file.
     fn lent(&self, offset: u64, length: usize) -> Option<Found<Bytes>> {
         match &self.origin {
             Origin::File(..) => None,
@@ -312,7 +313,8 @@ impl DataFile {
         read
     }
 
-    /// The reason of the resolver's first failure.
+    /// The reason of the resolver's first failure; `None` if it has not failed, or if the data is
+    /// in a file.
     pub(super) fn refused(&self) -> Option<&str> {
         match &self.origin {
             Origin::File(..) => None,
@@ -358,7 +360,8 @@ pub(super) fn read_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io:
 pub(super) fn reserve(file: &File, length: u64) -> io::Result<()> {
     use rustix::io::Errno;
     match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, length) {
-        // The length is 0, or this file system does not support it.
+        // The system allocates no blocks for length 0, and some file systems cannot allocate
+        // blocks.
         Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(length),
         reserved => Ok(reserved?),
     }

@@ -3,7 +3,8 @@
 use super::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
 use super::tensor::DataType;
 
-/// The operators whose result is float32 by default, with the attribute for its type.
+/// The operators whose result is float32 by default, each with the attribute that sets the element
+/// type of the result.
 const FLOAT_BY_DEFAULT: [(&str, &str); 6] = [
     ("BlackmanWindow", "output_datatype"),
     ("HammingWindow", "output_datatype"),
@@ -13,8 +14,9 @@ const FLOAT_BY_DEFAULT: [(&str, &str); 6] = [
     ("RandomUniform", "dtype"),
 ];
 
-/// Adds the attribute for the type of a node's result, if it is absent. The default is float32. For
-/// a ConstantOfShape, the attribute is a zero.
+/// Adds the attribute that sets the element type of a node's result to float32, if this type is the
+/// default and the node lacks the attribute. For a ConstantOfShape, the attribute is `value`, a
+/// float32 zero.
 pub(crate) fn write_default_type(node: &mut NodeProto) {
     let attribute = match node.op() {
         ("", "ConstantOfShape") => zero(),

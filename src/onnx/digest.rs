@@ -33,7 +33,7 @@ pub struct Digests {
 #[derive(Debug)]
 pub(super) struct Contents {
     pub data: Data,
-    /// Whether the data is a file with the whole model.
+    /// Whether the data is a file that contains the whole model, without external data.
     pub whole: bool,
     /// The digest, which is computed on demand, once for all clones of the model.
     sha256: OnceLock<Found<String>>,
@@ -89,7 +89,7 @@ impl Pending {
             .map_err(|reason| io::Error::other(reason.clone()))
     }
 
-    /// Writes the digest into the entry.
+    /// Writes the digest into the entry, if it exists and still consists of zeros.
     ///
     /// # Errors
     /// The errors of [`Pending::digest`].
@@ -142,8 +142,9 @@ impl Model {
         settled.map_err(|source| self.io(source))
     }
 
-    /// Adds a metadata entry with zeros for the digest of the bytes that another model was read
-    /// from, if these bytes are known. The digest is filled in when the model is written.
+    /// Remembers that the metadata entry `key` is for the digest of the bytes that the model `of`
+    /// was read from. The digest is filled in when this model is written. Returns the zeros that
+    /// the caller stores in the entry until then; `None` if the bytes are unknown.
     pub(crate) fn await_sha256(&mut self, key: &str, of: &Model) -> Option<String> {
         self.pending = Some(Pending {
             key: key.to_owned(),

@@ -67,17 +67,17 @@ impl Span {
 }
 
 impl Externals {
-    /// For a model in memory without external data.
+    /// The externals of a model in memory without external data.
     pub fn none() -> Self {
         Self::new(MEMORY.into(), Reach::Nothing)
     }
 
-    /// For a model in memory whose external data `resolver` provides.
+    /// The externals of a model in memory whose external data `resolver` provides.
     pub fn resolved(resolver: Arc<dyn Resolver>) -> Self {
         Self::new(MEMORY.into(), Reach::Resolver(resolver))
     }
 
-    /// For a model whose external data is in the folder of its file or in subfolders.
+    /// The externals of a model whose external data is in the folder of its file or in subfolders.
     pub fn beside(model: &Path) -> Self {
         Self::reaching(model, vec![])
     }
@@ -183,7 +183,7 @@ impl Externals {
         let _ = self.file(location);
     }
 
-    /// The name of a file that has changed since it was opened.
+    /// The name of a file that has changed since it was opened, if there is one.
     pub(super) fn changed(&self) -> Option<String> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changed = files
@@ -193,7 +193,7 @@ impl Externals {
         changed.next()
     }
 
-    /// The location and the reason of a failure of the resolver.
+    /// The location and the reason of a failure of the resolver; `None` if no read failed.
     pub(super) fn refused(&self) -> Option<(String, String)> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files
@@ -314,7 +314,7 @@ fn unreadable(location: &str, source: io::Error) -> String {
     format!("`{location}` cannot be read: {source}")
 }
 
-/// The value of an entry of a tensor's external data.
+/// The value of an entry of a tensor's external data; an error if the tensor has two such entries.
 fn entry<'a>(tensor: &'a TensorProto, key: &str) -> Found<Option<&'a str>> {
     let mut entries = tensor
         .external_data

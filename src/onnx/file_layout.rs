@@ -163,8 +163,8 @@ impl Layout {
             .map_or(Ok(()), |pending| pending.settle(&mut self.message))
     }
 
-    /// Splits the message into parts, whose initializers have about `room` bytes each. The metadata
-    /// is in the last part, because the digest in it is known by then.
+    /// Splits the message into parts, each of which has initializers of about `room` bytes in
+    /// total. The metadata is in the last part, because the digest in it is known by then.
     pub(super) fn parts(self, room: usize) -> impl Iterator<Item = MessagePart> {
         let Self {
             mut message,
@@ -369,16 +369,16 @@ fn refer(tensor: &mut TensorProto, span: Span) {
     tensor.data_location = Some(DataLocation::External.into());
 }
 
-/// The minimum number of bytes of integers in the data file. Engines read shapes, axes and similar
-/// constants while they load a model, before they open the data file.
+/// Tensors of int32 or int64 with fewer bytes stay in the message. Engines read shapes, axes and
+/// similar constants while they load a model, before they open the data file.
 const LEAST_INTEGERS: usize = 1024;
 
-/// The minimum number of bytes of other elements in the data file. Engines read the scales of a
-/// Resize early too.
+/// Tensors of other types with fewer bytes stay in the message, because engines read the scales of
+/// a Resize early too.
 const LEAST_FLOATS: usize = 64;
 
 /// Whether an initializer belongs into a data file: its elements are not in another file, and have
-/// at least `threshold` bytes.
+/// at least `threshold` bytes and the minimum number of bytes for their type.
 pub(super) fn is_inside(tensor: &TensorProto, threshold: usize) -> bool {
     let threshold = match DataType::from_code(tensor.data_type()) {
         Some(DataType::Int32 | DataType::Int64) => threshold.max(LEAST_INTEGERS),

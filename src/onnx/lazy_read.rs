@@ -46,7 +46,8 @@ pub(crate) enum Trouble {
     Unreadable(String),
 }
 
-/// Reads a file of `length` bytes, and checks that decoding it would lose nothing.
+/// Reads a file of `length` bytes except for the elements of large tensors, and checks that
+/// decoding the file would lose nothing.
 pub(crate) fn skim(file: &Arc<DataFile>, length: u64) -> std::result::Result<Skimmed, Trouble> {
     let mut skim = Skim {
         file,
@@ -202,8 +203,9 @@ impl Skimmed {
         if is_plain {
             externals.hold(tensor, data);
         } else {
-            // The length of the data contradicts the tensor's type and shape. Such data is kept in
-            // the message, so that it is written unchanged.
+            // The tensor is invalid, for example because the length of the data contradicts the
+            // type and the shape. Such data is kept in the message, so that it is written
+            // unchanged.
             tensor.raw_data = Some(
                 data.all()
                     .map_err(|reason| externals.error(tensor, reason))?,

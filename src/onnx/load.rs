@@ -119,7 +119,7 @@ impl Model {
         })
     }
 
-    /// Returns the first error of the resolver for external data.
+    /// Fails with the first error of the resolver for external data, if it has failed.
     ///
     /// Without this check, a failure would look like a model without folds, because passes treat a
     /// constant that cannot be read as unknown.

@@ -87,7 +87,8 @@ pub struct Model {
     pub external: bool,
     /// The file that the model was read from.
     path: Option<PathBuf>,
-    /// The bytes that the model was read from; `None` after a change of the model.
+    /// The bytes that the model was read from; `None` if the model was built in memory, or has
+    /// changed.
     source: Option<Arc<Contents>>,
     /// The metadata entry with a digest that is filled in when the model is written.
     pending: Option<Pending>,

@@ -21,8 +21,8 @@ impl StringStringEntryProto {
     }
 }
 
-/// Readers of attributes. Each returns `None` if the node lacks the attribute, and an error if the
-/// attribute has another type.
+/// Methods that read attributes. Each returns `None` if the node lacks the attribute, and an error
+/// if the attribute has another type.
 ///
 /// ```
 /// use unfold::onnx::proto::{AttributeProto, AttributeType, NodeProto};
@@ -77,7 +77,7 @@ impl NodeProto {
         self.rename_shards(instead);
     }
 
-    /// Renames the values for which `now` returns a name in sharding specifications.
+    /// Renames values in sharding specifications, if `now` returns a name for them.
     pub(crate) fn rename_shards<'n>(&mut self, now: impl Fn(&str) -> Option<&'n str>) {
         let configurations = self.device_configurations.iter_mut();
         for spec in configurations.flat_map(|configuration| &mut configuration.sharding_spec) {
@@ -230,7 +230,8 @@ pub(crate) fn states(node: &NodeProto, reads: usize) -> Option<usize> {
     }
 }
 
-/// The tensor of a Constant node, from any of the attributes that can hold it.
+/// The tensor of a Constant node, from any of the attributes that can hold it; `None` for strings
+/// and sparse tensors.
 pub(crate) fn constant_tensor(node: &NodeProto) -> Option<TensorProto> {
     let attribute = node.attribute.first()?;
     match attribute.name() {

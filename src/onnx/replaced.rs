@@ -10,14 +10,17 @@ use crate::onnx::walk::{self, Visited};
 /// The data files of the replaced model.
 #[derive(Default)]
 pub(super) struct Replaced {
-    /// The data files that follow the naming of [`Model::save`] and to which the model refers.
+    /// The data files to which the replaced model refers, if their names are such as
+    /// [`Model::save`] chooses.
     pub used: Vec<String>,
-    /// The data file that [`Model::save`] wrote for the model.
+    /// The data file of the replaced model, if it is the only one and has the layout that
+    /// [`Model::save`] writes.
     pub own: Option<String>,
 }
 
 impl Replaced {
-    /// Finds the data files of the model that a draft replaces; `None` if the model has none.
+    /// Finds the data files of the model that a draft replaces; `None` if there are none, or if the
+    /// model cannot be read.
     pub(super) fn find(draft: &FileDraft) -> Option<Self> {
         let names = draft.data_names();
         // If the folder has no data file with a matching name, the model need not be read.

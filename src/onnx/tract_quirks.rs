@@ -16,8 +16,7 @@ pub(crate) fn is_read(domain: &str) -> bool {
     ["", "ai.onnx.ml", "com.microsoft"].contains(&domain)
 }
 
-/// The inputs of an operator that tract reads as scalars without checking that they have one
-/// element.
+/// The slots of the inputs that tract reads as scalars without checking that they have one element.
 pub(crate) fn read_as_one(op: &str) -> &'static [usize] {
     match op {
         "If" => &[0],

@@ -18,7 +18,7 @@ pub(crate) enum NotRepresentable {
         /// The element type.
         data_type: DataType,
     },
-    /// The element type is not half, bfloat16, float or double.
+    /// The element type is not float16, bfloat16, float or double.
     #[error("{data_type} is not a floating-point type")]
     NotFloat {
         /// The element type.
@@ -31,8 +31,8 @@ pub(crate) enum NotRepresentable {
 /// Infinities and NaNs are encoded as such.
 ///
 /// # Errors
-/// If a finite number would become an infinity, or if the element type is not half, bfloat16, float
-/// or double.
+/// If a finite number would become an infinity, or if the element type is not float16, bfloat16,
+/// float or double.
 pub(crate) fn encode_f64(
     data_type: DataType,
     values: &ArrayViewD<'_, f64>,

@@ -632,7 +632,7 @@ impl Parser<'_> {
     }
 }
 
-/// The type of the elements of a list attribute.
+/// The type of the elements of a list attribute; `None` if `list` is not the type of a list.
 fn element_of(list: AttributeType) -> Option<AttributeType> {
     LISTS
         .iter()
@@ -640,7 +640,8 @@ fn element_of(list: AttributeType) -> Option<AttributeType> {
         .map(|(one, _)| *one)
 }
 
-/// The type of a list attribute with elements of the given type.
+/// The type of a list attribute with elements of the given type; `None` if no list has such
+/// elements.
 fn list_of(element: AttributeType) -> Option<AttributeType> {
     LISTS
         .iter()
