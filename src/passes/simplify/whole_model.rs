@@ -21,7 +21,7 @@ use crate::refusal::Refusal;
 #[derive(Default)]
 pub(crate) struct Simplified {
     pub graph: GraphProto,
-    /// The floats that were computed.
+    /// The tensors of floats that constant folding stored.
     pub computed: Vec<NamedFloats>,
     /// The number of operators that were removed because their results are stored.
     pub constants: usize,
@@ -215,7 +215,8 @@ pub(crate) fn fold_constants(
     }
 }
 
-/// Whether a model has training information, whose graphs may refer to values of the main graph.
+/// Whether a model has training information. Such a model is not simplified, because the graphs of
+/// training may refer to values of the main graph.
 fn has_training_info(model: &Model) -> bool {
     !model.proto.training_info.is_empty()
 }

@@ -7,7 +7,7 @@ use crate::hash::HashSet;
 use crate::ir::NodeId;
 use crate::ir::editor::Editor;
 
-/// The inputs of LSTM, GRU and RNN for initial states.
+/// The slots of the inputs of LSTM, GRU and RNN that are initial states.
 const STATES: [usize; 2] = [5, 6];
 
 /// Finds the inputs of recurrent operators that can be left out, each with its node. Nodes of

@@ -124,7 +124,7 @@ pub(super) fn takes_no_places(analysis: &Analysis, node: NodeId) -> bool {
 }
 
 /// The axis of a node's outputs along which each place reads the same place of the operand at
-/// `slot`, along the axis `along` of that operand.
+/// `slot`, along the axis `along` of that operand. `None` if there is no such axis.
 pub(super) fn carried(
     analysis: &Analysis,
     node: NodeId,

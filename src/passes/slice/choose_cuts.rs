@@ -144,7 +144,7 @@ impl<'s> CutSearch<'s> {
     }
 
     /// Adds a cut around scores whose mask hides keys. Of the regions around the scores, takes the
-    /// one that holds the fewest bytes.
+    /// one that holds the fewest bytes. `None` if no region can be cut.
     fn best_masked_cut(&self, cuts: &[PlannedCut], scores: ValueId) -> Option<CutChoice> {
         let taken = taken(cuts);
         let regions = self.regions(scores).into_iter();
@@ -157,7 +157,7 @@ impl<'s> CutSearch<'s> {
     }
 
     /// Adds a cut around a value. Of the regions around the value, takes the one that holds the
-    /// fewest bytes.
+    /// fewest bytes. `None` if no region can be cut.
     fn best_cut_around(
         &self,
         cuts: &[PlannedCut],
@@ -211,7 +211,7 @@ impl<'s> CutSearch<'s> {
 
     /// Lowers the peak by one more cut, or by more parts of one cut. Of the choices under the goal,
     /// takes the one that adds the fewest nodes. If no choice is under the goal, takes the one with
-    /// the fewest bytes.
+    /// the fewest bytes. `None` if no choice lowers the peak enough.
     fn improved(
         &self,
         cuts: &[PlannedCut],

@@ -143,7 +143,8 @@ impl<'f> KeyFollower<'f> {
         Some(())
     }
 
-    /// Follows the weights to the products that add up over the keys.
+    /// Follows the weights to the products that add up over the keys. `None` if a node in between
+    /// may turn a weight of 0 into another number.
     fn follow_weights(&mut self, weights: ValueId, axis: usize) -> Option<()> {
         self.within.insert(weights, axis);
         for reader in self.analysis.graph.readers(weights) {
@@ -181,7 +182,8 @@ impl<'f> KeyFollower<'f> {
         Some(())
     }
 
-    /// Records all operands of a node that have the axis of keys of its output.
+    /// Records all operands of a node that have the axis of keys of its output. `None` if the node
+    /// cannot run for a part of the keys.
     fn enter_all(&mut self, node: NodeId, axis: usize) -> Option<()> {
         let reads = reads(self.analysis, node, axis)?;
         for (slot, read) in reads.iter().enumerate() {

@@ -146,7 +146,8 @@ struct MaskSearch<'s> {
 }
 
 impl MaskSearch<'_> {
-    /// The flags of a value.
+    /// The flags of a value. If nothing is known about it, no flag is set, and the value is
+    /// recorded in `unknown`.
     fn grid(&self, value: ValueId, axes: MaskAxes, depth: usize) -> Grid {
         if self.analysis.constants.is_constant(value) {
             return self
@@ -219,8 +220,9 @@ impl MaskSearch<'_> {
         Some(reduced(&shape, axes, flags))
     }
 
-    /// For each place, whether a condition holds or fails at all places along the other axes. This
-    /// is unknown if the condition varies.
+    /// For each place, whether the condition of a Where holds or fails at all places along the
+    /// other axes. No flag is set if it holds at some of them only, or if the condition is not
+    /// constant.
     fn condition(&self, at: &At, axes: MaskAxes) -> Option<Grid> {
         let value = at.input(0).ok()?;
         if !self.analysis.constants.is_constant(value) {

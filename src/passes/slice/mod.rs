@@ -119,14 +119,14 @@ fn applied(
     (change, edits.collect())
 }
 
-/// The reason why a graph with bodies is not sliced.
+/// The reason why a graph with bodies is not sliced. `None` if it has no bodies.
 fn has_body(analysis: &Analysis) -> Option<&'static str> {
     let mut nodes = analysis.graph.proto().node.iter();
     let has_body = nodes.any(|node| bodies(node).next().is_some());
     has_body.then_some("a node has a body, which slices do not see")
 }
 
-/// The reason why the peak of a plan is not known.
+/// The reason why the peak of a plan is not known. `None` if all sizes are known.
 fn unknown_size(analysis: &Analysis, plan: &MemoryPlan) -> Option<String> {
     let name = analysis.graph.value_name(*plan.unknown.first()?);
     Some(format!(
@@ -190,7 +190,8 @@ fn reported_cut(analysis: &Analysis, cut: &PlannedCut) -> CutRegion {
     }
 }
 
-/// The node that runs at a peak.
+/// The name of the node that runs at a peak, or of the value that an added Split or Concat writes
+/// at the peak.
 fn node_at(analysis: &Analysis, plan: &MemoryPlan, peak: &Peak) -> String {
     let Some(step) = plan.steps.get(peak.step) else {
         return String::new();

@@ -40,7 +40,7 @@ struct PartTarget {
     behind: Shape,
     /// The axis of the output that is cut.
     axis: usize,
-    /// The axis of the operand that is cut.
+    /// The axis of the operand that is cut. `None` if each part reads the whole operand.
     from: Option<usize>,
 }
 
@@ -72,7 +72,7 @@ impl PartTarget {
         Some(shape)
     }
 
-    /// The target of an Expand, whose operand has the open extents.
+    /// The target of an Expand. `None` unless its operand has the open extents.
     fn expanded(&self) -> Option<Vec<i64>> {
         let missing = self.behind.len().checked_sub(self.before.len())?;
         let mut places =

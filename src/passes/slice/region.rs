@@ -117,8 +117,8 @@ pub(super) fn grow(
     regions
 }
 
-/// A region with all nodes around large values. If the axis is open, the operator set must have a
-/// Split that reads its sizes.
+/// A region with all nodes around large values. `None` if some of these nodes cannot run part by
+/// part, or if the axis is open and the operator set has no Split that reads its sizes.
 fn begun<'g>(
     analysis: &'g Analysis<'g>,
     (value, axis): (ValueId, usize),
@@ -147,7 +147,7 @@ fn begun<'g>(
 }
 
 impl Growing<'_> {
-    /// Adds the nodes around all values in `ahead`.
+    /// Adds the nodes around all values in `ahead`. `None` if one of them cannot be added.
     fn spread(&mut self) -> Option<()> {
         while let Some((value, axis)) = self.ahead.pop() {
             if !self.within.insert(value) {
@@ -160,7 +160,8 @@ impl Growing<'_> {
         Some(())
     }
 
-    /// Adds all nodes on a path that leaves the region and enters it again.
+    /// Adds all nodes on a path that leaves the region and enters it again. `None` if one of them
+    /// cannot be added.
     fn close(&mut self) -> Option<()> {
         while let Some((node, axis)) = self.between()? {
             self.add(node, axis)?;
@@ -199,7 +200,7 @@ impl Growing<'_> {
         sums.collect()
     }
 
-    /// The cut value whose producer runs last, and its axis.
+    /// The cut value whose producer runs last, and its axis. `None` if no cut value has a producer.
     fn cut_last(&self, region: &SliceRegion) -> Option<(ValueId, usize)> {
         let graph = &self.analysis.graph;
         let made = region
@@ -230,7 +231,8 @@ impl Growing<'_> {
         self.close()
     }
 
-    /// The producer and the readers of a value, each with the axis of its outputs.
+    /// The producer and the readers of a value, each with the axis of its outputs. `None` if one of
+    /// them has no such axis.
     fn around(&self, value: ValueId, axis: usize) -> Option<Vec<(NodeId, usize)>> {
         let graph = &self.analysis.graph;
         let mut around = vec![(graph.producer(value)?.0, axis)];
@@ -268,7 +270,8 @@ impl Growing<'_> {
         extent(&self.dim).is_none()
     }
 
-    /// Adds a node, and records the large values around it.
+    /// Adds a node, and records the large values around it. `None` if the node is in the region
+    /// along another axis, if it cannot run part by part, or if the region has too many nodes.
     fn add(&mut self, node: NodeId, axis: usize) -> Option<()> {
         match self.nodes.insert(node, axis) {
             Some(other) if other != axis => return None,
@@ -362,7 +365,8 @@ impl Growing<'_> {
         read.filter_map(|&value| Some(graph.producer(value)?.0))
     }
 
-    /// Returns the region, if all its nodes agree on the axes.
+    /// Returns the region. `None` if its nodes do not agree on the axes and their extent, or if it
+    /// has no outputs.
     fn finish(self) -> Option<SliceRegion> {
         let graph = &self.analysis.graph;
         let mut nodes: Vec<(NodeId, usize)> = self

@@ -96,7 +96,8 @@ enum Scheduled {
     Cut(usize),
 }
 
-/// The order in which nodes and regions run.
+/// The order in which nodes and regions run. `None` if two regions would have to wait for each
+/// other.
 fn turns(analysis: &Analysis, cuts: &[PlannedCut]) -> Option<Vec<Scheduled>> {
     let graph = &analysis.graph;
     let mut turn_of: HashMap<NodeId, usize> = HashMap::new();
@@ -267,7 +268,7 @@ impl<'c> PartBuffers<'c> {
         }
     }
 
-    /// The axis of keys of an operand from outside of the region.
+    /// The axis of keys of an operand from outside of the region. `None` for other operands.
     fn key_slice(&self, node: NodeId, slot: usize, value: ValueId) -> Option<usize> {
         let keys = self.cut.region.keys.as_ref()?;
         keys.of_operand(node, slot)
@@ -300,7 +301,7 @@ impl<'c> PartBuffers<'c> {
     }
 }
 
-/// The bytes of `count` of `all` equal places.
+/// The bytes of `count` places, if `all` places of equal size have `bytes` bytes together.
 fn scaled(bytes: u64, count: usize, all: usize) -> u64 {
     (u128::from(bytes) * count as u128 / all.max(1) as u128) as u64
 }

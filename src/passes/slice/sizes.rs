@@ -26,7 +26,7 @@ impl<'e> ExpectedSizes<'e> {
         }
     }
 
-    /// The extent of an axis.
+    /// The extent of an axis at the expected sizes. `None` if it is unknown.
     pub(super) fn extent(&self, value: ValueId, axis: usize) -> Option<usize> {
         self.facts.extent(value, axis)
     }
@@ -83,7 +83,8 @@ fn is_open(dim: &Dimension) -> bool {
     !matches!(dim.value, Some(Dim::DimValue(size)) if size >= 0)
 }
 
-/// The symbol of an unknown dimension. Exporters write `?` for a dimension without a symbol.
+/// The symbol of an unknown dimension. `None` if it has none: exporters write `?` for a dimension
+/// without a symbol.
 fn symbol(dim: &Dimension) -> Option<String> {
     match &dim.value {
         Some(Dim::DimParam(symbol)) if !symbol.is_empty() && symbol != "?" => Some(symbol.clone()),

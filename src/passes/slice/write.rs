@@ -118,9 +118,9 @@ impl PartWriter<'_> {
         name
     }
 
-    /// Stores the parts of a float constant that varies along the axis. `None` for a mask, because
-    /// recipes have finite numbers, and the proof reads hidden places only in tensors of the
-    /// original model.
+    /// Stores the parts of a float constant that varies along the axis. `None` for other values,
+    /// and for a mask, because recipes have finite numbers, and the proof reads hidden places only
+    /// in tensors of the original model.
     fn pick(&mut self, value: ValueId, axis: usize) -> Option<Vec<String>> {
         let Analysis {
             constants, facts, ..
