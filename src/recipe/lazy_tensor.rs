@@ -49,14 +49,16 @@ pub(crate) struct Promise {
     /// The axis along which the tensor is cut into parts. One place along it has at most [`PART`]
     /// elements.
     axis: usize,
-    /// The number of places of the axis in a part.
+    /// The number of places along this axis in each part.
     places: usize,
-    /// A faster form of the recipe, if it has one.
+    /// A faster way to compute a large tensor: a stored constant with a chain of operations. `None`
+    /// if the recipe is not such a chain.
     scaled: Option<Scaled>,
 }
 
 impl Promise {
-    /// The tensor that a recipe computes from these constants, rounded once to an element type.
+    /// Promises the tensor that a recipe computes from these constants, rounded once to an element
+    /// type.
     pub(crate) fn new(
         recipe: Recipe,
         data_type: DataType,
@@ -103,7 +105,7 @@ impl Promise {
             && (self.recipe == other.recipe || self.has_bytes_of(other))
     }
 
-    /// Whether all bytes are equal, compared part by part.
+    /// Whether all bytes are equal, compared part by part. False if a constant cannot be read.
     fn has_bytes_of(&self, other: &Promise) -> bool {
         let ends: Vec<usize> = self.cuts().into_iter().chain([self.length()]).collect();
         ends.windows(2).all(|ends| {
@@ -112,7 +114,7 @@ impl Promise {
         })
     }
 
-    /// The bytes of a range. `None` if a constant cannot be read.
+    /// The bytes of the stored tensor in a range. `None` if a constant cannot be read.
     fn bytes(&self, range: Range<usize>) -> Option<Vec<u8>> {
         let mut bytes = vec![0; range.len()];
         self.make(range, &mut bytes).ok()?;
@@ -165,7 +167,7 @@ impl Promise {
             .map_or(Ok(None), |scaled| scaled.bounds_in(self.range(number)))
     }
 
-    /// The range of the elements of a part, for a recipe with a faster form.
+    /// The range of the elements of a part, if `scaled` is given.
     fn range(&self, number: usize) -> Range<usize> {
         number * PART..self.recipe.len().min((number + 1) * PART)
     }
@@ -186,7 +188,7 @@ impl Promise {
         }
     }
 
-    /// Computes the numbers of a part, for a recipe without a faster form.
+    /// Computes the numbers of a part, if `scaled` is `None`.
     fn part(&self, number: usize) -> Result<ArrayD<f64>, Refusal> {
         let shape = self.recipe.shape();
         let Some(&extent) = shape.get(self.axis) else {
@@ -230,8 +232,8 @@ impl Promise {
         (number / along * extent + number % along * self.places) * behind
     }
 
-    /// Writes the bytes of those numbers of a block that lie in `range`. `into` holds the bytes of
-    /// the range.
+    /// Encodes the numbers of a block, and writes those of their bytes that lie in `range` to
+    /// `into`, which holds the bytes of `range`.
     fn write_block(
         &self,
         numbers: &[f64],

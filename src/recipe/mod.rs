@@ -50,7 +50,7 @@ use crate::onnx::tensor::DataType;
 /// other terms, which are near 1 in total, changes nothing.
 pub(crate) const DECIDED: f64 = 1.0 / (1_u128 << 64) as f64;
 
-/// A formula for a tensor, over constants of a model. Clones share their parts.
+/// A formula for a tensor, over constants of a model. Clones share their steps.
 #[derive(Debug, Clone)]
 pub struct Recipe(Arc<Operation>);
 
@@ -150,7 +150,7 @@ impl Recipe {
         })
     }
 
-    /// The number that all elements equal, if the last operation is such a literal.
+    /// The number that all elements equal, if the last operation is a literal with one number.
     fn everywhere(&self) -> Option<f64> {
         match self.op() {
             Op::Literal(numbers) if numbers.len() == 1 => Some(numbers[0]),
@@ -197,7 +197,7 @@ impl Recipe {
         &self.0.inputs
     }
 
-    /// The names of the constants that it reads, each once.
+    /// The names of the constants that the recipe reads, each once.
     pub fn constants(&self) -> Vec<&Arc<str>> {
         let names = self.steps().into_iter().filter_map(|step| match step.op() {
             Op::Constant(name) => Some(name),
@@ -209,7 +209,8 @@ impl Recipe {
         names
     }
 
-    /// The formula with some constants replaced. A replacement of another shape is ignored.
+    /// Replaces each constant by the recipe that `other` returns for it, if any. A recipe of
+    /// another shape is ignored.
     pub(crate) fn substituted(&self, other: &dyn Fn(&str) -> Option<Recipe>) -> Self {
         let mut made: HashMap<*const Operation, Recipe> = HashMap::default();
         for step in self.steps() {
@@ -231,12 +232,13 @@ impl Recipe {
         made.remove(&self.id()).unwrap_or_else(|| self.clone())
     }
 
-    /// All steps, each once, after the steps that it needs.
+    /// All steps of the recipe. Each step occurs once, after the steps that it reads.
     pub(crate) fn steps(&self) -> Vec<&Recipe> {
         self.steps_to(&|_| false)
     }
 
-    /// Like [`Recipe::steps`], without the steps that only leaves need.
+    /// Like [`Recipe::steps`], but without the inputs of steps for which `is_leaf` is true, unless
+    /// other steps read them.
     fn steps_to(&self, is_leaf: &dyn Fn(&Recipe) -> bool) -> Vec<&Recipe> {
         let mut order = vec![];
         let mut seen = HashSet::default();
@@ -246,7 +248,7 @@ impl Recipe {
             if ready {
                 order.push(recipe);
             } else if !recipe.is_shared() || seen.insert(recipe.id()) {
-                // A step that is not shared is visited only once.
+                // A step that is not shared is visited only once, so `seen` need not hold it.
                 open.push((recipe, true));
                 if is_leaf(recipe) {
                     continue;
@@ -262,7 +264,8 @@ impl Recipe {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// An identifier of a shared step, valid while the recipe exists.
+    /// An identifier of the last step. Clones of a recipe have the same identifier. It is valid
+    /// while the recipe exists.
     pub(crate) fn id(&self) -> *const Operation {
         Arc::as_ptr(&self.0)
     }

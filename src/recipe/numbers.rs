@@ -29,7 +29,7 @@ const BLURRED: f64 = 1.0 / (1_u64 << 29) as f64;
 /// The neutral elements of addition and multiplication. Every affine contains one or both.
 const NEUTRAL: [f64; 2] = [0.0, 1.0];
 
-/// The neutral elements for each rank up to 7.
+/// The elements of [`NEUTRAL`] as arrays of each rank up to 7, which all affines share.
 static SHARED: [[OnceLock<Numbers>; 8]; 2] = [const { [const { OnceLock::new() }; 8] }; 2];
 
 impl Numbers {
@@ -93,7 +93,8 @@ impl Numbers {
         }
     }
 
-    /// The result of a recipe whose last step applies to these numbers.
+    /// Computes a recipe whose last step has only these numbers as its input. Returns the numbers
+    /// unchanged if the recipe is their own recipe.
     fn step(&self, recipe: Option<Recipe>) -> Option<Self> {
         let recipe = recipe?;
         Some(if recipe.id() == self.recipe.id() {
@@ -176,8 +177,8 @@ impl Numbers {
         if shape == self.shape() {
             return Some(self.clone());
         }
-        // The recipe merges movements in a row, so its last step may not apply to these numbers.
-        // The values are reshaped directly.
+        // The recipe merges movements in a row, so the input of its last step may not be these
+        // numbers. So the values are reshaped without the recipe.
         let values = self.values.to_shape(shape).ok()?.into_owned().into();
         Some(Self {
             recipe: self.recipe.reshape(shape)?,
@@ -218,12 +219,13 @@ impl Numbers {
         self.step(self.recipe.pick(axis, places))
     }
 
-    /// Repeats axes of extent 1 to this shape, which has the same rank.
+    /// Repeats the elements along axes of extent 1 up to this shape. `None` if the rank differs, or
+    /// if any other axis would change.
     pub(crate) fn expand(&self, shape: &[usize]) -> Option<Self> {
         self.step(self.recipe.expand(shape))
     }
 
-    /// The sum along an axis, which then has extent 1.
+    /// The sum along an axis, which then has extent 1. `None` if there is no such axis.
     pub(crate) fn sum(&self, axis: usize) -> Option<Self> {
         self.step(self.recipe.sum(axis))
     }
@@ -247,7 +249,7 @@ impl Numbers {
         self.reshape(&[&vec![1; missing][..], self.shape()].concat())
     }
 
-    /// Whether the shapes broadcast. In a model that contradicts itself they may not.
+    /// Whether the shapes broadcast. In a model with contradictory shapes they may not.
     pub(crate) fn broadcasts_with(&self, other: &Numbers) -> bool {
         broadcast(self.shape(), other.shape()).is_some()
     }
@@ -314,8 +316,8 @@ fn is_lost(a: f64, b: f64) -> bool {
     a != 0.0 && a.abs() < BLURRED * b.abs()
 }
 
-/// Whether sums of different numbers may be equal because one number is too small compared with the
-/// other.
+/// Whether `a + b` may round the sums of different numbers to one number, because some summand is
+/// too small compared with the other summand.
 fn blurs(a: &ArrayD<f64>, b: &ArrayD<f64>) -> bool {
     let shape = broadcast(a.shape(), b.shape()).unwrap_or_default();
     let [Some(wide), Some(other)] = [a, b].map(|numbers| numbers.broadcast(IxDyn(&shape))) else {

@@ -170,7 +170,8 @@ impl Recipe {
         inside.then(|| Self::new(Op::Pick { axis, places }, vec![self.clone()], shape))
     }
 
-    /// Repeats axes of extent 1 to this shape, which has the same rank.
+    /// Repeats the elements along axes of extent 1 up to this shape. `None` if the rank differs, or
+    /// if any other axis would change.
     pub fn expand(&self, shape: &[usize]) -> Option<Self> {
         if shape == self.shape() {
             return Some(self.clone());
@@ -263,14 +264,14 @@ fn common_number(parts: &[Recipe]) -> Option<f64> {
     is_common.then_some(number)
 }
 
-/// The permutation that swaps the last two axes.
+/// The permutation that swaps the last two axes. `None` below rank 2.
 pub(super) fn turn(rank: usize) -> Option<Vec<usize>> {
     let mut perm: Vec<usize> = (0..rank).collect();
     perm.swap(rank.checked_sub(2)?, rank - 1);
     Some(perm)
 }
 
-/// The number of elements of a shape. `None` if it does not fit `usize`.
+/// The number of elements of a shape. `None` if the number does not fit `usize`.
 pub(super) fn count(shape: &[usize]) -> Option<usize> {
     shape
         .iter()

@@ -28,20 +28,20 @@ pub(super) struct Scaled {
     steps: Vec<Applied>,
 }
 
-/// One operation on all elements. Its right operand is an element of a small tensor.
+/// An element-wise operation. Its right operand is a small tensor that broadcasts to all elements.
 #[derive(Debug)]
 struct Applied {
     op: Op,
     operand: Vec<f64>,
     /// The range of the magnitudes of the operand.
     magnitudes: ValueRange,
-    /// The axes before a run, the last axis first. Each has its extent, and the distance between
-    /// its places in the operand.
+    /// The axes before a run, the last axis first. For each axis, the extent, and the distance
+    /// between places along the axis in the operand.
     axes: Vec<(usize, usize)>,
     /// The number of consecutive elements in a run. A run is combined with one element of the
     /// operand, or one by one with consecutive elements of the operand.
     run: usize,
-    /// Whether a run is combined with one element.
+    /// Whether a run is combined with one element of the operand.
     same: bool,
 }
 
@@ -82,7 +82,8 @@ impl Scaled {
         self.bounds_of(self.floats.seen()?)
     }
 
-    /// Like [`Scaled::bounds`], but only for the elements in a range, which are read for this.
+    /// Like [`Scaled::bounds`], but only for the elements in a range. Reads these elements of the
+    /// constant. `None` if an operation does not scale the elements.
     ///
     /// # Errors
     /// The constant cannot be read.
@@ -184,7 +185,8 @@ impl Applied {
         }
     }
 
-    /// The range of the magnitudes after the operation.
+    /// The range of the magnitudes after the operation, if `of` is their range before it. `None` if
+    /// the operation does not scale the elements.
     fn bounds(&self, of: ValueRange) -> Option<ValueRange> {
         match self.op {
             _ if !self.scales() => None,
@@ -194,7 +196,8 @@ impl Applied {
     }
 
     /// Applies the operation to the elements that start at index `at`. Returns `false` if a product
-    /// became 0 only because it is too small. With `is_bounded`, this cannot happen.
+    /// became 0 only because it is too small. With `is_bounded`, this cannot happen and is not
+    /// checked.
     fn apply(&self, numbers: &mut [f64], mut at: usize, is_bounded: bool) -> bool {
         let mut kept = true;
         let mut rest = numbers;

@@ -23,7 +23,7 @@ pub(crate) struct RecipeStep {
     shape: Vec<usize>,
 }
 
-/// An [`Op`] in its written form.
+/// An [`Op`] as certificates hold it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "op", rename_all = "lowercase")]
@@ -87,7 +87,7 @@ pub(crate) fn float_name(data_type: DataType) -> String {
     known.map_or_else(|| data_type.name(), |(_, name)| (*name).to_owned())
 }
 
-/// The float type with this name in certificates.
+/// The float type with this name in certificates. `None` if there is none.
 pub(crate) fn float_named(name: &str) -> Option<DataType> {
     FLOATS
         .iter()

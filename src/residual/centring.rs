@@ -34,13 +34,13 @@ use crate::residual::streams::{Channels, ReadBy, Stream, StreamWriter, WrittenBy
 /// much time as one to three normalizers save.
 const WORTH: usize = 4;
 
-/// A constant with more elements is not copied for the stream if it has other readers.
+/// A constant with more elements than this is not copied for the stream if it has other readers.
 const SMALL: usize = 1 << 14;
 
 /// The outcome of centring a stream.
 #[derive(Debug, Clone)]
 pub(crate) struct Centred {
-    /// The entry in the plan.
+    /// The outcome, for the plan.
     pub outcome: Centring,
     /// The edits.
     pub edits: Vec<Edit>,
@@ -260,8 +260,8 @@ impl Writers<'_> {
         self.sites[site].is_bare() && core.is_some_and(|core| core.centred && core.axes.len() == 1)
     }
 
-    /// The constants of a writer without their mean. `None` if they cannot be projected, or if
-    /// large constants would have to be copied.
+    /// The changes that subtract the mean from the constants of a writer. `None` if the constants
+    /// cannot be projected, or if large constants would have to be copied.
     fn projected(&self, at: Channels, source: WrittenBy) -> Option<Vec<Change>> {
         match source {
             WrittenBy::Linear(node) => self.linear(node, at.axis),
@@ -309,7 +309,8 @@ impl Writers<'_> {
         Some(changes)
     }
 
-    /// The change that subtracts from a constant its mean along an axis.
+    /// The change that subtracts from a constant its mean along an axis. `None` if the axis is not
+    /// an axis of channels, or if [`Writers::change`] is `None`.
     fn constant(&self, node: NodeId, slot: usize, axis: usize) -> Option<Change> {
         let recipe = self.analysis.at(node).constant(slot).ok()?;
         if recipe.shape().get(axis) != Some(&self.stream.channels) {
@@ -374,8 +375,8 @@ impl Writers<'_> {
             .outputs(node)
             .iter()
             .position(|&output| output == Some(at.value));
-        // A constant is not a result of the node. Then the mean is subtracted from the node's first
-        // output.
+        // If the writer is a constant operand of the node, the mean is subtracted from the node's
+        // first output.
         let slot = written.unwrap_or(0);
         let value = graph.output(node, slot)?;
         let axis = self.stream.values.iter().find(|at| at.value == value)?.axis;

@@ -87,7 +87,8 @@ struct Normalization {
 /// How a normalization is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NormForm {
-    /// As parts, where `node` adds ε. `moved` says whether a Reshape or Flatten of the normalizer follows `node`.
+    /// As several nodes, of which `node` adds ε. `moved` says whether a Reshape or Flatten of the
+    /// normalizer follows `node`.
     Parts { moved: bool },
     /// As a single operator.
     Operator {
@@ -225,7 +226,8 @@ impl Normalization {
     }
 }
 
-/// `1/√ε`, rounded to a type. Weights absorb this constant, so their formulas have the number that engines would use.
+/// `1/√ε`, rounded to a type. Weights absorb this factor. The rounding makes it equal to the factor
+/// that an engine would multiply by.
 fn reciprocal_root(epsilon: f64, data_type: DataType) -> f64 {
     rounded(data_type, 1.0 / epsilon.sqrt())
 }
@@ -233,7 +235,7 @@ fn reciprocal_root(epsilon: f64, data_type: DataType) -> f64 {
 /// A value that is computed only from `var + ε`, such as its root.
 struct Divisor {
     value: ValueId,
-    /// The number that the value equals if the sum is ε, rounded to the type of the value.
+    /// The number that the value equals if `var + ε` is ε, rounded to the type of the value.
     number: f64,
     data_type: DataType,
 }

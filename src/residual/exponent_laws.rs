@@ -53,7 +53,7 @@ impl Law {
         }
     }
 
-    /// The law of a node with these exponents on its inputs. `None` stands for constants and
+    /// The law of a node whose inputs have the exponents `carried`, with `None` for constants and
     /// missing inputs.
     ///
     /// If there are several solutions, returns the one whose result has the exponent `goal`.
@@ -126,7 +126,7 @@ impl Node<'_, '_> {
         }
     }
 
-    /// The exponent of an input.
+    /// The exponent of an input, or 0 for a constant or a missing input.
     fn on(&self, slot: usize) -> i32 {
         self.carried
             .get(slot)
@@ -181,7 +181,7 @@ impl Node<'_, '_> {
         law
     }
 
-    /// The law of a quantization, whose scale has the unit of the value. Codes have none.
+    /// The law of a quantization, whose scale has the unit of the value. Codes have no unit.
     fn codes(&self) -> Law {
         let mut law = self.makes(0);
         law.wanted[1] = self.first();

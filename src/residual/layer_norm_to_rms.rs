@@ -21,7 +21,7 @@ pub(super) fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Repl
         .facts
         .data_type(core.input)
         .filter(|&it| has_range(it))?;
-    // Casts may be between the statistics and the quotient.
+    // If Casts between the statistics and the quotient change the type, the normalizer stays.
     (view.facts.data_type(core.output) == Some(data_type)).then_some(())?;
     let scale = scale(view, site, core)?;
     let last = view.graph.producer(core.output)?.0;
@@ -93,8 +93,9 @@ fn neutral_behind(view: &View, mut value: ValueId) -> Vec<NodeId> {
     nodes
 }
 
-/// Writes the nodes of an RMS normalization of a value. They compute in the type `inside`, with
-/// Casts if the value has another type.
+/// Writes nodes that compute `x/√(mean(x²) + ε)` of a value `x` along an axis, in the type
+/// `inside`. If the value has another type `own`, Casts surround these nodes. Returns the name of
+/// the result.
 pub(super) fn written_out(
     maker: &mut Maker,
     value: &str,
@@ -126,7 +127,7 @@ pub(super) fn written_out(
 pub(super) fn has_range(data_type: DataType) -> bool {
     data_type.is_float() && data_type != DataType::Float16
 }
-
+/// The node that applies the scale of a normalized value.
 /// The place of the scale of the normalized value.
 enum Scale {
     /// There is no scale.
@@ -136,7 +137,7 @@ enum Scale {
     /// The scale is applied by the nodes after the core.
     Behind,
 }
-
+/// Finds the node that applies the scale of the normalized value. `None` if the value is also shifted.
 /// The place of the scale of the normalized value. `None` if the normalized value is also shifted.
 fn scale(view: &View, site: &Site, core: &Core) -> Option<Scale> {
     if let Some(part) = &site.post

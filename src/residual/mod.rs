@@ -27,10 +27,10 @@ use crate::ir::NodeId;
 use crate::refusal::Refusal;
 use streams::{AtCodes, ReadBy, Stream, StreamReader, StreamWriter, WrittenBy};
 
-/// The name of [`centring`].
+/// The name of [`centring`] for `--skip`.
 pub(crate) const CENTRING: &str = "centring";
 
-/// The name of [`stream_scaling`].
+/// The name of [`stream_scaling`] for `--skip`.
 pub(crate) const SCALING: &str = "scaling";
 
 /// The streams that were considered for another basis, and the edits of those that change.

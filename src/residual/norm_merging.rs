@@ -74,7 +74,8 @@ pub(crate) fn merged(
     (merged, edits)
 }
 
-/// Maps each value that is divided by the root of its mean square to the site that divides it.
+/// Maps each value that is divided by the root of its variance or mean square to the site that
+/// divides it.
 fn ends(cores: &[Option<Core>]) -> HashMap<ValueId, usize> {
     let mut ends = HashMap::default();
     for (site, core) in cores.iter().enumerate() {
@@ -91,7 +92,8 @@ fn is_along_last(core: &Core) -> bool {
     core.axes == [core.rank - 1]
 }
 
-/// The entry in the plan of a normalizer after a removed one.
+/// The entry in the plan for a normalizer that follows a removed normalizer. `None` if the ε of
+/// `core` is unknown.
 fn follower(view: &View, site: &Site, core: &Core) -> Option<Follower> {
     Some(Follower {
         name: site.name.clone(),
@@ -130,7 +132,8 @@ struct Behind<'v, 'a> {
 }
 
 impl Behind<'_, '_> {
-    /// Whether a factor of each token of a value disappears on all paths after it.
+    /// Whether a factor that multiplies each token of a value disappears on all paths after the
+    /// value.
     fn all(&mut self, value: ValueId) -> bool {
         let readers = self.view.graph.readers(value);
         !readers.is_empty()
@@ -179,7 +182,7 @@ impl Behind<'_, '_> {
     }
 }
 
-/// Whether all other inputs of a node are constants.
+/// Whether all inputs of a node except `input` are constants.
 fn others_are_constant(at: &At, input: usize) -> bool {
     (0..at.arity()).all(|slot| slot == input || at.is_constant(slot))
 }

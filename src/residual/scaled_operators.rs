@@ -70,11 +70,11 @@ pub(super) fn scale(
 /// A new Mul by a power of two.
 struct Mul {
     value: ValueId,
-    /// The exponent that it removes.
+    /// The exponent that the Mul removes from the value.
     exponent: i32,
-    /// The readers of its result.
+    /// The readers that read the product instead of the value.
     readers: Vec<(NodeId, usize)>,
-    /// Whether its result is an output of the model.
+    /// Whether the product becomes an output of the model instead of the value.
     is_output: bool,
     /// The index of the stream.
     stream: usize,
@@ -140,7 +140,8 @@ impl Exponents<'_> {
         exponents.map(|&(_, stream)| stream).chain(goal).collect()
     }
 
-    /// The exponents of the varying inputs whose elements a node reads.
+    /// The exponents of a node's inputs. `None` for an input that is constant or missing, or whose
+    /// elements the node does not read.
     fn carried(&self, node: NodeId) -> Vec<Option<i32>> {
         let graph = &self.analysis.graph;
         let mut carried = vec![];
@@ -432,7 +433,8 @@ fn factor(exponent: i32) -> f64 {
     f64::from(exponent).exp2()
 }
 
-/// The value of an attribute. An error if it cannot have the exponent that it needs.
+/// The value of an attribute. An error if its type cannot hold the value with the exponent that the
+/// attribute must have.
 fn exponent(at: &At, attribute: &Attribute) -> Result<f64, Reason> {
     let absent = if attribute.name == EPSILON {
         USUAL_EPSILON

@@ -20,12 +20,14 @@ pub(super) fn carrier(at: &At, side: Side) -> Option<(NodeId, Side)> {
     Some((node, Side::Constant(0)))
 }
 
-/// The node that selects an operand from a constant array.
+/// The node that selects an operand from a constant array. `None` if there is none, or if the array
+/// or a value after it has another reader.
 fn selection(at: &At, slot: usize) -> Option<NodeId> {
     let mut value = at.graph.input(at.node, slot)?;
     while at.graph.only_reader(value).is_some() {
         let (node, _) = at.graph.producer(value)?;
-        // A second result, as of a Split, would get the power too.
+        // A second result, as of a Split, would get the power too, so only nodes with one result
+        // pass it.
         at.graph.only_output(node)?;
         let category = at.graph.category(node)?;
         if !matches!(category, Category::Movement | Category::Selection) {

@@ -41,11 +41,11 @@ const OPERATORS: [NormalizedSum; 2] = [
 /// The output that is the sum.
 const SUM: usize = 3;
 
-/// The edits that write all such operators as a sum and a normalizer.
+/// The edits that write all nodes of [`OPERATORS`] as a sum and a normalizer.
 pub(crate) fn summed_apart(analysis: &Analysis) -> Vec<Edit> {
     let graph = &analysis.graph;
     // onnxruntime has LayerNormalization for all operator sets. A model with an older operator set
-    // that contains one is made for onnxruntime.
+    // that contains one is made for onnxruntime, so more may be added to it.
     let has_layer_norm = graph.model().own_opset() >= LAYER_NORMALIZATION
         || graph
             .order()

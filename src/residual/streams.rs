@@ -35,7 +35,7 @@ pub(crate) struct Stream {
     pub writers: Vec<StreamWriter>,
     /// The readers of the stream.
     pub readers: Vec<StreamReader>,
-    /// The number of its nodes that add several varying values.
+    /// The number of nodes of the stream that add several varying values.
     pub sums: usize,
 }
 
@@ -94,7 +94,8 @@ pub(crate) struct StreamReader {
 /// A reader of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReadBy {
-    /// A normalization by statistics over exactly its channels, given by the index of its site.
+    /// A normalization by statistics over exactly the channels of the stream, given by the index of
+    /// its site.
     Normalizer(usize),
     /// A linear operator with constants, which reads the channels as this operand.
     Linear(NodeId, usize),
@@ -190,7 +191,7 @@ fn place(analysis: &Analysis, value: ValueId) -> Option<usize> {
         .map(|(node, _)| analysis.graph.place(node))
 }
 
-/// The state of a traversal.
+/// The state of the traversal that finds one stream.
 struct Traversal<'w> {
     analysis: &'w Analysis<'w>,
     cores: &'w [Option<Core>],
@@ -398,7 +399,8 @@ impl<'w> Traversal<'w> {
         self.stream.sums += usize::from(adds && varying > 1);
     }
 
-    /// Records a value, or a reader that needs its channels along another axis.
+    /// Records a value of the stream. If the value is already recorded with another axis of
+    /// channels, records the reader `by` instead.
     fn meet(&mut self, at: Channels, by: ReadBy) {
         if !self.reach(at) {
             self.stream.readers.push(StreamReader { at, by });

@@ -30,7 +30,8 @@ pub(super) struct Tie {
     pub axis: usize,
 }
 
-/// The tie between a node's result, with `channels` along this axis, and its inputs.
+/// The tie between a node's inputs and its result, which has `channels` along this axis. `None` if
+/// the node does not tie them together.
 pub(super) fn behind(
     analysis: &Analysis,
     node: NodeId,
@@ -46,7 +47,8 @@ pub(super) fn behind(
         .find(|tie| tie.axis == axis)
 }
 
-/// The tie between a node's result and this operand, with `channels` along this axis.
+/// The tie between a node's result and its operand `slot`, which has `channels` along this axis.
+/// `None` if the node does not tie them together.
 pub(super) fn ahead(
     analysis: &Analysis,
     node: NodeId,

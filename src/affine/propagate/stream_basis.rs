@@ -14,8 +14,8 @@ use crate::affine::propagate::propagation::Propagation;
 use crate::affine::propagate::{backward, forward};
 use crate::refusal::{Reason, Refusal};
 
-/// Propagates the affine of a part forward from the part's output. Then propagates the affines that
-/// this needs from producers backward.
+/// Propagates the affine of a part forward from the part's output. Then propagates backward the
+/// affines that the forward propagation needs from producers.
 ///
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot absorb or pass the affine, or at
@@ -55,7 +55,7 @@ pub(crate) fn beside(
 }
 
 /// Propagates backward the affines that a propagation needs from producers, and adds the changes to
-/// it.
+/// the propagation.
 fn with_wants(
     overlay: &GraphOverlay,
     items: &Items,

@@ -44,7 +44,8 @@ impl Cutting {
         made
     }
 
-    /// The operation on parts of its inputs. `None` if it needs the whole inputs.
+    /// Builds the last operation of a recipe again, on parts of its inputs. `None` if the operation
+    /// needs whole inputs.
     fn pushed(&mut self, recipe: &Recipe, axis: usize, range: &Range<usize>) -> Option<Recipe> {
         match recipe.op() {
             Op::Constant(_) | Op::Literal(_) => None,
@@ -99,7 +100,7 @@ impl Cutting {
     }
 
     /// Cuts a reshape along an axis that it keeps: the input has an axis of equal extent, before
-    /// which the product of the extents is equal too.
+    /// which the product of the extents is equal too. `None` for any other axis.
     fn reshape(&mut self, recipe: &Recipe, axis: usize, range: &Range<usize>) -> Option<Recipe> {
         let input = recipe.inputs().first()?;
         let wanted = before_and_along(recipe, axis);

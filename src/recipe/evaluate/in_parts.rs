@@ -13,8 +13,8 @@ use crate::recipe::{Op, Recipe, aligned_extent};
 use crate::refusal::{Reason, Refusal};
 
 /// The order in which a product or a convolution with a large operand is computed in parts. The
-/// large operand has several places along the axis of the parts, so each of its parts is smaller
-/// than the whole operand.
+/// large operand has several places along the axis that is cut, so each part of the operand is
+/// smaller than the whole.
 #[derive(Clone, Copy)]
 pub(super) enum PartOrder {
     /// Parts of the result along an axis, each computed separately.
@@ -59,7 +59,7 @@ impl PartOrder {
         }
     }
 
-    /// The extent of the axis along which the parts lie.
+    /// The extent of the axis that is cut into parts.
     fn extent(self, step: &Recipe) -> usize {
         match self {
             Self::Result(axis) => step.shape()[axis],
@@ -67,7 +67,8 @@ impl PartOrder {
         }
     }
 
-    /// The constant that multiplies a row, if its elements are stored in the order of the parts.
+    /// The constant of a product of a row and a stored constant. `None` for any other step, or if
+    /// the elements are not stored in the order of the parts.
     fn stored<'s>(self, step: &Recipe, supply: &'s dyn Supply) -> Option<&'s Floats> {
         let ([_, right], [others @ .., _]) = (step.inputs(), step.shape()) else {
             return None;
@@ -113,9 +114,9 @@ impl PartOrder {
 struct PartwiseProduct<'s> {
     step: &'s Recipe,
     supply: &'s dyn Supply,
-    /// The extent of the axis along which the parts lie.
+    /// The extent of the axis that is cut into parts.
     extent: usize,
-    /// The number of places of the axis in a part.
+    /// The number of places along this axis in each part.
     places: usize,
 }
 

@@ -75,7 +75,7 @@ pub fn evaluate(recipe: &Recipe, read: Read) -> Result<ArrayD<f64>, Refusal> {
     evaluate_from(recipe, &read)
 }
 
-/// Computes one step of a recipe from the values of its inputs.
+/// Computes one step of a recipe from the arrays of the step's inputs.
 #[cfg(feature = "prove")]
 pub(crate) fn computed(step: &Recipe, inputs: &[&ArrayD<f64>]) -> ArrayD<f64> {
     let inputs = inputs.iter().map(|input| Array::from(input.view()));
@@ -83,7 +83,7 @@ pub(crate) fn computed(step: &Recipe, inputs: &[&ArrayD<f64>]) -> ArrayD<f64> {
 }
 
 /// Like [`evaluate`], but a cut reads only the elements that it needs, and a product with a large
-/// constant reads it part by part.
+/// constant reads the constant part by part.
 pub(super) fn evaluate_from(recipe: &Recipe, supply: &dyn Supply) -> Result<ArrayD<f64>, Refusal> {
     let steps = recipe.steps_to(&is_leaf);
     let mut computation = Computation::new(&steps);
@@ -160,7 +160,7 @@ impl Computation {
     }
 
     /// Takes the array of the first input, which can then be changed in place. `None` if another
-    /// input is the same step, or if a later step reads it.
+    /// input of the step is the same array, or if a later step reads the array.
     fn take_first_input(&mut self, step: &Recipe) -> Option<ArrayD<f64>> {
         let (first, others) = step.inputs().split_first()?;
         let is_read_twice = others.iter().any(|other| other.id() == first.id());
@@ -170,7 +170,7 @@ impl Computation {
         self.known.remove(&first.id())
     }
 
-    /// Whether no later step reads a step.
+    /// Whether no later step reads the array of this step.
     fn is_used_up(&self, step: &Recipe) -> bool {
         self.uses.get(&step.id()).is_none_or(|&left| left == 0)
     }

@@ -12,7 +12,7 @@ use crate::recipe::{Op, Recipe, Windows};
 /// An input of a step, borrowed or owned.
 pub(in crate::recipe) type Array<'a> = CowArray<'a, f64, IxDyn>;
 
-/// Computes one operation on arrays with the shapes of its inputs.
+/// Computes the last operation of `step` from the arrays of its inputs, in order.
 pub(in crate::recipe) fn compute(step: &Recipe, inputs: Vec<Array>) -> ArrayD<f64> {
     let shape = IxDyn(step.shape());
     let mut rest = inputs.into_iter();
@@ -186,7 +186,7 @@ fn convolution(weight: &Array, values: &Array, windows: &Windows) -> ArrayD<f64>
     result.into_dyn()
 }
 
-/// Whether a product is 0 only because it is too small for float64.
+/// Whether any element of the product `a · b` is 0 only because it is too small for float64.
 pub(super) fn vanishes(a: &Array, b: &Array, shape: &[usize]) -> bool {
     let shape = IxDyn(shape);
     Zip::from(&wide(a, &shape))

@@ -26,7 +26,7 @@ impl Rule for Maximum {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         if affine.is_number() && !is_pool(at) {
-            // A scalar passes whatever the axes are.
+            // A positive scalar passes whatever the axes are.
             return passed(at, affine, at.output_rank(0)?);
         }
         check(at, affine)?;

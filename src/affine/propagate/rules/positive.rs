@@ -30,7 +30,8 @@ impl Rule for Positive {
     }
 }
 
-/// The step for a positive scalar, which passes to a value of rank `rank`.
+/// The step that passes a positive scalar scale on to a value of rank `rank`. Any other affine is
+/// refused.
 pub(crate) fn passed(at: &At, affine: &Affine, rank: usize) -> Result<Step, Reason> {
     let number = affine.scale.first().copied().filter(|_| affine.is_number());
     if !number.is_some_and(|number| number > 0.0) {

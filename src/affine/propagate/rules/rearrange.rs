@@ -144,7 +144,7 @@ fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
         "GatherElements" => {
             let along = axis(at.attr("axis", 0)?, from.len())?;
             // Along the other axes, GatherElements takes the first places, as many as there are
-            // indices.
+            // indices. So no affine may vary along an axis that becomes shorter.
             let cut =
                 (0..from.len()).filter(|&axis| axis == along || !same(&from[axis], &to[axis]));
             (cut.collect(), true)

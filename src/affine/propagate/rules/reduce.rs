@@ -53,7 +53,7 @@ impl Rule for Reduce {
     }
 }
 
-/// Drops axes of an affine, along which it must not vary.
+/// Drops these axes of an affine. Refuses an affine that varies along one of them.
 pub(crate) fn without(affine: &Affine, axes: &[usize]) -> Result<Affine, Reason> {
     affine.try_map(|numbers| {
         let kept = (0..numbers.ndim()).filter(|axis| !axes.contains(axis));
@@ -62,7 +62,7 @@ pub(crate) fn without(affine: &Affine, axes: &[usize]) -> Result<Affine, Reason>
     })
 }
 
-/// The affine with the axes that the reduction drops, each with extent 1.
+/// Inserts into an affine of the result the axes that the reduction drops, each with extent 1.
 pub(crate) fn restored(at: &At, affine: &Affine) -> Result<Affine, Reason> {
     let rank = at.rank(0)?;
     let (reduced, keep) = at.reduction(rank)?;

@@ -63,7 +63,7 @@ fn stays(at: &At, axis: usize, rank: usize) -> Result<bool, Reason> {
         let fits = at.attr_text("keep_aspect_ratio_policy", "stretch")? == "stretch";
         return Ok(fits && same(&at.shape(0)?[axis], &at.output_shape(0)?[axis]));
     }
-    // A factor near 1 may keep the extent but move the places.
+    // A factor near 1 may keep the extent but move the places, so the factor must be exactly 1.
     let factors = at.numbers(factors_at(at.proto().op_type(), at.opset()))?;
     Ok(factors.shape() == [resized.len()] && factors[place] == 1.0)
 }

@@ -119,7 +119,7 @@ impl Cut {
         let length = whole as i64;
         if self.step < 0 && self.start < -length {
             // The specification includes the first place here, but the reference implementation
-            // does not.
+            // does not. So this Slice is refused.
             return Err(Reason::Attribute("starts".into()));
         }
         if self.step > 0 {
