@@ -15,9 +15,9 @@ pub(super) struct Alignment<'a, 'm> {
     pub parted: Vec<[ValueId; 2]>,
     /// The pairs of values at which the models begin to differ, and which are assumed to be equal.
     pub assumed: Vec<[ValueId; 2]>,
-    /// The values that each model computes, stores or has as an input.
+    /// The digests of the values that each model computes, stores or has as an input.
     values: [HashSet<Digest>; 2],
-    /// The values that each model stores.
+    /// The digests of the values that each model stores.
     stored: [HashSet<Digest>; 2],
     /// The functions of the nodes of each model.
     functions: [HashSet<NodeFunction<'a>>; 2],
@@ -75,13 +75,13 @@ impl<'a, 'm> Alignment<'a, 'm> {
         }
     }
 
-    /// Whether the other model has this value.
+    /// Whether the other model has a value with the same digest.
     pub(super) fn is_shared(&self, side: usize, value: ValueId) -> bool {
         let digest = self.sides[side].digest(value);
         digest.is_some_and(|digest| self.values[1 - side].contains(&digest))
     }
 
-    /// Whether the other model stores this value as an initializer or a Constant.
+    /// Whether the other model stores a value with the same digest as an initializer or a Constant.
     pub(super) fn is_stored_by_other(&self, side: usize, value: ValueId) -> bool {
         let digest = self.sides[side].digest(value);
         digest.is_some_and(|digest| self.stored[1 - side].contains(&digest))

@@ -83,7 +83,7 @@ struct DifferenceSearch<'d> {
 
 impl DifferenceSearch<'_> {
     /// Searches for the next difference, and assumes that its two values are equal if fewer nodes
-    /// then lack a counterpart. Returns whether it did so.
+    /// then lack a counterpart. Returns false if there is no such difference.
     fn step(&mut self) -> Result<bool> {
         let [of_first, of_second] = &self.values.0;
         if of_first.is_empty() {
@@ -192,7 +192,7 @@ impl DifferingModels<'_, '_> {
     }
 
     /// Compares both models under the additional assumption that the values of `pair` are equal.
-    /// `None` if the models cannot be compared under it.
+    /// `None` if the models cannot be compared under this assumption.
     fn if_equal(&self, pair: [ValueId; 2]) -> Option<FirstDifference> {
         let mut assumed = self.alignment.assumed.clone();
         assumed.push(pair);
@@ -226,9 +226,8 @@ impl DifferingModels<'_, '_> {
         })
     }
 
-    /// The digests of all values, where those of values that differ are replaced by those in
-    /// `behind`. Both values of the last pair in `assumed`, which is the new one, get the same
-    /// digest.
+    /// The digests of all values. The digests in `behind` replace those of values that differ. Both
+    /// values of the last pair in `assumed`, which is the new pair, get the same digest.
     fn values_behind(&self, assumed: &[[ValueId; 2]], behind: ValueDigests) -> ValueDigests {
         let mut values = ValueDigests(self.values.0.each_ref().map(HashMap::clone));
         let place = assumed.len() - 1;

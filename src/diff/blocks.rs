@@ -12,7 +12,7 @@ use crate::prove::Digest;
 /// A node, and the index of its model: 0 for the first, 1 for the second.
 type SidedNode = (usize, NodeId);
 
-/// The blocks, in the order of execution of the first model.
+/// Groups the changed nodes into blocks, in the order of execution of the first model.
 pub(super) fn blocks(alignment: &Alignment, judgement: &Judgement) -> Vec<DiffBlock> {
     let conditions = Conditions::new(judgement);
     let mut blocks: Vec<(usize, DiffBlock)> = vec![];
@@ -100,8 +100,8 @@ fn block(alignment: &Alignment, nodes: &[SidedNode], conditions: &Conditions) ->
     block
 }
 
-/// The verdict on differing outputs, and the values on which a conditional verdict depends, by
-/// their names.
+/// The verdict on blocks whose outputs differ, and the names of the values that make the verdict on
+/// a block conditional.
 struct Conditions<'j> {
     /// The verdict on a block that computes outputs that differ.
     of_parted: BlockVerdict,
@@ -177,7 +177,8 @@ impl DisjointSets {
             if next == at {
                 return Some(at);
             }
-            // Halves the path for later searches.
+            // Shortens the path for later searches: the node now refers to the node after the next
+            // one.
             let behind = *self.next.get(&next)?;
             self.next.insert(at, behind);
             at = behind;

@@ -9,11 +9,12 @@ use crate::analysis::Analysis;
 use crate::ir::{Reader, ValueId};
 use crate::prove::{Digest, Hash};
 
-/// The numbers of levels of readers whose operators are compared. The strictest comparison comes
-/// first.
+/// The depths at which readers are compared. At depth 1, only the operators of the readers are
+/// compared, and at larger depths also those of the readers of their results. The strictest
+/// comparison comes first.
 const DEPTHS: [usize; 2] = [3, 1];
 
-/// The number of nodes at which counting the nodes of a region stops.
+/// The number of nodes at which [`region`] stops counting.
 const LARGE: usize = 64;
 
 /// A value of each model. The two values differ, but are read by nodes with the same operators.

@@ -288,7 +288,7 @@ struct SharedInput {
     members: [Vec<ValueId>; 2],
 }
 
-/// The inputs of a model by name.
+/// Pairs the names of a model's inputs with these tensors.
 fn named(model: &Model, tensors: Vec<Tensor>) -> Vec<(String, Tensor)> {
     let names = model.graph().input.iter();
     let names = names.map(|input| input.name().to_owned());

@@ -114,7 +114,7 @@ impl<'m> ComparedModel<'m> {
     }
 }
 
-/// The digest of a result of an operator that is not evaluated.
+/// The digest of the result at index `slot` of a node that the proof did not evaluate.
 fn function_value(node: &NodeProto, inputs: &[Digest], slot: usize) -> Digest {
     let mut hash = Hash::new(0, "derived");
     let (domain, operator) = node.op();

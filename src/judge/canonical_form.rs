@@ -123,7 +123,8 @@ fn multiply_before_erf(model: &mut Model) {
     }
 }
 
-/// The type of a scalar, if its value is the number of this type that is nearest to √2.
+/// The type of a scalar whose value is the number of this type that is nearest to √2. `None` for
+/// all other tensors.
 fn root_of_two(divisor: &TensorProto, model: &Model) -> Option<DataType> {
     let data_type = tensor::float_type(divisor)?;
     let numbers = tensor::read_f64(divisor, model.externals()).ok()?;

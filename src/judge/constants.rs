@@ -52,8 +52,8 @@ impl<'c> ComputedConstants<'c> {
         constants
     }
 
-    /// For each computed constant, the formula that consists of its name, and its type. Constants
-    /// that only rearrange stored elements are left out.
+    /// For each computed constant, a recipe that only reads it, and its type. Constants that only
+    /// rearrange stored elements are left out.
     pub(super) fn computed(&self) -> Vec<(Recipe, DataType)> {
         let (graph, facts) = (&self.analysis.graph, &self.analysis.facts);
         let mut values: Vec<ValueId> = self.errors.keys().copied().collect();
@@ -67,8 +67,8 @@ impl<'c> ComputedConstants<'c> {
         formulas.collect()
     }
 
-    /// For each stored or computed constant with one element, the formula that consists of its
-    /// name, and its type. Of several equal constants, only the first is kept.
+    /// For each stored or computed constant with one element, a recipe that only reads it, and its
+    /// type. Of several equal constants, only the first is kept.
     pub(super) fn scalars(&self) -> Vec<(Recipe, DataType)> {
         let graph = &self.analysis.graph;
         let mut numbers = HashSet::new();
@@ -159,7 +159,8 @@ impl<'c> ComputedConstants<'c> {
         }
     }
 
-    /// The bound on the error of a result whose elements are elements of the inputs.
+    /// The bound on the error of a result whose elements are elements of the inputs. `None` if the
+    /// error of an input is unknown.
     fn moved(&self, node: NodeId) -> Option<ErrorBound> {
         let mut error = ErrorBound::EXACT;
         for &input in self.analysis.graph.inputs(node).iter().flatten() {
@@ -226,6 +227,7 @@ impl<'c> ComputedConstants<'c> {
     }
 
     /// Makes these elements the elements of the constant `value`. Returns the bound on their error.
+    /// `None` if they cannot be stored.
     fn provided(&self, value: ValueId, made: &Rounded, data_type: DataType) -> Option<ErrorBound> {
         let name = self.analysis.graph.value_name(value);
         let tensor = tensor::make(name, data_type, &made.values.view());

@@ -16,14 +16,14 @@ pub(super) struct ComparisonDirection<'d> {
     pub base: &'d Model,
     /// The model whose tensors the formulas replace.
     pub other: &'d Model,
-    /// Whether `other` is the first model of the verdict.
+    /// Whether `other` is the first of the two judged models.
     pub is_exchanged: bool,
     pub options: &'d ProveOptions,
     /// The record of the values of both models, if requested.
     pub record: Option<&'d RecordedValues>,
 }
 
-/// A proof that succeeded.
+/// The result of a successful proof.
 pub(super) struct EstablishedFormulas {
     /// The number of points at which both models were evaluated.
     pub points: usize,

@@ -90,14 +90,14 @@ mod tests {
 
     #[test]
     fn bounds_count_each_operation_as_two_roundings() {
-        // In roundings: the root halves the 2 of the sum to 1 and adds 2, then the quotient and the
-        // product add 2 each.
+        // Counted in roundings: the sum `v + ε` has 2, the root halves them to 1 and adds 2, and
+        // the quotient and the product add 2 each.
         let weight = of_weight(DataType::Float);
         assert!(
             (weight.at(3.0) / (3.0 * UNIT) - 7.0).abs() < 0.01,
             "{weight:?}"
         );
-        // The difference and the sum add 2 each.
+        // The difference `b − μ` and the sum with β add 2 each.
         let bias = of_bias(DataType::Float, &ndarray::arr1(&[0.25, -2.0]).into_dyn());
         assert!(
             (bias.at(0.01) / (2.0 * UNIT) - 11.0).abs() < 0.01,

@@ -30,7 +30,7 @@ enum Activation {
 enum MergedActivations {
     First,
     Second,
-    /// A clamp between the larger of the lower bounds and the smaller of the upper ones.
+    /// A clamp between the larger lower bound and the smaller upper bound of the two clamps.
     Clamp(f64, f64),
 }
 
@@ -55,7 +55,7 @@ impl Activation {
     }
 }
 
-/// The context for the nodes of one graph.
+/// The operator set and the constants by which the activations of one graph are recognized.
 struct Activations<'a> {
     opset: i64,
     externals: &'a Externals,
@@ -84,7 +84,7 @@ fn is_activation(node: &NodeProto) -> bool {
     )
 }
 
-/// Removes activations that have no effect from a graph and its bodies.
+/// Removes, from a graph and its bodies, activations that have no effect.
 ///
 /// `unknown` are the names of tensors that recipes compute. Their stored elements must not be used
 /// here, because the recipes replace them.

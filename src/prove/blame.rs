@@ -67,7 +67,8 @@ pub(super) fn first(
         .unwrap_or(output)
 }
 
-/// The place of a value's producer in the order of execution.
+/// The position of a value's producer in the order of execution. `None` if no node produces the
+/// value.
 fn place(graph: &Graph, value: ValueId) -> Option<usize> {
     graph.producer(value).map(|(node, _)| graph.place(node))
 }
@@ -114,7 +115,7 @@ fn readers(graph: &Graph, value: ValueId) -> impl Iterator<Item = NodeId> {
 }
 
 /// Searches the output and the values on which it depends for a value whose name satisfies
-/// `is_such`.
+/// `is_such`. `None` if there is no such value.
 pub(super) fn behind(
     graph: &Graph,
     output: ValueId,

@@ -18,8 +18,8 @@ use crate::onnx::Model;
 use crate::passes::inline::functions::redefined;
 use crate::passes::inline::{Lowering, opaque};
 
-/// The maximum number of attempts at a point. An attempt is repeated if a divisor is 0 or an output
-/// is empty.
+/// The maximum number of attempts to compare the models at a point. If a divisor is 0 or an output
+/// is empty, the next attempt draws other inputs.
 const ATTEMPTS: u64 = 8;
 
 /// The accepted probability of error, and the maximum number of points that are tried to reach it.
@@ -53,9 +53,10 @@ pub(super) struct Established {
     pub points: usize,
     /// A bound on the probability that the claims are wrong.
     pub bound: f64,
-    /// The number of tensors that were computed again.
+    /// The number of tensors that were computed again from their recipes.
     pub tensors: usize,
-    /// Whether the two graphs take roots of different values.
+    /// Whether the two graphs take roots of different values. Then they must also agree under the
+    /// other convention for the root of −1.
     pub moves_roots: bool,
     /// Whether the number of places that a NonZero finds was drawn at random. The extents of other
     /// values may fit this number by accident.
@@ -126,7 +127,7 @@ pub(super) fn claims(
     })
 }
 
-/// Prepares both models, and checks that they have equal inputs and outputs.
+/// Prepares both models, and checks that their inputs and outputs have the same names and types.
 fn comparable_pair(
     original: &Model,
     fused: &Model,
@@ -180,7 +181,7 @@ fn read_past_activations(
 ) -> Result<Prepared, Ended> {
     let flat = Flat::new(&fused.model);
     let whole = flat.as_ref().map_or(&fused.model, |flat| &flat.model);
-    // If the graph is invalid, evaluation reports it.
+    // An invalid graph is not reported here, but by the evaluation.
     let fault = Analysis::new(whole)
         .ok()
         .and_then(|analysis| valid.new_fault(&analysis));

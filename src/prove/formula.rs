@@ -54,8 +54,8 @@ pub(super) fn value(
     values.remove(&recipe.id()).ok_or(NotEvaluated::Uncovered)
 }
 
-/// Counts the elements and the products that a recipe needs against the limits, without computing
-/// the recipe.
+/// Counts the elements and the multiplications that a recipe needs against the limits, without
+/// computing the recipe.
 ///
 /// # Errors
 /// [`NotEvaluated::Beyond`].

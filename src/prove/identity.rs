@@ -190,7 +190,7 @@ impl GraphPair<'_> {
         Ok(source.with(constants(flat, own, self.folded.tensors)?))
     }
 
-    /// Evaluates both graphs side by side, and compares their outputs.
+    /// Evaluates both graphs at the same time, in two threads, and compares their outputs.
     fn compared(&self, point: &Point, source: &Sources, seed: Seed) -> Result<Agreed, Ended> {
         let folded = self.folded;
         std::thread::scope(|scope| {
@@ -296,7 +296,7 @@ impl Sides<'_> {
         }))
     }
 
-    /// Whether a value of the folded model equals the original's value with this name.
+    /// Whether a value of the folded model equals the original's value with the same name.
     fn agree(&self, value: ValueId) -> bool {
         let digest = self.digests.get(self.graph.value_name(value));
         digest.copied() == self.fused.digests[value.0 as usize]

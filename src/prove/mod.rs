@@ -49,8 +49,8 @@ use sizes::{SizeSearch, elements, inputs};
 #[cfg(feature = "tract")]
 pub(crate) use sources::stored_outside;
 
-/// After a computation exceeds the limits, other sizes are skipped unless all inputs together have
-/// at most `1/FEWER` of its elements.
+/// After a computation exceeds the limits at some sizes, other sizes are tried only if the inputs
+/// then have at most `1/FEWER` as many elements in total.
 const FEWER: u64 = 4;
 
 /// The options of a proof.

@@ -146,7 +146,8 @@ struct Draw<'d> {
 }
 
 impl Draw<'_> {
-    /// The value of an input. `kind` holds its type and its extents, if it is a tensor.
+    /// The value of an input. `kind` holds its type and its extents. It is `None` if the input is
+    /// not a tensor, and then the value is opaque.
     fn value(
         &self,
         name: &str,

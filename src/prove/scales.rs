@@ -18,8 +18,8 @@ use crate::affine::plan::Stored;
 use crate::prove::field_value::{Elements, FieldValue, slice};
 use crate::recipe::{Op, Read, Recipe, evaluate};
 
-/// The maximum number of scalars in recipes that are used as factors, and the number of those
-/// scalars that are also multiplied by each other and by each other's inverses.
+/// The maximum number of scalars in recipes that are used as factors (`MOST`), and the number of
+/// those scalars that are also multiplied by each other and by each other's inverses (`PAIRED`).
 const MOST: usize = 4096;
 const PAIRED: usize = 64;
 
@@ -71,12 +71,12 @@ fn is_zero(value: &FieldValue) -> bool {
     }
 }
 
-/// The positive factors that may turn an operand in the folded model into the operand of the same
-/// operator in the original.
+/// The positive factors that may turn an operand in the folded model into the corresponding operand
+/// in the original.
 pub(super) struct Scales {
     positive: HashSet<u32>,
-    /// The first elements of operands in the original, by the digest of the operand divided by its
-    /// first element. No two elements under a digest differ by a known positive factor.
+    /// The first nonzero elements of operands in the original, by the digest of the operand divided
+    /// by this element. No two elements under a digest differ by a known positive factor.
     original: RefCell<HashMap<Digest, Vec<u32>>>,
     is_original: Cell<bool>,
 }

@@ -18,7 +18,8 @@ use crate::recipe::lazy_tensor::unread;
 use crate::recipe::{Given, Op, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
 
-/// The tensors that a graph stores, with the names of their values. Tensors of bodies come first.
+/// The tensors that a model and its bodies store, with the names of their values. Tensors of bodies
+/// come first.
 pub(super) fn tensors(model: &Model) -> Vec<(&str, TensorProto)> {
     let (mut found, mut open) = (vec![], vec![model.graph()]);
     while let Some(graph) = open.pop() {
@@ -57,7 +58,7 @@ pub(super) fn stored(model: &Model) -> HashMap<&str, TensorProto> {
     tensors(model).into_iter().collect()
 }
 
-/// A constant of the original.
+/// The constant of the original with this name.
 ///
 /// Also searches the tensors that the original stores, because inlining may have removed some from
 /// the graph.

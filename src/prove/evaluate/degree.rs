@@ -21,7 +21,7 @@ impl Evaluation<'_> {
             self.add_doubt(reads);
             return match node.op_type() {
                 "ArgMax" | "ArgMin" => MOST_LANES as f64,
-                // A sum or a product of unknown integers.
+                // Here, Add and Mul compute with unknown integers.
                 "Add" | "Mul" => inputs.iter().sum::<f64>().max(1.0),
                 _ => 1.0,
             };

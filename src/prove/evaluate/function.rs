@@ -18,8 +18,8 @@ use crate::prove::random::{Digest, Hash};
 enum CapturedNames<'n> {
     /// No values: a function captures none.
     Closed,
-    /// The values around a node. Their digests are stored when first computed, since a body may
-    /// read a value many times.
+    /// The values that the bodies of a node may capture. Their digests are stored when first
+    /// computed, since a body may read a value many times.
     Around {
         location: &'n Location<'n>,
         digests: RefCell<HashMap<String, Option<Digest>>>,

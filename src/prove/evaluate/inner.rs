@@ -19,7 +19,7 @@ use crate::shape::facts::Expected;
 /// evaluated.
 const DEEPEST: usize = 32;
 
-/// The results of the bodies of a node, as functions of captures and inputs.
+/// The outcome of evaluating the bodies of a node.
 pub(super) struct Bodies {
     /// The digest of the results of all bodies.
     pub digest: Digest,
@@ -240,7 +240,8 @@ impl Evaluation<'_> {
             .collect()
     }
 
-    /// Evaluates a call of a function through the function's body.
+    /// Evaluates a call of a function through the function's body. Refused if the body contains
+    /// control flow, if calls are nested too deeply, or if a result is missing.
     pub(super) fn call(
         &self,
         function: &FunctionProto,
@@ -390,7 +391,7 @@ fn agreed(node: &NodeProto, slot: usize, made: &[Vec<Graded>]) -> Option<FieldVa
     }
 }
 
-/// The nodes of a body or a function on which its results depend, in their order.
+/// Those of the nodes of a body or a function on which `results` depend, in the same order.
 fn needed<'g>(
     nodes: &'g [NodeProto],
     results: impl Iterator<Item = &'g str>,

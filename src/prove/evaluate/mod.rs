@@ -192,7 +192,7 @@ struct Evaluation<'w> {
 /// A value with its degree.
 type Graded = (FieldValue, f64);
 
-/// The place of a node: in the main graph, in a body or in a function.
+/// The graph that contains a node: the main graph, a body or a function.
 struct Location<'c> {
     /// The node's id in the main graph. `None` in a body or function.
     node: Option<NodeId>,
@@ -207,7 +207,7 @@ struct Location<'c> {
 }
 
 impl Location<'_> {
-    /// The value with this name that a body may capture here.
+    /// The value with this name in the graphs around the node. `None` if there is no such value.
     fn captured(&self, name: &str) -> Option<Graded> {
         self.scope?.get(name)
     }
@@ -305,7 +305,7 @@ impl<'w> Evaluation<'w> {
         hash.finish()
     }
 
-    /// The value of a stored tensor.
+    /// The value of a stored tensor, or the value that replaces it.
     fn tensor(&self, name: &str, tensor: &TensorProto) -> Result<FieldValue, Stopped> {
         match (self.point.instead)(name) {
             Some(instead) => instead.map_err(|stop| Stopped::at(stop, name)),

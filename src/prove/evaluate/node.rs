@@ -78,7 +78,8 @@ impl Evaluation<'_> {
         self.uninterpreted(&call, function, location)
     }
 
-    /// The function of the model that a node calls.
+    /// The function of the model that a node calls. `None` if the model does not define such a
+    /// function.
     fn called_function(&self, node: &NodeProto) -> Option<&FunctionProto> {
         if self.functions.is_empty() {
             return None;
@@ -280,8 +281,8 @@ impl Evaluation<'_> {
         self.function(&node, None, location)
     }
 
-    /// The result of a function of lanes. If positive factors are used, they pass through the
-    /// function.
+    /// The result of a function that computes each lane independently. Positive factors, if this
+    /// evaluation uses them, pass through the function.
     fn of_lanes(&self, call: &Call, digest: Digest, expected: &[Expected]) -> OpResult {
         let Some(scales) = self.point.scales else {
             let (made, _) = of_lanes(call, digest, first_shape(expected), None)?;

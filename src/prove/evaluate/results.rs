@@ -28,7 +28,7 @@ const TRUTHS: &[&str] = &[
 ];
 
 impl<'w> Evaluation<'w> {
-    /// The facts about the results of a node.
+    /// The expected extents of each result of a node, and whether the result consists of integers.
     pub(super) fn expected_results(
         &self,
         call: &Call,
@@ -54,7 +54,8 @@ impl<'w> Evaluation<'w> {
         expected
     }
 
-    /// The facts about a result of a node that the analysis of the graph gives.
+    /// The extents of a result, and whether it consists of integers, as the analysis of the main
+    /// graph infers them. Both are unknown for a node of a body or a function.
     fn inferred_result(&self, slot: usize, location: &Location) -> Expected {
         let (graph, facts) = (&self.point.analysis.graph, &self.point.analysis.facts);
         let Some(value) = location.node.and_then(|node| graph.output(node, slot)) else {
@@ -135,7 +136,8 @@ fn is_function_of_integers(call: &Call, location: &Location) -> bool {
             .all(|input| matches!(input, FieldValue::Int(_) | FieldValue::Varying(_)))
 }
 
-/// The facts about a value that a node or its body reads.
+/// The facts about a value that a node or its body reads. `None` if there is no such value, or if
+/// its extents are unknown.
 fn operand(call: &Call, name: &str, location: &Location) -> Option<Operand> {
     let slot = call.node.input.iter().position(|input| input == name);
     let value = match slot {

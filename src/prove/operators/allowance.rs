@@ -13,9 +13,10 @@ pub(in crate::prove) struct Allowance {
 }
 
 impl Allowance {
-    /// The limits for a model with `bytes` bytes of weights and `inputs` elements of inputs. They
-    /// grow with both, because values may have more elements than the inputs. Since a small file
-    /// may declare inputs of any size, the contribution of the inputs is bounded.
+    /// The limits for a model with `bytes` bytes of weights and `inputs` elements of inputs. The
+    /// limits grow with `bytes` and with `inputs`, because values may have more elements than the
+    /// inputs. Since a small file may declare inputs of any size, the contribution of the inputs is
+    /// bounded.
     pub(in crate::prove) fn new(bytes: u64, inputs: u64) -> Self {
         let elements = grown(inputs, 30, 14, 36).saturating_add(bytes.saturating_mul(1 << 8));
         let products = grown(inputs, 32, 17, 37).saturating_add(bytes.saturating_mul(1 << 11));

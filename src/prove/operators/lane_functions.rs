@@ -40,8 +40,9 @@ const DEFORM_CONV: &[&str] = &[
     "strides",
 ];
 
-/// Maps a lane's first difference to that of the equivalent lane that represents it. The arguments
-/// are the digest of the operator with the normalized lane, and the lane's own first difference.
+/// Finds the lane that represents a given lane, and returns its first difference. The two lanes
+/// differ by a positive factor. The arguments describe the given lane: the digest of its operator
+/// and its normalized elements, and its first difference.
 pub(crate) type Like<'l> = &'l dyn Fn(Digest, u32) -> u32;
 
 /// The laws that hold for a function of lanes.
@@ -106,7 +107,7 @@ pub(crate) fn of_lanes(
     match call.node.op_type() {
         "GlobalMaxPool" => maximum.at_same_places(elements),
         "MaxPool" => {
-            // A window that covers only the border has no maximum.
+            // A window that covers only the border has no maximum, and is refused.
             if shape.get(2..) != Some(&full_windows(call, elements)?) {
                 return Err(NotEvaluated::Uncovered);
             }

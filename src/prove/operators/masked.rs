@@ -61,7 +61,7 @@ pub(crate) fn as_fields(call: &Call) -> Vec<Option<FieldValue>> {
         .collect()
 }
 
-/// Whether all inputs are known.
+/// Whether no input is unknown. Unknown integers and opaque values count as unknown.
 fn is_directed(call: &Call) -> bool {
     let mut inputs = call.inputs.iter().flatten();
     !inputs.any(|input| matches!(input, FieldValue::Varying(_) | FieldValue::Opaque(_)))

@@ -181,7 +181,8 @@ impl Call<'_> {
             .map_err(|_| NotEvaluated::Uncovered)
     }
 
-    /// A list of integers that is an attribute or an input, depending on the operator set.
+    /// A list of integers that is an attribute or an input, depending on the operator set. `None`
+    /// if it is left out.
     fn list(&self, name: &str) -> Result<Option<Vec<i64>>, NotEvaluated> {
         input_at(self.op(), name, self.opset)
             .map_or_else(|| self.attr_ints(name), |slot| self.ints(slot))

@@ -96,7 +96,7 @@ pub(crate) fn transposed<T: Copy>(array: &ArcArray<T, IxDyn>, perm: &[usize]) ->
         .into_owned()
 }
 
-/// The part of a value at these places along an axis. A place that is `None` gets 0.
+/// The elements of a value at these places along an axis. A place that is `None` gets 0.
 pub(super) fn picked(
     call: &Call,
     value: &FieldValue,
@@ -115,7 +115,8 @@ pub(super) fn identity(call: &Call) -> OpResult {
     Ok(vec![call.value(0)?.clone()])
 }
 
-/// A Dropout, which outside of training returns its input and a mask that is true everywhere.
+/// A Dropout outside of training mode, which returns its input and a mask that is true everywhere.
+/// Refused in training mode.
 pub(super) fn dropout(call: &Call) -> OpResult {
     let trains = match call.optional(2) {
         Some(_) => call

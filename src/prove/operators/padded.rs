@@ -71,8 +71,8 @@ fn inside(mode: &str, place: i64, extent: usize) -> Option<usize> {
     usize::try_from(place).ok().filter(|&place| place < extent)
 }
 
-/// The part of a value at these places along an axis. A place that is `None` gets `fill`, or 0
-/// without it.
+/// The elements of a value at these places along an axis. A place that is `None` gets `fill`, or 0
+/// if there is no fill value.
 fn filled(
     value: &FieldValue,
     along: usize,

@@ -33,8 +33,8 @@ pub(crate) fn product(
     allowance.room(&shape)?;
     let batch: usize = outer.iter().product();
     allowance.products(&[batch, rows, inner, columns])?;
-    // If the right side is a single matrix, it is multiplied with the rows of all left matrices at
-    // once.
+    // If the right operand is a single matrix, it is multiplied with the rows of all left matrices
+    // at once.
     let is_one =
         outer_right.iter().all(|&extent| extent == 1) && outer_left.len() >= outer_right.len();
     let (pairs, rows) = if is_one {

@@ -126,9 +126,9 @@ pub(super) fn product(call: &Call) -> OpResult {
     Ok(vec![FieldValue::field(sum.ok_or(NotEvaluated::Misfit)?)])
 }
 
-/// The zero point of each block of a MatMulNBits. The input holds packed codes, padded to whole
-/// bytes for each channel, or floats. Without the input, a zero point is half of the range of
-/// codes.
+/// The zero point of each block of a MatMulNBits. The input of zero points holds packed codes,
+/// padded to whole bytes for each channel, or floats. Without this input, each zero point is half
+/// of the range of codes.
 fn zeros_of_blocks(
     call: &Call,
     bits: usize,

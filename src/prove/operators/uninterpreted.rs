@@ -69,10 +69,11 @@ pub(crate) fn element_wise(call: &Call, function: Digest, is_integer: bool) -> O
 /// range.
 pub(crate) const MOST_LANES: usize = 64;
 
-/// The results of ArgMax and ArgMin. Each is chosen so that its residue modulo the number of
-/// elements of the input is an index along the axis: if the offset of a lane is added, the sum
-/// still selects an element of this lane. Each result represents as many random elements as there
-/// are lanes.
+/// The results of ArgMax and ArgMin, changed so that each is a random index in range: modulo the
+/// number of elements of the input, it is an index along the axis. So if a graph adds the offset of
+/// a lane to the index, the sum selects an element of this lane. Each result represents as many
+/// random elements as there are lanes. With more than [`MOST_LANES`] lanes, the results are
+/// unchanged.
 pub(crate) fn in_range(call: &Call, made: Vec<FieldValue>) -> OpResult {
     let shape = call.shape(0)?;
     let extent = shape[call.axis(0, shape.len())?];

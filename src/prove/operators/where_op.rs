@@ -9,7 +9,7 @@ use crate::prove::field_value::{Elements, FieldValue, Integers, slice};
 use crate::recipe::broadcast;
 
 /// Where. A known condition selects elements. An unknown condition `c` gives `c·a + (1 − c)·b`,
-/// which equals one of the two if `c` is 1 or 0.
+/// which equals `a` if `c` is 1, and `b` if `c` is 0.
 pub(super) fn choose(call: &Call) -> OpResult {
     if let (FieldValue::Varying(condition), FieldValue::Field(one), FieldValue::Field(other)) =
         (call.value(0)?, call.value(1)?, call.value(2)?)
