@@ -232,8 +232,8 @@ impl Promise {
         (number / along * extent + number % along * self.places) * behind
     }
 
-    /// Encodes the numbers of a block, and writes those of their bytes that lie in `range` to
-    /// `into`, which holds the bytes of `range`.
+    /// Encodes the numbers of a block. Writes the bytes that lie in `range` to `into`, which holds
+    /// exactly the bytes of `range`.
     fn write_block(
         &self,
         numbers: &[f64],

@@ -87,7 +87,7 @@ pub(crate) fn float_name(data_type: DataType) -> String {
     known.map_or_else(|| data_type.name(), |(_, name)| (*name).to_owned())
 }
 
-/// The float type with this name in certificates. `None` if there is none.
+/// The float type with this name in certificates. `None` if no float type has it.
 pub(crate) fn float_named(name: &str) -> Option<DataType> {
     FLOATS
         .iter()

@@ -127,8 +127,8 @@ pub(super) fn written_out(
 pub(super) fn has_range(data_type: DataType) -> bool {
     data_type.is_float() && data_type != DataType::Float16
 }
+
 /// The node that applies the scale of a normalized value.
-/// The place of the scale of the normalized value.
 enum Scale {
     /// There is no scale.
     None,
@@ -137,8 +137,8 @@ enum Scale {
     /// The scale is applied by the nodes after the core.
     Behind,
 }
-/// Finds the node that applies the scale of the normalized value. `None` if the value is also shifted.
-/// The place of the scale of the normalized value. `None` if the normalized value is also shifted.
+
+/// Finds the node that applies the scale of a normalized value. `None` if the value is also shifted.
 fn scale(view: &View, site: &Site, core: &Core) -> Option<Scale> {
     if let Some(part) = &site.post
         && !part.affine.has_no_shift()

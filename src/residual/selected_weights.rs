@@ -20,8 +20,8 @@ pub(super) fn carrier(at: &At, side: Side) -> Option<(NodeId, Side)> {
     Some((node, Side::Constant(0)))
 }
 
-/// The node that selects an operand from a constant array. `None` if there is none, or if the array
-/// or a value after it has another reader.
+/// The node that selects an operand from a constant array. `None` if no node does, or if the array
+/// or a value after the array has another reader.
 fn selection(at: &At, slot: usize) -> Option<NodeId> {
     let mut value = at.graph.input(at.node, slot)?;
     while at.graph.only_reader(value).is_some() {
