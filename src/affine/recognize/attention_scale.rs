@@ -4,7 +4,8 @@ use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 
-/// A scale between products and a softmax.
+/// A scalar factor before or after a product of two varying matrices, whose result leads to a
+/// softmax.
 pub(super) struct AttentionScale;
 
 /// The largest number of operators between the scale and the softmax.
@@ -16,7 +17,8 @@ impl Normalizer for AttentionScale {
         let is_number = chain.affine.scale.len() == 1
             && chain.affine.has_no_shift()
             && !chain.affine.has_no_scale();
-        // A rotary embedding negates one half of the channels. That does not scale the scores.
+        // A chain of only a Neg is not a scale: a rotary embedding negates one half of the
+        // channels.
         let is_scale = chain.nodes.iter().any(|&node| !view.graph.is(node, "Neg"));
         let kind = Kind::new("attention scale", Family::Scale);
         (is_number && is_scale && feeds_softmax(view, chain.input, chain.output)).then(|| Site {
@@ -26,7 +28,8 @@ impl Normalizer for AttentionScale {
     }
 }
 
-/// Whether a product of two varying values, before or after the scale, leads to a softmax.
+/// Whether a softmax is reached from `output`, and a product of two varying matrices is right
+/// before `input` or on the path to the softmax.
 fn feeds_softmax(view: &View, input: ValueId, output: ValueId) -> bool {
     let scores = view.maker(input).is_some_and(|node| is_product(view, node));
     let mut open = vec![(output, scores, 0)];

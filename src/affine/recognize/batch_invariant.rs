@@ -1,8 +1,8 @@
 //! Values that are equal for every item of a batch, computed in float64.
 //!
 //! An exporter may expand a constant to the batch (`P` to [B, H, T, T]). The result is not a
-//! constant of the graph, because its shape is not known. Its elements are known: they are computed
-//! for a batch of one, through operators that treat all items alike.
+//! constant of the graph, because its shape is not known. Its elements are known nevertheless: this
+//! module computes them for a batch of one, through operators that treat all items alike.
 
 use std::cell::RefCell;
 
@@ -97,7 +97,8 @@ impl<'v> Alike<'v> {
             && varying.all(|&input| self.holds(input, depth - 1))
     }
 
-    /// Computes the elements of a value for one item. Axes of the batch have extent 1.
+    /// Computes the elements of a value for one item. Axes of the batch have extent 1. `None` if
+    /// the items may differ, or if an operator before the value cannot be computed.
     pub(crate) fn read(&self, value: ValueId) -> Option<Numbers> {
         self.read_within(value, DEPTH, &Readings::default())
     }
@@ -149,7 +150,7 @@ struct BatchItem<'i, 'v> {
 }
 
 impl BatchItem<'_, '_> {
-    /// The result of the node, whose shape for a whole batch is `shape`.
+    /// Computes the result of the node for one item. `shape` is the shape for a whole batch.
     fn result(&self, shape: &Shape) -> Option<Numbers> {
         let at = &self.at;
         let extents = one_item(shape)?;
@@ -193,8 +194,8 @@ impl BatchItem<'_, '_> {
         self.alike.read_within(value, self.depth, self.made)
     }
 
-    /// The second factor of a product. `None` if an extent of its matrix is unknown. The product
-    /// may then sum over all items of a batch, so one item does not determine it.
+    /// The second factor of a matrix product. `None` if one of its last two extents is unknown: the
+    /// product may then sum over all items of a batch, so one item does not determine it.
     fn factor(&self) -> Option<Numbers> {
         let shape = self.at.shape(1).ok()?;
         let mut matrix = shape.iter().rev().take(2);
@@ -247,7 +248,8 @@ impl BatchItem<'_, '_> {
     }
 }
 
-/// The extents of a shape for a batch of one.
+/// The extents of a shape if each symbol in it is 1. `None` if an extent is unknown, or if the
+/// shape has more than [`LARGEST`] elements.
 fn one_item(shape: &Shape) -> Option<Vec<usize>> {
     let mut extents = vec![];
     for dim in shape.iter() {
@@ -273,7 +275,7 @@ fn arithmetic(op: &str, left: &Numbers, right: &Numbers) -> Option<Numbers> {
     })
 }
 
-/// Raises numbers to a power. `None` if the exponent is not one that normalizers use.
+/// Raises numbers to a power. `None` if the exponent is not 2, 1, 0.5, −0.5 or −1.
 fn power(numbers: Numbers, exponent: f64) -> Option<Numbers> {
     let one = Numbers::number(1.0, 0);
     match exponent {
@@ -298,7 +300,7 @@ fn gemm(at: &At, left: Numbers, right: Numbers, added: Option<Numbers>) -> Optio
     }
 }
 
-/// Transposes a matrix if the attribute is set.
+/// Transposes a matrix if the attribute `name` is set.
 fn turned(at: &At, name: &str, matrix: Numbers) -> Option<Numbers> {
     match at.flag(name, false).ok()? {
         false => Some(matrix),
@@ -306,7 +308,7 @@ fn turned(at: &At, name: &str, matrix: Numbers) -> Option<Numbers> {
     }
 }
 
-/// Multiplies numbers by an attribute, which is 1 by default.
+/// Multiplies numbers by the attribute `name`, which is 1 by default.
 fn scaled_by(at: &At, name: &str, numbers: &Numbers) -> Option<Numbers> {
     Some(numbers * &Numbers::number(at.attr_float(name, 1.0).ok()?, 0))
 }

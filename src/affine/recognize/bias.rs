@@ -11,7 +11,7 @@ use crate::shape::facts::extent;
 /// An Add after a convolution or a Gemm.
 pub(super) struct Bias;
 
-/// The axis of the channels in the results of these operators.
+/// The axis of the channels in the results of convolutions and Gemms.
 const CHANNELS: usize = 1;
 
 impl Normalizer for Bias {

@@ -45,7 +45,8 @@ fn is_elementwise(view: &View, node: NodeId) -> bool {
     category.is_some_and(Category::is_elementwise) || is_cast(view, node)
 }
 
-/// The range of the result of a region, whatever its input is.
+/// The range of the result of a region over all inputs. `None` if the bounds of one of its
+/// operators are not known.
 fn values(view: &View, region: &Region) -> Option<Bounds> {
     let mut ranges = HashMap::from_iter([(region.input, Bounds::VARIABLE)]);
     for &node in &region.nodes {

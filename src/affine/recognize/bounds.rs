@@ -6,7 +6,7 @@
 
 use crate::analysis::node_view::At;
 
-/// The growth `factor·|z|^degree`.
+/// The growth `factor·|z|^degree`, which bounds the magnitude of a function of `z`.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     factor: f64,
@@ -114,7 +114,7 @@ impl Bounds {
         }
     }
 
-    /// The image under a function that increases with its argument.
+    /// The range after a function that increases with its argument.
     fn image(self, grows: fn(f64) -> f64) -> Bounds {
         Bounds::within(grows(self.low), grows(self.high))
     }
@@ -164,7 +164,8 @@ impl Bounds {
         bounds.settled()
     }
 
-    /// If the magnitude does not grow with the variable, its bound also limits the interval.
+    /// Limits the interval by the upper bound of the magnitude, if this bound does not grow with
+    /// the variable.
     fn settled(self) -> Bounds {
         match self.most {
             Some(Pace {
@@ -256,7 +257,8 @@ pub(super) fn bounds(at: &At, inputs: &[Bounds]) -> Option<Bounds> {
             let high = at.attr_float("max", f32::MAX).ok()?;
             one.clipped(low, high)
         }
-        // With two inputs, it is unknown whether the second is the lower or the upper bound.
+        // With two inputs, it is unknown whether the second is the lower or the upper bound, so
+        // such a Clip has no known range.
         ("Clip", &[one, low, high]) if low.is_number() && high.is_number() => {
             one.clipped(low.low, high.high)
         }

@@ -29,7 +29,7 @@ impl Normalizer for DynamicSoftsign {
     }
 }
 
-/// `z / (1 + |z|)` as Abs, Add, Div.
+/// Finds `z / (1 + |z|)` written as Abs, Add and Div, and replaces the three nodes by a Softsign.
 fn written_out(view: &View, div: NodeId) -> Option<Bounded> {
     let graph = view.graph;
     if !graph.is(div, "Div") {
@@ -52,7 +52,7 @@ fn written_out(view: &View, div: NodeId) -> Option<Bounded> {
     let abs = view
         .maker(magnitude)
         .filter(|&node| graph.is(node, "Abs") && graph.input(node, 0) == Some(z))?;
-    // |z| and 1+|z| have no other readers, and broadcasting changes no shape.
+    // Other readers of |z| or 1+|z| would keep the nodes, and broadcasting would change the shape.
     let own = view.only_reader(magnitude) == Some(add) && view.only_reader(below) == Some(div);
     // Engines have no Softsign for float64.
     let is_known = view.facts.data_type(z) != Some(DataType::Double);

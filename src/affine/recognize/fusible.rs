@@ -81,7 +81,7 @@ fn is_fusible(view: &View, core: &Core, node: NodeId) -> bool {
     match view.graph.domain_op(node) {
         // The form of RMSNorm may end in a Mul by the reciprocal.
         ("", "Mul") => !core.centred && core.nodes.last() == Some(&node),
-        // LN has a Div in place of the Reciprocal.
+        // onnxruntime fuses an LN only with a Div, not with a Reciprocal.
         ("", "Reciprocal") => !core.centred,
         ("", op) => matches!(op, "Add" | "Div" | "Pow" | "ReduceMean" | "Sqrt" | "Sub"),
         _ => false,

@@ -29,7 +29,8 @@ impl Normalizer for GroupNorm {
             }
             ("com.microsoft", "GroupNorm") => {
                 let at = view.at(node);
-                // If the operator contains an activation, the parameters are applied before it.
+                // If the operator contains an activation, its affine is not its last step and
+                // cannot be split off.
                 if at.attr("activation", 0).ok()? != 0 {
                     return None;
                 }
@@ -68,7 +69,7 @@ fn written_out(view: &View, node: NodeId) -> Option<Site> {
     Some(around(view, "GN", &nodes, reshapes.output, channels, chain))
 }
 
-/// A normalization by the mean and the variance over some axes.
+/// A normalization of groups, each by its mean and variance over `axes`.
 struct Groups {
     input: ValueId,
     output: ValueId,
@@ -105,8 +106,8 @@ impl Groups {
         })
     }
 
-    /// The axis of the channels in the value before it is reshaped. `None` unless each run of
-    /// channels of each item has its own statistics, over everything else.
+    /// The axis of the channels in `whole`, the value before it is reshaped. `None` unless each run
+    /// of channels of each item has its own statistics, which are over all other axes.
     fn channels(&self, view: &View, whole: ValueId) -> Option<usize> {
         let mut atoms = AxisFactors::default();
         let before = atoms.axes(&view.facts.shape(whole)?)?;

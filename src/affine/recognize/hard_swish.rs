@@ -16,7 +16,7 @@ pub(crate) const KIND: &str = "hard swish";
 /// The first operator set with a HardSwish.
 pub(crate) const SINCE: i64 = 14;
 
-/// The activation of MobileNetV3, LeViT and PP-LCNet.
+/// HardSwish, the activation of MobileNetV3, LeViT and PP-LCNet.
 pub(crate) struct HardSwish;
 
 impl Normalizer for HardSwish {
@@ -47,8 +47,8 @@ impl Normalizer for HardSwish {
     }
 }
 
-/// The first node of the written-out HardSwish that ends at a node. `None` if the operator set of
-/// the model has a HardSwish.
+/// The first node of the written-out HardSwish that ends at `node`. `None` if no such HardSwish
+/// ends there, or if the operator set of the model has the operator.
 pub(crate) fn written_out(view: &View, node: NodeId) -> Option<NodeId> {
     let (_, nodes) = found(view, node).filter(|_| view.graph.model().own_opset() < SINCE)?;
     nodes.first().copied()
@@ -137,7 +137,7 @@ fn clipped(view: &View, clip: NodeId) -> Option<(ValueId, Vec<NodeId>)> {
         .then(|| (input, vec![add, clip]))
 }
 
-/// The value that a node divides by 6.
+/// The value that a node divides by 6. `None` if the node is not such a Div.
 fn sixth(view: &View, div: NodeId) -> Option<ValueId> {
     let by = view
         .graph

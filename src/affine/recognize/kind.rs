@@ -39,13 +39,13 @@ pub struct Kind {
     pub name: &'static str,
     /// Its family.
     pub family: Family,
-    /// Whether its last affine is applied to values of magnitude about 1, the results of a
-    /// normalization by statistics or of a bounded function.
+    /// Whether the last affine of a site is applied to values of magnitude about 1, the results of
+    /// a normalization by statistics or of a bounded function.
     #[serde(skip)]
     pub is_bounded: bool,
-    /// Whether the computation of constants identifies the kind. If only the computed constants
-    /// were stored, the site would be of another kind. For example, a BN would be any per-channel
-    /// affine.
+    /// Whether a site has this kind because of the operators that compute its constants. If only
+    /// the results of these operators were stored, the site would be of another kind. For example,
+    /// a BN would be any per-channel affine.
     #[serde(skip)]
     pub is_told_by_constants: bool,
 }

@@ -28,7 +28,8 @@ pub(super) fn ends_branch(view: &View, chain: &Chain) -> bool {
         && reader.is_some_and(|reader| view.graph.is(reader, "Add"))
 }
 
-/// Whether a node is a product, or may follow one: a movement, or the Add of a bias.
+/// Whether a node is a linear operator, or may lie between one and a scale: a movement, or the Add
+/// of a bias.
 fn is_linear(view: &View, node: NodeId) -> bool {
     let category = view.graph.category(node);
     category.is_some_and(Category::is_product)

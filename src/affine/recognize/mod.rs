@@ -143,7 +143,7 @@ fn names_kind(name: &str, kind: &dyn Normalizer) -> bool {
 /// Finds every site, in execution order. No node belongs to two sites.
 pub(crate) fn find(view: &View) -> Vec<Site> {
     let graph = view.graph;
-    // A node that reads only constants is a constant itself.
+    // A node whose outputs are all constant is never part of a site.
     let order = graph.order().iter().copied();
     let varying: Vec<NodeId> = order.filter(|&node| varies(view, node)).collect();
     let mut taken = NodeSet::none_of(graph.order().len());

@@ -12,11 +12,12 @@ use crate::shape::facts::{Shape, extent, same_shape};
 /// The largest number of operators between the product and a value of the full width.
 const DEPTH: usize = 4;
 
-/// The values that could be narrower.
+/// The values that become narrower once the examined factors fold, and the values that must stay
+/// wide for that.
 #[derive(Default)]
 pub(super) struct Narrowing {
     narrowed: HashSet<ValueId>,
-    /// The values that need their full width.
+    /// The values that need their full width, because a narrowed value is combined with them.
     wide: HashSet<ValueId>,
 }
 
@@ -46,7 +47,7 @@ impl Narrowing {
     }
 
     /// Whether every path from a value combines it with a value of the full width within `depth`
-    /// operators, if the value itself has only this shape.
+    /// operators, if the value itself only has the shape `shape`.
     fn meets(&mut self, analysis: &Analysis, value: ValueId, shape: &Shape, depth: usize) -> bool {
         let readers = analysis.graph.readers(value);
         self.narrowed.insert(value);

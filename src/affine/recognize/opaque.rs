@@ -22,7 +22,7 @@ pub(crate) struct Opaque {
     pub word: &'static str,
     /// The parameters, in the order of the inputs after `x`.
     pub parameters: &'static [Parameter],
-    /// Writes the formula.
+    /// Writes the formula as operators. `None` if the parameters or the value do not fit it.
     pub formula: fn(&mut Expansion) -> Option<Written>,
 }
 
@@ -85,8 +85,8 @@ pub(crate) fn fixed(node: &Expansion, value: String) -> Option<Written> {
     })
 }
 
-/// Writes `(x − offset)·scale` in float32. Engines require equal numbers of offsets and factors.
-/// They allow several only for the columns of a matrix.
+/// Writes `(x − offset)·scale` in float32. `None` if engines reject the Scaler: they require equal
+/// numbers of offsets and factors, and allow several only for the columns of a matrix.
 pub(crate) fn scaled(node: &mut Expansion) -> Option<Written> {
     let (offset, scale) = (node.get(OFFSET)?, node.get(FACTOR)?);
     let is_matrix = node.last_axis().is_some_and(|(_, rank)| rank == 2);
@@ -132,7 +132,8 @@ pub(crate) struct Expanded {
     pub formulas: Vec<NewConstant>,
 }
 
-/// Writes out an opaque node. `None` if any part of it is not understood.
+/// Writes out an opaque node. `None` if an attribute, an input or an output of the node is not
+/// understood.
 pub(crate) fn write(
     Analysis { graph, facts, .. }: &Analysis,
     node: &NodeProto,
@@ -238,7 +239,8 @@ impl Expansion<'_, '_> {
             .unwrap_or_else(|| Numbers::number(neutral, 1))
     }
 
-    /// The epsilon that is added to a variance.
+    /// The epsilon that is added to a variance, 1e-5 by default. `None` if the node has both
+    /// `epsilon` and `eps`.
     pub(crate) fn epsilon(&self) -> Option<f64> {
         match (
             self.node.attr_f("epsilon").ok()?,
@@ -254,7 +256,8 @@ impl Expansion<'_, '_> {
         self.model.own_opset()
     }
 
-    /// An integer attribute of the node.
+    /// An integer attribute of the node. `Some(None)` if it is left out, `None` if it is not an
+    /// integer.
     pub(crate) fn int(&self, name: &str) -> Option<Option<i64>> {
         self.node.attr_i(name).ok()
     }
@@ -388,7 +391,7 @@ impl Expansion<'_, '_> {
         }
     }
 
-    /// The numbers of a constant, by its name.
+    /// The elements of a constant, by its name. `None` if the model does not store them.
     fn stored(&self, name: &str) -> Option<Numbers> {
         let graph = self.model.graph();
         let mut name = name;
@@ -441,7 +444,8 @@ fn only_float_type(model: &Model) -> Option<DataType> {
     types.all(|other| other == first).then_some(first)
 }
 
-/// The numbers of an attribute.
+/// The elements of an attribute that is a float, a list of floats or a tensor. `None` for other
+/// types.
 fn numbers(attribute: &AttributeProto, model: &Model) -> Option<ArrayD<f64>> {
     match attribute.r#type() {
         AttributeType::Float => vector(vec![f64::from(attribute.f())]),

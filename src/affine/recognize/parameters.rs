@@ -10,11 +10,12 @@ use crate::refusal::{Reason, Refusal};
 /// The axes of the value along which the parameters lie.
 #[derive(Clone, Copy)]
 pub(super) enum Along {
-    /// The last axes, as broadcasting aligns them. The bias of such operators is optional.
+    /// The last axes, as broadcasting aligns them. Operators with such parameters may lack a bias.
     Trailing,
     /// One axis, with one parameter for each place.
     Axis(usize),
-    /// One axis, with one parameter for each of this many groups of places.
+    /// One axis, and the number of groups into which its places are divided, with one parameter for
+    /// each group.
     Groups(usize, usize),
 }
 
@@ -22,16 +23,16 @@ pub(super) enum Along {
 pub(super) struct Operator {
     /// The name of the kind.
     pub kind: &'static str,
-    /// The input that is the scale.
+    /// The index of the input that is the scale.
     pub scale: usize,
-    /// The input that is the bias, if the operator has one.
+    /// The index of the input that is the bias, if the operator can have one.
     pub bias: Option<usize>,
     /// The axes of the parameters.
     pub along: Along,
 }
 
-/// Builds the site of such an operator. The parameters of the operator are the affine after the
-/// core.
+/// Builds the site of `node`, which computes `operator`. The parameters of the node are the affine
+/// after the core.
 pub(super) fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
     let output = view.graph.output(node, 0)?;
     let axis = match operator.along {

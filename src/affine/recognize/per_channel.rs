@@ -23,13 +23,15 @@ pub(super) struct PerChannel;
 impl Normalizer for PerChannel {
     fn recognize(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
-        // The factor of each channel may be before the division.
+        // The chain may be before or after the division, so both neighbours of the chain are
+        // examined.
         let is_by_quotient = [view.maker(chain.input), view.only_reader(chain.output)]
             .into_iter()
             .flatten()
             .any(|node| is_quotient(view, node));
         let kind = if is_by_quotient { QUOTIENT } else { AFFINE };
-        // A chain without a scale is a bias. A scale by one scalar is not a normalizer.
+        // A chain without a scale is not of this kind, but a bias. A chain that scales all channels
+        // by one scalar is not a normalizer.
         chain.is_per_channel().then(|| chain.site(view, kind))
     }
 }

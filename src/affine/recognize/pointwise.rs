@@ -22,7 +22,8 @@ pub(super) struct Bounded {
 }
 
 impl Bounded {
-    /// A function that is a single operator.
+    /// Reads `node` as a function that is the single operator `op`. `None` if it is another
+    /// operator.
     pub(super) fn operator(view: &View, node: NodeId, op: &str) -> Option<Bounded> {
         if !view.graph.is(node, op) {
             return None;
@@ -80,7 +81,7 @@ pub(super) fn is_cast(view: &View, node: NodeId) -> bool {
             .is_some_and(DataType::is_float)
 }
 
-/// The value before casts, and the casts.
+/// The value before the casts that lead to `value`, and these casts in execution order.
 fn before_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
     let mut casts = vec![];
     while let Some(node) = view.maker(value).filter(|&node| is_cast(view, node))
@@ -92,7 +93,8 @@ fn before_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
     (value, casts)
 }
 
-/// The value after casts that are its only readers, and the casts.
+/// Follows `value` through casts, each of which is the only reader of its input. Returns the value
+/// after the last cast, and the casts.
 pub(super) fn behind_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
     let mut casts = vec![];
     while let Some(node) = view.only_reader(value).filter(|&node| is_cast(view, node))
@@ -104,12 +106,13 @@ pub(super) fn behind_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<Nod
     (value, casts)
 }
 
-/// The chain after a core.
+/// The chain after a core whose result is `output`. Casts may lie in between.
 pub(super) fn scaling<'v>(view: &'v View, output: ValueId) -> Option<&'v Chain> {
     view.chain_from(behind_casts(view, output).0)
 }
 
-/// The chain before a core, if its scale and its shift are scalars.
+/// The chain that computes the input of a core, if its scale and its shift are scalars and a Mul or
+/// a Div scales.
 pub(super) fn numbers<'v>(view: &'v View, input: ValueId) -> Option<&'v Chain> {
     let chain = view.maker(input).and_then(|node| view.chain(node))?;
     let Affine { scale, shift } = &chain.affine;
@@ -119,8 +122,9 @@ pub(super) fn numbers<'v>(view: &'v View, input: ValueId) -> Option<&'v Chain> {
     Some(chain).filter(|chain| chain.output == input && are_numbers)
 }
 
-/// The site around a core. `None` unless a chain after it scales channel by channel and a scalar
-/// scales its input.
+/// The site around a core. `None` if no chain follows the core. The chain must scale channel by
+/// channel and a scalar must scale the input of the core, unless the words of the chain name the
+/// kind.
 pub(super) fn site(
     view: &View,
     kind: &dyn Normalizer,

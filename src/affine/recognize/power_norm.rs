@@ -126,7 +126,8 @@ fn group_scaling(view: &View, mut value: ValueId) -> Option<Core> {
 }
 
 /// Writes the group scaling without expanding the statistics, because they broadcast over the
-/// grouped tensor.
+/// grouped tensor. `None` if the graph does not repeat the statistics for each channel of a group
+/// by an Expand.
 ///
 /// The operators are Reshape, Mul, ReduceMean, Add, Sqrt, Div, Reshape.
 fn without_expand(view: &View, core: &Core) -> Option<Replacement> {

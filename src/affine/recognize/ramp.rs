@@ -1,8 +1,8 @@
 //! A scalar scale and shift after a HardSigmoid, as in `1 + g` with a gate g.
 //!
-//! `s·clip(αx + β, 0, 1) + t` is `clip(sαx + sβ + t, t, s + t)` for `s > 0`. So the form becomes
-//! one Clip, and the layer before it absorbs slope and offset like any other affine. Three
-//! operators become one.
+//! `s·clip(αx + β, 0, 1) + t` is `clip(sαx + sβ + t, t, s + t)` for `s > 0`. So a HardSigmoid, a
+//! Mul and an Add become one Clip, and the layer before it absorbs the slope and the offset like
+//! any other affine.
 
 use crate::affine::recognize::{Family, Kind, Normalizer, Replacement, Site, View};
 use crate::ir::builder::{self, Maker};
@@ -77,7 +77,8 @@ impl Normalizer for Ramp {
     }
 }
 
-/// Whether a layer with constants outputs a value, and the value has one reader.
+/// Whether a linear operator with constant weights outputs a value, and the value and each weight
+/// have one reader.
 fn is_layer(view: &View, value: ValueId) -> bool {
     let graph = view.graph;
     let Some(layer) = view

@@ -1,4 +1,5 @@
-//! Regions: the nodes between a value and a node that depends on the input only through this value.
+//! Regions: the nodes between a value and a later node that depends on the input of the model only
+//! through this value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,7 @@ use crate::ir::{NodeId, ValueId};
 /// The largest number of regions that are tried for a node.
 pub(super) const ATTEMPTS: usize = 4;
 
-/// The largest number of nodes of a normalizer.
+/// The largest number of nodes of a region.
 const LARGEST: usize = 160;
 
 /// The nodes that compute one value from another.
@@ -50,7 +51,7 @@ impl Region {
     }
 }
 
-/// The axes of a mean with `keepdims`.
+/// The axes of a ReduceMean. `None` if the result lacks these axes.
 fn mean_axes(view: &View, node: NodeId) -> Option<Vec<usize>> {
     let rank = view.facts.rank(view.graph.input(node, 0)?)?;
     let (axes, keeps) = view.at(node).reduction(rank).ok()?;

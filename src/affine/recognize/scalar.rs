@@ -6,7 +6,7 @@ use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 
-/// The largest number of operators between a Shape and the value.
+/// The largest number of operators between a Shape and a value that is computed from it.
 const DEPTH: usize = 16;
 
 /// Any other chain that scales by one scalar, or that does nothing.
@@ -31,8 +31,8 @@ impl Normalizer for Scalar {
     }
 }
 
-/// Whether a value is computed only from the extents of another value. A scale of such a value
-/// scales no tensor.
+/// Whether a value is computed only from the extents of another value. A chain on this value is not
+/// a site, because it computes a shape and not a tensor.
 pub(super) fn is_of_extents(view: &View, mut value: ValueId) -> bool {
     for _ in 0..DEPTH {
         let Some(node) = view.maker(value) else {

@@ -27,7 +27,7 @@ impl Normalizer for ScaleNorm {
     }
 }
 
-/// The part with `g`, if `g` is divided by the norm before the result is multiplied by x.
+/// The part with the scale `g` in `x·(g/‖x‖)`, where the node `factor` computes `g/‖x‖`.
 fn part(view: &View, core: &decomposed_norm::Core, factor: NodeId) -> Option<Part> {
     let number = view
         .at(factor)

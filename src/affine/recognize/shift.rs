@@ -39,7 +39,7 @@ fn chain_of_shifts(view: &View, node: NodeId) -> Option<Site> {
         .then(|| chain.site(view, KIND))
 }
 
-/// A table that is added before a movement and another sum with a constant.
+/// The site of an Add of a constant table, if a movement and another sum with a constant follow.
 fn table_before_sum(view: &View, node: NodeId) -> Option<Site> {
     let graph = view.graph;
     let at = view.at(node);
@@ -65,7 +65,7 @@ fn table_before_sum(view: &View, node: NodeId) -> Option<Site> {
     })
 }
 
-/// Whether all readers of a value are linear, possibly after movements.
+/// Whether all readers of a value are linear operators, possibly after at most `moves` movements.
 fn are_linear(view: &View, value: ValueId, moves: usize) -> bool {
     let readers = view.graph.readers(value);
     !readers.is_empty()
@@ -77,7 +77,7 @@ fn are_linear(view: &View, value: ValueId, moves: usize) -> bool {
         })
 }
 
-/// Whether a node is a product with a constant.
+/// Whether a node is a linear operator with a constant operand.
 fn is_linear(view: &View, node: NodeId) -> bool {
     let mut inputs = view.graph.inputs(node).iter().flatten();
     view.graph.category(node).is_some_and(Category::is_product)
@@ -114,7 +114,7 @@ fn leads_to_sum(view: &View, mut value: ValueId) -> bool {
 }
 
 /// Whether a value comes from an operator that can absorb a constant summand, possibly through
-/// movements and splits. Such operators are a layer, the Gather of a table, a normalizer with a
+/// movements and splits. These operators are a layer, the Gather of a table, a normalizer with a
 /// bias, and an Add or Sub of a constant. An example of such an Add is the 1 that is added to a
 /// scale computed from a condition. `false` unless `reader` is the only reader of the value, or
 /// only Slices read it.

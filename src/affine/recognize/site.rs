@@ -25,9 +25,10 @@ pub(crate) struct Site {
     pub pre: Option<Part>,
     /// The affine after the core, or the whole affine of an offline normalizer.
     pub post: Option<Part>,
-    /// Cheaper operators that compute the same result as some of its nodes.
+    /// Cheaper operators that compute the same result as some nodes of the site.
     pub replacement: Option<Replacement>,
-    /// The reason why its core stays unchanged, although fewer operators could compute it.
+    /// The reason why the core of the site stays unchanged, although fewer operators could compute
+    /// it.
     pub core: Option<Refusal>,
     /// The reason why the site cannot fold, if recognition knows it already.
     pub refusal: Option<Refusal>,
@@ -79,8 +80,8 @@ impl Replacement {
             .any(|node| node.output.iter().any(|output| output == name))
     }
 
-    /// The names of the values that the new nodes read from the graph, and of those that they
-    /// output to it.
+    /// The names of the values that the new nodes read but do not output, and of the values that
+    /// they output but do not read.
     pub(crate) fn ends(&self) -> impl Iterator<Item = &str> {
         let read = self.made.iter().flat_map(|node| &node.input);
         let first = read.filter(|name| !self.makes(name));
@@ -128,12 +129,12 @@ impl Part {
     }
 }
 
-/// The extent of the parameters of an affine along their axis.
+/// The number of elements of the scale or of the shift of an affine, whichever has more.
 pub(super) fn width(affine: &Affine) -> usize {
     affine.scale.len().max(affine.shift.len())
 }
 
-/// An input of a node that gets its neutral value if the affine that it holds folds.
+/// A parameter of a node, which gets its neutral value if the affine that contains it folds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Reset {
     /// The node.
@@ -144,8 +145,8 @@ pub(crate) struct Reset {
     pub neutral: f64,
     /// Whether the operator works without this input.
     pub optional: bool,
-    /// An input of the node with the shape of this parameter. It is present even if the parameter
-    /// is absent.
+    /// The index of an input of the node that has the shape of this parameter, and is present even
+    /// if the parameter is absent.
     pub like: usize,
     /// The axes of the value along which the parameter lies: from the first up to, but not
     /// including, the second.

@@ -4,7 +4,7 @@ use crate::affine::recognize::pointwise::{Bounded, numbers};
 use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
 use crate::ir::NodeId;
 
-/// A Tanh between two scalars, whose result is limited to a magnitude above 1.
+/// A Tanh between two scalar factors, of which the second has a magnitude above 1.
 pub(super) struct SoftCapping;
 
 impl Normalizer for SoftCapping {

@@ -79,7 +79,7 @@ fn mixes(numerator: &Formula, square: &Formula) -> bool {
         && ignores_shifts(square).unwrap_or(false)
 }
 
-/// The axes over which a term averages this product. `None` if it is not such a mean.
+/// The axes over which a term averages `product`. `None` if it is not such a mean.
 fn axes_of_mean<'t>(term: &'t Term, product: &[Factor]) -> Option<&'t BTreeSet<AxisFactor>> {
     match &term[..] {
         [Factor::Mean(over, inner)] if inner == product => Some(over),
@@ -103,7 +103,8 @@ fn ignores_shifts(square: &Formula) -> Option<bool> {
     Some(coefficients.all(|coefficient| magnitude(coefficient) <= ROUNDING * largest))
 }
 
-/// The terms that are not constant, and large enough to count.
+/// The terms that are not constant, and whose coefficients are above [`ROUNDING`] times the
+/// largest.
 fn terms(formula: &Formula) -> Vec<&Term> {
     let largest = largest(formula);
     let counting = formula.terms.iter().filter(|(term, coefficient)| {

@@ -56,12 +56,12 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The node together with the analysis, in the form that rules take.
+    /// The node together with the analysis, as rules take them.
     pub(crate) fn at(&self, node: NodeId) -> At<'a> {
         self.analysis.at(node)
     }
 
-    /// The affine chain that begins at a value.
+    /// The first affine chain that begins at a value. `None` if no chain begins there.
     pub(crate) fn chain_from(&self, value: ValueId) -> Option<&Chain> {
         Some(&self.chains[self.beginning[value.index()]? as usize])
     }
@@ -81,7 +81,7 @@ impl<'a> View<'a> {
         Some(self.graph.only_reader(value)?.0)
     }
 
-    /// Whether the elements of a value have no reader other than these nodes.
+    /// Whether nothing reads the elements of a value, except for `nodes`.
     pub(crate) fn is_read_by_no_other(&self, value: ValueId, nodes: &[NodeId]) -> bool {
         self.graph
             .readers(value)
@@ -119,12 +119,13 @@ impl<'a> View<'a> {
             .is_none_or(DataType::is_float)
     }
 
-    /// Whether two nodes are in one body. Nodes of another body may run more often.
+    /// Whether two nodes are in one body. Nodes of different bodies may run a different number of
+    /// times.
     pub(crate) fn are_in_one_body(&self, one: NodeId, other: NodeId) -> bool {
         region_path(self.graph.node(one)) == region_path(self.graph.node(other))
     }
 
-    /// The node that outputs a value.
+    /// The node that outputs a value. `None` for an input or a stored constant of the graph.
     pub(crate) fn maker(&self, value: ValueId) -> Option<NodeId> {
         Some(self.graph.producer(value)?.0)
     }
@@ -153,7 +154,7 @@ impl<'a> View<'a> {
         self.constants.scalar(value)
     }
 
-    /// The affine chain that ends in a node.
+    /// The affine chain that ends in a node. `None` if no chain ends there.
     pub(crate) fn chain(&self, node: NodeId) -> Option<&Chain> {
         Some(&self.chains[self.ending[node]? as usize])
     }

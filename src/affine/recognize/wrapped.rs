@@ -40,7 +40,8 @@ pub(super) fn widen(view: &View, site: &mut Site, taken: &mut NodeSet) {
     }
 }
 
-/// The part with the fewest additional movements that undo each other, on both sides or on one.
+/// Extends a part by the fewest movements around it that undo each other, on both sides or on one.
+/// `None` if no movements do.
 fn wider(view: &View, part: &Part, taken: &NodeSet) -> Option<Part> {
     if part.nodes.is_empty() || !part.resets.is_empty() {
         return None;

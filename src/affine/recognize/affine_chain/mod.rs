@@ -32,26 +32,27 @@ pub(crate) struct Chain {
     pub affine: Affine,
     /// Whether the affine is a sum of several branches over `input`.
     pub has_branches: bool,
-    /// The axis along which its factors lie. It is known even if all factors are equal, as before
-    /// training.
+    /// The axis along which the constant factor of a Mul or Div lies. It is known even if all
+    /// elements of the factor are equal, as before training. `None` if all factors are scalars.
     pub factor_axis: Option<usize>,
-    /// Words that describe its origin: classes, the module path, names of its parameters.
+    /// Words for the origin of the chain: the classes and module paths of its nodes, and the names
+    /// of its parameters.
     pub words: Vec<String>,
     /// The module path of its first node.
     pub path: String,
 }
 
 impl Chain {
-    /// Whether any of its words begins with one of `starts`.
+    /// Whether a word of the chain begins with one of `starts`.
     pub(crate) fn mentions(&self, starts: &[&str]) -> bool {
         self.words
             .iter()
             .any(|word| starts.iter().any(|start| word.starts_with(start)))
     }
 
-    /// Whether the chain has one scale for each channel. A chain without a scale is a bias and does
-    /// not count. A chain with one scalar for all channels counts only if its words name a
-    /// normalizer.
+    /// Whether the chain has one scale for each channel. A scalar scale also counts if the chain
+    /// has several nodes and its words name a normalizer. A chain without a scale is a bias and
+    /// does not count.
     pub(crate) fn is_per_channel(&self) -> bool {
         self.affine.scale.len() > 1
             || (self.nodes.len() > 1 && !self.affine.has_no_scale() && self.is_named())
@@ -77,7 +78,7 @@ impl Chain {
         }
     }
 
-    /// The extent of the parameters along an axis of the value.
+    /// The extent of the scale or of the shift along `axis`, whichever is larger.
     fn extent_of_parameters(&self, axis: usize) -> usize {
         let extent = |numbers: &Numbers| numbers.shape().get(axis).copied().unwrap_or(1);
         extent(&self.affine.scale).max(extent(&self.affine.shift))
@@ -116,7 +117,7 @@ impl Chain {
     }
 }
 
-/// A kind with fixed statistics.
+/// The kind `name` of a normalizer with fixed statistics.
 pub(crate) const fn offline(name: &'static str) -> Kind {
     Kind::new(name, Family::Offline)
 }

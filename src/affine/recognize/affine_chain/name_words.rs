@@ -45,7 +45,7 @@ fn split(name: &str) -> impl Iterator<Item = String> {
     name.split(['.', '/', ':']).map(str::to_lowercase)
 }
 
-/// The names of the initializers from which a constant is computed.
+/// The names of the initializers from which a constant is computed. Empty if `value` varies.
 fn origins<'g>(graph: &'g Graph, constants: &Constants, value: ValueId) -> Vec<&'g str> {
     let mut names = vec![];
     let mut open = vec![value];

@@ -1,4 +1,5 @@
-//! The search for chains. Each node extends the longest forms that end in its inputs.
+//! The search for chains. Each node extends the longest chain that ends in its input, or joins the
+//! chains of two inputs.
 
 use crate::affine::Affine;
 use crate::affine::recognize::affine_chain::Chain;
@@ -60,17 +61,18 @@ struct Search<'s> {
     graph: &'s Graph<'s>,
     facts: &'s Facts,
     constants: &'s Constants<'s>,
-    /// The longest forms, by the values in which they end.
+    /// For each value, the longest form that ends in it, unless another form has extended it.
     ends: Vec<Option<Box<Form>>>,
-    /// For each value, the values whose forms its form extends. They have no other readers, so the
-    /// nodes of all forms are a forest. The nodes of a form are found by following these links
-    /// backward.
+    /// For each value, the one or two values whose forms were extended to the form that ends in it.
+    /// They have no other readers, so the nodes of all forms are a forest. The nodes of a form are
+    /// found by following these links backward.
     from: Vec<[Option<ValueId>; 2]>,
     widening: Narrowing,
 }
 
 impl Search<'_> {
-    /// Builds the form that ends in a node. It replaces the forms that it extends.
+    /// Builds the form that ends in the output of `node`. The forms that it extends are removed
+    /// from `ends`. `None` if the output is not an affine of one value.
     fn extend(&mut self, node: NodeId) -> Option<(ValueId, Form)> {
         let output = self
             .graph
@@ -82,7 +84,7 @@ impl Search<'_> {
             .collect();
         let form = match (self.graph.op(node), &varying[..]) {
             (Some("Add" | "Sub"), &[left, right]) => self.join(node, left, right, output)?,
-            // Constants are read only if the node may be a step.
+            // The cheap conditions come first, because `append` reads the elements of constants.
             (_, &[value]) if !self.is_quantized(value) && !self.is_bias(node, value) => {
                 self.append(node, value, output)?
             }
@@ -91,8 +93,9 @@ impl Search<'_> {
         Some((output, form))
     }
 
-    /// The form of a node that reads one varying value. It extends the form that ends in that value
-    /// if both have the same module path and the same axis.
+    /// The form that ends in a node with one varying input. It extends the form that ends in this
+    /// input, if the input has no other readers and both have the same module path and the same
+    /// axis. Otherwise it begins at the input.
     fn append(&mut self, node: NodeId, value: ValueId, output: ValueId) -> Option<Form> {
         let affine = self.step(node, value, output)?;
         let path = scope(self.graph, node).path;
@@ -113,8 +116,9 @@ impl Search<'_> {
         })
     }
 
-    /// The affine of one node on its varying input. `None` if the affine varies along several axes,
-    /// or if it widens the value and a reader needs the wider value.
+    /// The affine of one node on its varying input. `None` if the node computes no affine, if the
+    /// affine varies along several axes, or if it widens the value and a reader needs the wider
+    /// value.
     fn step(&mut self, node: NodeId, value: ValueId, output: ValueId) -> Option<Affine> {
         // The result of a BatchNormalization has the shape of its input, even if its shape is not
         // known.
@@ -125,7 +129,8 @@ impl Search<'_> {
         (fits && affine.axes().len() <= 1).then_some(affine)
     }
 
-    /// Whether an affine extends the form that ends in a value.
+    /// Whether `affine`, in the module `path`, can extend the form that ends in `value`: the value
+    /// has one reader, the module paths agree, and both affines vary along the same axis.
     fn extends(&self, value: ValueId, affine: &Affine, path: &str) -> bool {
         self.end(value).is_some_and(|before| {
             self.graph.readers(value).len() == 1
@@ -134,7 +139,8 @@ impl Search<'_> {
         })
     }
 
-    /// The form that ends in a value.
+    /// The form that ends in a value. `None` if no form ends there, or if another form has extended
+    /// it.
     fn end(&self, value: ValueId) -> Option<&Form> {
         self.ends[value.index()].as_deref()
     }
@@ -161,7 +167,7 @@ impl Search<'_> {
         )
     }
 
-    /// Builds the chain of a form, with the list of its nodes.
+    /// Completes a form to a chain, with the list of its nodes and their words.
     fn chain(&self, output: ValueId, form: Form) -> Chain {
         let mut values = vec![output];
         let mut nodes = vec![];
@@ -183,7 +189,8 @@ impl Search<'_> {
         }
     }
 
-    /// The form of `u + v` or `u − v`, if both operands are affines of one value and have no other
+    /// The form of `u + v` or `u − v`, if both operands are affines of one value, the base, and the
+    /// sum varies along at most one axis. An operand other than the base must have no other
     /// readers.
     fn join(
         &mut self,
@@ -226,7 +233,7 @@ impl Search<'_> {
         })
     }
 
-    /// Expresses a value as an affine of the base of two branches.
+    /// The affine that computes `value` from `base`: the identity if `value` is `base`.
     fn branch(&self, value: ValueId, base: ValueId, rank: usize) -> Affine {
         match self.end(value) {
             Some(form) if value != base => form.affine.clone(),
@@ -234,8 +241,8 @@ impl Search<'_> {
         }
     }
 
-    /// Whether a value is a result of a dynamic quantization, such as its scale. Engines expect the
-    /// operators on that scale in their places, so these operators form no chain.
+    /// Whether a value is a result of a DynamicQuantizeLinear, such as its scale. Engines expect
+    /// the operators that read this scale to be unchanged, so these operators form no chain.
     fn is_quantized(&self, value: ValueId) -> bool {
         let producer = self.graph.producer(value);
         producer.is_some_and(|(node, _)| self.graph.is(node, "DynamicQuantizeLinear"))
@@ -250,12 +257,14 @@ impl Search<'_> {
         self.graph.is(node, "Add") && made_by.is_some_and(Category::is_product)
     }
 
-    /// The axis along which the factors of nodes lie. It is known even if all factors are equal.
+    /// The axis along which the first constant factor of `nodes` lies that is not a scalar, even if
+    /// all its elements are equal.
     fn factor_axis(&self, nodes: &[NodeId]) -> Option<usize> {
         nodes.iter().find_map(|&node| self.factor_axis_of(node))
     }
 
-    /// The axis of its result along which the constant factor of a node lies.
+    /// The axis of the result of a Mul or Div along which its constant factor lies. `None` if the
+    /// factor is a scalar.
     fn factor_axis_of(&self, node: NodeId) -> Option<usize> {
         let graph = self.graph;
         if !matches!(graph.op(node)?, "Mul" | "Div") {

@@ -13,7 +13,8 @@ use crate::shape::facts::extent;
 /// A constant with more elements is not searched for repetitions.
 const LARGEST: usize = 1 << 18;
 
-/// The affine of a node on this input, which is its only input that varies.
+/// The affine that a node applies to `value`, its only varying input. `None` if it applies no
+/// affine, or if its constant has more axes than the value.
 pub(crate) fn step(at: &At, value: ValueId, output: ValueId) -> Option<Affine> {
     let rank = at.facts.rank(output)?;
     let is_first = at.graph.input(at.node, 0) == Some(value);
@@ -35,7 +36,8 @@ pub(crate) fn step(at: &At, value: ValueId, output: ValueId) -> Option<Affine> {
     fits.then_some(affine)
 }
 
-/// The affine of an element-wise operator on a value and a constant, in either order.
+/// The affine of an element-wise operator on a value and a constant, in either order. `None` for a
+/// constant divided by the value.
 fn arithmetic(at: &At, op: &str, value_is_first: bool, rank: usize) -> Option<Affine> {
     if op == "Div" && !value_is_first {
         return None;
@@ -86,7 +88,8 @@ fn longer_axes(extents: &[usize]) -> usize {
     extents.iter().filter(|&&extent| extent != 1).count()
 }
 
-/// Equation 1 of the UN paper as `s·x + t`: `s = γ/√(σ²+ε)`, `t = β − s·μ`, on axis 1.
+/// The affine `s·x + t` of a BatchNormalization on axis 1, by equation 1 of the UN paper: `s =
+/// γ/√(σ²+ε)`, `t = β − s·μ`.
 ///
 /// # Errors
 /// The reason why this BatchNormalization is not an affine with constants.

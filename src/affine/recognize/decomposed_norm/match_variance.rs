@@ -4,11 +4,11 @@ use crate::affine::recognize::View;
 use crate::affine::recognize::decomposed_norm::{REACH, is_in_place};
 use crate::ir::{NodeId, ValueId};
 
-/// The exponent of a root.
+/// The exponent of a square root.
 const ROOT: f64 = 0.5;
 
-/// A mean may be written as a sum times a rounded factor. This is the allowed relative deviation of
-/// the factor from 1 over the number of terms.
+/// A mean of `n` terms may be written as a sum times a rounded factor. This is the largest relative
+/// deviation of the factor from `1/n`.
 const ROUNDED: f64 = 1e-6;
 
 /// The quotient `numerator / √v`. If `power` is 0.5, `root` is `√v`. If it is −0.5, `root` is
@@ -49,7 +49,7 @@ pub(super) struct Trail<'t, 'a> {
 }
 
 impl<'t, 'a> Trail<'t, 'a> {
-    /// A search that starts at this node.
+    /// Starts a search at `last`, the division.
     pub(super) fn new(view: &'t View<'a>, last: NodeId) -> Self {
         Trail {
             view,
@@ -69,7 +69,7 @@ impl<'t, 'a> Trail<'t, 'a> {
             .filter(|&node| self.view.widens(node))
     }
 
-    /// The nodes that only move or widen a value, the last one first.
+    /// The nodes directly before a value that only move or widen it, the last one first.
     fn movements(&self, mut value: ValueId) -> Vec<NodeId> {
         let mut nodes = vec![];
         while let Some(node) = self.widening(value).filter(|_| nodes.len() < REACH) {
@@ -137,8 +137,9 @@ impl<'t, 'a> Trail<'t, 'a> {
         }
     }
 
-    /// Reads `1/r` or `g/r`, possibly multiplied by one factor for each channel. Returns `r` and
-    /// 0.5. If a Pow by −0.5 computes `1/r`, returns its result and −0.5.
+    /// Reads `1/r` or `g/r` with a root `r` and a constant `g`, possibly multiplied by one factor
+    /// for each channel. Returns `r` and 0.5. If a Pow by −0.5 computes `1/r`, returns its result
+    /// and −0.5.
     fn reciprocal(&mut self, value: ValueId) -> Option<(ValueId, f64)> {
         let mut value = self.widened(value);
         let maker = self.view.maker(value);
@@ -189,7 +190,8 @@ impl<'t, 'a> Trail<'t, 'a> {
         }
     }
 
-    /// The value before a lower bound or a summand. A summand is recorded as ε.
+    /// Returns the value before an Add, Max or Clip whose other operands are constants, or `value`
+    /// if no such node computes it. The summand of an Add is recorded as ε.
     fn without_epsilon(&mut self, value: ValueId) -> ValueId {
         let graph = self.view.graph;
         let Some(node) = self.view.made_by(value, &["Add", "Max", "Clip"]) else {
@@ -216,7 +218,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         self.widened(inner)
     }
 
-    /// Reads a mean or a sum of squares, to which an ε may be added.
+    /// Reads a mean or a sum of squares, or a variance, to which an ε may be added.
     pub(super) fn mean_square(&mut self, value: ValueId) -> Option<Squares> {
         let value = self.widened(value);
         let value = self.without_epsilon(value);
@@ -224,7 +226,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         self.variance(value).or_else(|| self.squares(value))
     }
 
-    /// Reads the squares that a mean or a sum reduces.
+    /// Reads a mean or a sum of squares.
     fn squares(&mut self, value: ValueId) -> Option<Squares> {
         let graph = self.view.graph;
         if let Some((nodes, inner, axes)) = self.mean(value) {
@@ -255,7 +257,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         })
     }
 
-    /// Reads `mean(x²) − mean(x)²`, which rounding may make negative.
+    /// Reads the variance `mean(x²) − mean(x)²`. A Max with 0 may follow it.
     fn variance(&mut self, value: ValueId) -> Option<Squares> {
         let graph = self.view.graph;
         let bounded = self.bounded_by_zero(value);
@@ -275,7 +277,8 @@ impl<'t, 'a> Trail<'t, 'a> {
         self.is_in_place &= one.zip(other).is_some_and(|(one, other)| one == other);
         if let Some((node, _)) = bounded {
             self.nodes.push(node);
-            // Only rounding makes the difference negative. No ε describes this bound.
+            // The Max with 0 takes effect only if rounding made the difference negative, so no ε
+            // describes it.
             self.epsilon = None;
         }
         self.nodes.extend(nodes);
@@ -300,7 +303,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         Some((node, inner))
     }
 
-    /// The base of a square.
+    /// The value whose square is `value`. `None` if `value` is not a square.
     fn square(&mut self, value: ValueId) -> Option<ValueId> {
         let graph = self.view.graph;
         let square = self.view.made_by(value, &["Mul", "Pow"])?;
@@ -322,7 +325,7 @@ impl<'t, 'a> Trail<'t, 'a> {
     }
 
     /// The nodes of a mean, its operand, and its axes. The mean is a ReduceMean, or a ReduceSum
-    /// divided by the number of places.
+    /// divided by the number of terms.
     fn mean(&self, value: ValueId) -> Option<(Vec<NodeId>, ValueId, Vec<usize>)> {
         let graph = self.view.graph;
         if let Some(node) = self.view.made_by(value, &["ReduceMean"]) {
@@ -349,10 +352,10 @@ impl<'t, 'a> Trail<'t, 'a> {
         is_mean.then(|| (vec![reduce, node], inner, axes))
     }
 
-    /// The value that is divided, and whether its mean is subtracted. `None` if `squares` are the
-    /// squares of another value.
+    /// Reads the numerator `x` or `x − mean(x)`. Returns `x` and whether the mean is subtracted.
+    /// `None` if `squares` are the squares of a value other than the numerator.
     ///
-    /// The squared value may have another shape than the numerator.
+    /// Movements may lie between the squared value and the numerator, so their shapes may differ.
     pub(super) fn dividend(
         &mut self,
         numerator: ValueId,
@@ -364,7 +367,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         let is_same = below == plain || self.origin(plain) == below;
         let centred_square = self.centred(below);
         let fits = match (&centre, &centred_square) {
-            // The subtracted mean must be the one below the root.
+            // The mean that the numerator subtracts must be the mean in the variance.
             (Some((x, along)), _) if squares.moment == Moment::Variance => {
                 *along == squares.axes && self.plain(*x) == self.plain(squares.base)
             }

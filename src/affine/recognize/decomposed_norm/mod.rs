@@ -35,7 +35,8 @@ pub(crate) struct Core {
     pub rank: usize,
     /// The nodes, in execution order.
     pub nodes: Vec<NodeId>,
-    /// The Div `g/‖x‖`, if its numerator `g`, a constant of one element, scales the result.
+    /// The Div `g/r` of a constant scalar `g` by the root `r`. `None` without such a Div, or if `g`
+    /// is 1.
     pub factor: Option<NodeId>,
     /// The last node of a chain that scales the reciprocal of the root before the numerator is
     /// multiplied by it.
@@ -121,9 +122,10 @@ pub(crate) fn widening(view: &View, nodes: &[NodeId]) -> Vec<NodeId> {
     widening.collect()
 }
 
-/// Whether each place of `value` is combined with its own statistics, which reduce `axes`. `met` is
-/// the value with the statistics that the combining operator reads. Movements on `path` must keep
-/// the order of the elements, and broadcasts must widen only along `axes`.
+/// Whether each place of `value` is combined with its own statistics, which reduce `axes`. `met`
+/// holds the statistics in the shape in which the combining operator reads them, and `path` has the
+/// nodes that bring them to this shape. Movements on `path` must keep the order of the elements,
+/// and broadcasts must widen only along `axes`.
 pub(crate) fn is_in_place(
     view: &View,
     met: ValueId,
@@ -169,7 +171,7 @@ impl NormalizedPlaces<'_> {
         if self.axes.contains(&axis) && extent(&shape[axis]) == Some(1) {
             return true;
         }
-        // Without a movement, an unknown extent is unchanged.
+        // An unknown extent is only equal in both shapes if no movement or Expand is on the path.
         shape[axis] == self.whole[axis] && (shape[axis].is_some() || !self.is_moved)
     }
 

@@ -21,7 +21,7 @@ pub(super) struct Meaning {
     pub moves: Vec<NodeId>,
     /// The formula of the quotient.
     pub normalized: Normalized,
-    /// `P`, one matrix for each head: [heads, tokens, tokens].
+    /// The weights `P` that mix the tokens, one matrix for each head: [heads, tokens, tokens].
     pub mixing: Numbers,
     /// The blocks of tokens that are averaged before `P`, if there are any.
     pub pooling: Option<Pooling>,
@@ -130,8 +130,8 @@ fn pooling(
     if of_block.is_empty() {
         return Some(None);
     }
-    // The extents alternate: blocks along the rows, rows within a block, then the columns in the
-    // same way.
+    // The extents alternate: the number of blocks along the height, the height of a block, then the
+    // number along the width, and the width.
     let runs: Vec<&[AxisFactor]> = tokens
         .chunk_by(|a, b| of_block.contains(a) == of_block.contains(b))
         .collect();
@@ -174,7 +174,7 @@ struct Terms<'t> {
 }
 
 impl<'t> Terms<'t> {
-    /// `x` is averaged over the tokens of a block before `P` is applied.
+    /// Builds the terms. `x` is averaged over the tokens of a block before `P` is applied.
     fn new(channels: &'t [AxisFactor], of_block: &[AxisFactor], atoms: &'t AxisFactors) -> Self {
         let (x, square) = ([Factor::Input], [Factor::Input, Factor::Input]);
         Terms {
@@ -209,7 +209,7 @@ impl<'t> Terms<'t> {
     }
 }
 
-/// The mean of a product over some axes.
+/// The mean of a product over the axes `over`. Without axes, the product itself.
 fn mean(over: &[AxisFactor], product: &[Factor]) -> Term {
     match over {
         [] => product.to_vec(),
@@ -220,7 +220,7 @@ fn mean(over: &[AxisFactor], product: &[Factor]) -> Term {
     }
 }
 
-/// Whether a formula has no terms other than these.
+/// Whether a formula has no terms other than `terms`.
 fn has_only(formula: &Formula, terms: &[&Term]) -> Option<bool> {
     let formula = formula.spread()?;
     Some(formula.terms.keys().all(|term| terms.contains(&term)))
@@ -245,7 +245,8 @@ pub(super) struct Normalized {
 }
 
 impl Normalized {
-    /// Reads `numerator / √square`. `None` if it does not have this form.
+    /// Reads `numerator / √square`. `None` if it is not the formula of [`Normalized`], or if a
+    /// weight is not valid.
     fn from_formula(numerator: &Formula, square: &Formula, terms: &Terms) -> Option<Self> {
         let Terms {
             input,
@@ -265,7 +266,8 @@ impl Normalized {
             &inter_twice,
         ];
         let fits = has_only(numerator, &[input, mean, inter])? && has_only(square, &in_square)?;
-        // The common scale may be 0 for a channel, so the weights are computed without it.
+        // The scale of the numerator may be 0 for a channel, so the weights are computed without
+        // it.
         let inner = numerator.unscaled();
         let own = terms.weight(&inner, input)?;
         let scale = numerator.scale.along(terms.channels, terms.atoms)?;
@@ -292,7 +294,7 @@ impl Normalized {
             && self.epsilon.iter().all(|&e| e > 0.0 && e.is_finite())
     }
 
-    /// The weights of these channels.
+    /// Selects the weights of `channels`.
     pub(super) fn picked(&self, channels: &Range<usize>) -> Option<Self> {
         Some(Normalized {
             scale: self.scale.pick(0, channels.clone().map(Some))?,

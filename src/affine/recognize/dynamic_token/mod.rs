@@ -1,8 +1,9 @@
 //! DTN: Dynamic Token Normalization (Shao et al., 2021).
 //!
 //! `γ(x − μ)/√(σ² + ε) + β`. Each head blends the mean and the variance of a token with those of
-//! its neighbours: `μ = λμ^ln + (1−λ)Px`, `σ² = λ(σ²)^ln + (1−λ)(P(x⊙x) − Px⊙Px)`. `P` and λ are
-//! constants of a trained model.
+//! its neighbours: `μ = λμ^ln + (1−λ)Px`, `σ² = λ(σ²)^ln + (1−λ)(P(x⊙x) − Px⊙Px)`. Here `μ^ln` and
+//! `(σ²)^ln` are statistics over the channels, and `P` is a matrix that mixes the tokens. `P` and λ
+//! are constants of a trained model.
 
 mod interpret;
 mod rewrite;
@@ -119,8 +120,10 @@ struct SiteRewrite<'r> {
 }
 
 impl SiteRewrite<'_> {
-    /// Rewrites the site with fewer operators. Returns them and the affine after them. The affine
-    /// may include γ from before the division, and a factor that the new operators leave out.
+    /// Rewrites the site with fewer operators. Returns them and the affine after them. `None` if
+    /// the site has few operators already, or if nodes outside of it read its inner values. The
+    /// affine may include γ from before the division, and a factor that the new operators leave
+    /// out.
     fn replacement(&self) -> Option<(Replacement, Option<Part>)> {
         let graph = self.view.graph;
         let unscaled = self.unscaled();
@@ -180,7 +183,7 @@ impl SiteRewrite<'_> {
         })
     }
 
-    /// Whether a node outside of the site reads a value between its input and its results.
+    /// Whether a node outside of the site reads an inner value other than `core`.
     fn is_read_elsewhere(&self, core: ValueId) -> bool {
         let mut own = self.own_nodes();
         own.extend(self.behind.iter().flat_map(|part| &part.nodes));
@@ -227,7 +230,7 @@ fn without_reshapes(mut operators: Vec<&str>) -> Vec<&str> {
     operators
 }
 
-/// Whether a value leads only to `end`, through these nodes.
+/// Whether every path from a value leads to `end` through nodes of `through`.
 fn leads_only_to(graph: &Graph, value: ValueId, end: ValueId, through: &[NodeId]) -> bool {
     let (mut open, mut seen) = (vec![value], HashSet::from([end]));
     while let Some(value) = open.pop() {
@@ -246,7 +249,8 @@ fn leads_only_to(graph: &Graph, value: ValueId, end: ValueId, through: &[NodeId]
     true
 }
 
-/// The refusal of a site that does not compute in float32.
+/// The refusal of a site with a floating-point constant of a type other than float32. `None` if it
+/// has no such constant.
 fn not_in_float(view: &View, node: NodeId, region: &Region) -> Option<Refusal> {
     let inputs = region
         .nodes

@@ -1,15 +1,17 @@
 //! Writes the operators that compute a site with the least work.
 //!
 //! Channels whose heads blend their statistics in the same way are computed together. If a head
-//! blends both statistics, the quotient is scaled so that the statistics of a token have weight 1:
+//! blends both statistics, the quotient is scaled so that the statistics of a token have weight 1.
+//! Let `μ` and `v` be the mean and the variance of the token, `q = Px`, `r = P(x ⊙ x)`, and `a` to
+//! `e` the weights of `Normalized`:
 //!
 //! ```text
 //! (x − a·μ − b·q) / √(c·v + d·(r − q²) + e)
 //!     = a/√c · (x/a − b/a·q − μ) / √(d/c·(r − q²) + e/c + v)
 //! ```
 //!
-//! for `q = Px` and `r = P(x ⊙ x)`. All other weights are constants along the channels, and the
-//! factor in front joins γ. The rewritten form has no more subtractions than the definition.
+//! All other weights on the right are constants along the channels, and the factor in front joins
+//! γ. The rewritten form has no more subtractions than the definition.
 
 use std::ops::Range;
 
@@ -63,11 +65,12 @@ pub(super) struct Place<'t> {
     /// A node of the site, from which the new operators take their metadata and the beginning of
     /// their names.
     pub like: NodeId,
-    /// Whether the new operators multiply by the scale themselves.
+    /// Whether the new operators multiply by [`Rewritten::scale`] themselves.
     pub scaled: bool,
 }
 
-/// Writes the operators of a site.
+/// Writes the operators of a site. `None` if the channels of one head blend differently, or if a
+/// constant is not finite.
 pub(super) fn rewrite(graph: &Graph, meaning: &Meaning, place: &Place) -> Option<Rewritten> {
     let maker = Maker::new(graph, place.like);
     let mut job = Job {
@@ -114,7 +117,8 @@ impl Job<'_> {
         channel * self.meaning.mixing.shape()[0] / self.meaning.channels
     }
 
-    /// Splits the channels into runs that blend alike. `None` if a run ends within a head.
+    /// Splits the channels into runs of equal [`Blend`]. `None` if a channel has no such blend, or
+    /// if a run ends within a head.
     fn runs(&self) -> Option<Vec<(Range<usize>, Blend)>> {
         let mut runs: Vec<(Range<usize>, Blend)> = vec![];
         for channel in 0..self.meaning.channels {
@@ -148,10 +152,10 @@ impl Job<'_> {
         (intra.0 == 1.0 && intra.1 > 0.0 && inter == (0.0, 0.0)).then_some(Blend::Intra)
     }
 
-    /// Whether all tokens have exactly equal weights in a head. If no float is exactly one over the
-    /// number of tokens, the weights count as equal only if a Softmax computes them. `None` if the
-    /// weights differ but would be equal once they are stored, because the next run would read them
-    /// as a mean.
+    /// Whether all tokens have exactly equal weights in a head. If the reciprocal of the number of
+    /// tokens is not a float, the weights count as equal only if a Softmax computes them. `None` if
+    /// the weights differ but would be equal once they are stored, because a later run of unfold
+    /// would read them as a mean.
     fn is_uniform(&self, head: usize) -> Option<bool> {
         let mixing = &self.meaning.mixing;
         let tokens = mixing.shape()[2];
@@ -212,7 +216,8 @@ impl Job<'_> {
         Some((self.maker.op("Div", &[&numerator, &root], vec![]), scale))
     }
 
-    /// Whether a LayerNormalization can add this epsilon to the variances of the channels.
+    /// Whether the operator set has a LayerNormalization, and all channels have the same epsilon,
+    /// so that it can be its attribute.
     fn has_operator_for(&self, epsilon: &Numbers) -> bool {
         let first = epsilon.first();
         let is_one = epsilon.iter().all(|e| Some(e) == first);
@@ -300,7 +305,7 @@ impl Job<'_> {
         ))
     }
 
-    /// Writes `Px` and `P(x ⊙ x)` for the heads of a run as one product.
+    /// Writes `Px` and `P(x ⊙ x)` for the heads of a run as one matrix product.
     fn products(&mut self, x: &str, run: &Range<usize>) -> Option<(String, String)> {
         let heads = self.head(run.start)..self.head(run.end - 1) + 1;
         let weights = self
@@ -363,7 +368,8 @@ impl Job<'_> {
     }
 }
 
-/// Whether the numbers are whole rows of a Softmax over `count` places.
+/// Whether a tensor consists only of results of Softmaxes over axes of extent `count`, which may be
+/// moved or repeated.
 fn are_shares(recipe: &Recipe, count: usize) -> bool {
     let mut open = vec![recipe];
     while let Some(step) = open.pop() {

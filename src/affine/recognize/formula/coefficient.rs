@@ -50,8 +50,8 @@ impl Coefficient {
         })
     }
 
-    /// The numbers, with an axis for each of these axis factors. `None` if they vary along another
-    /// axis factor.
+    /// The numbers, with one axis for each axis factor of `order`. An axis along which they do not
+    /// vary has extent 1. `None` if they vary along another axis factor.
     fn arranged(&self, order: &[AxisFactor]) -> Option<Numbers> {
         let (mut own, mut extents) = (vec![], vec![]);
         for atom in order {
@@ -67,8 +67,8 @@ impl Coefficient {
         self.numbers.transpose(&own)?.reshape(&extents)
     }
 
-    /// A number for each place along these axis factors, the last of which varies fastest. `None`
-    /// if the coefficient varies along another axis factor.
+    /// A number for each place along the axis factors `order`, the last of which varies fastest.
+    /// `None` if the coefficient varies along another axis factor.
     pub(crate) fn along(&self, order: &[AxisFactor], atoms: &AxisFactors) -> Option<Numbers> {
         let extents: Vec<usize> = order
             .iter()
@@ -129,7 +129,7 @@ impl Coefficient {
             .is_none_or(|&first| self.numbers.iter().all(|&number| number == first))
     }
 
-    /// The coefficient without these axis factors. `None` if it varies along any of them.
+    /// The coefficient without the axis factors `over`. `None` if it varies along any of them.
     pub(crate) fn constant_along(&self, over: &[AxisFactor]) -> Option<Coefficient> {
         let mut constant = self.clone();
         for atom in over {

@@ -26,7 +26,7 @@ pub(super) enum Factor {
     Mixed(Term),
 }
 
-/// A product of factors, in order.
+/// A product of factors, in ascending order.
 pub(super) type Term = Vec<Factor>;
 
 impl Factor {
@@ -220,7 +220,8 @@ impl Formula {
             .then_some(result)
     }
 
-    /// The formula, if no coefficient varies along these axis factors.
+    /// Returns the formula itself, or `None` if a coefficient varies along the axis factors
+    /// `along`.
     fn constant_along(&self, along: &[AxisFactor]) -> Option<Self> {
         self.mapped(along, |term| Some(term.to_vec()))
     }
@@ -242,7 +243,7 @@ impl Formula {
         Some(mapped.without_vanished())
     }
 
-    /// The mean over axis factors of `x`.
+    /// The mean of the formula over axis factors of `x`. `None` if a coefficient varies along them.
     pub(super) fn mean(&self, over: &[AxisFactor]) -> Option<Self> {
         self.spread()?.mapped(over, |term| {
             let atoms = over.iter();
@@ -258,8 +259,8 @@ impl Formula {
         })
     }
 
-    /// The derivative with respect to a scalar that is added to all of `x`. `None` if it is not
-    /// known.
+    /// The derivative with respect to a scalar that is added to all of `x`. `None` if a term
+    /// contains `P`, because the derivative is then not known.
     pub(super) fn derivative(&self) -> Option<Self> {
         let mut derived = Formula {
             scale: Coefficient::number(1.0),

@@ -1,4 +1,5 @@
-//! Subtracted mean: `x − mean(x)`, which is linear in `x`. A LayerNorm with a constant σ leaves it.
+//! Subtracted mean: `x − mean(x)`, which is linear in `x`. It remains of a LayerNorm if σ becomes a
+//! constant.
 //!
 //! Before: `L(x − mean(x))` or `L(x) − mean(L(x))`, where the mean is over the channels, and L is a
 //! convolution or a product with a constant matrix. After: L, whose weight is replaced by the
@@ -101,12 +102,13 @@ impl Difference {
                 })
     }
 
-    /// Whether the mean is over the channels of an operator before or after it.
+    /// Whether the mean is over all channels of `branch`, the operator before or after the mean.
     fn is_over(&self, branch: &Branch) -> bool {
         branch.window.channel_axis(self.rank) == Some(self.axis) && branch.window.group == 1
     }
 
-    /// Merges the mean into all operators that read the difference.
+    /// Merges the mean into all operators that read the difference. The refusal names a reader into
+    /// which the mean cannot merge.
     fn ahead(&self, view: &View) -> Result<Replacement, Refusal> {
         let graph = view.graph;
         let mut merged = vec![];
@@ -130,7 +132,8 @@ impl Difference {
         self.replacement(view, nodes, &merged)
     }
 
-    /// Rewrites a linear operator that reads the difference, so that it reads the value instead.
+    /// Reads a linear operator on the difference. Returns the operator on `input` that computes the
+    /// same, with the mean merged into its weight.
     fn without_mean(&self, view: &View, node: NodeId) -> Result<(Windowed, Branch), Refusal> {
         let graph = view.graph;
         let operator = reads(view, node, self.output).filter(|operator| operator.has_weight(view));
@@ -152,7 +155,8 @@ impl Difference {
         Ok((Windowed { base, ..operator }, Branch { weight, ..branch }))
     }
 
-    /// Merges the mean into the operator before it.
+    /// Merges the mean into the linear operator that computes `input`. `None` if no such operator
+    /// does, or if other nodes read `input`.
     fn behind(&self, view: &View) -> Option<Replacement> {
         let operator = Windowed::with_bias(view, self.input)?;
         let branch = operator.branch.clone().ok()?;
@@ -181,7 +185,8 @@ impl Difference {
         self.replacement(view, nodes, &[(operator, branch)]).ok()
     }
 
-    /// Replaces nodes by these operators. At most one of them may need an Add for its bias.
+    /// Replaces `nodes` by the operators `merged`. At most one of them may need an Add for its
+    /// bias.
     fn replacement(
         &self,
         view: &View,
@@ -225,7 +230,7 @@ impl Difference {
     }
 }
 
-/// The operator that reads a value, if it is linear in that value.
+/// Reads `node` as a linear operator on `value`. `None` if it is not linear in that value.
 fn reads(view: &View, node: NodeId, value: ValueId) -> Option<Windowed> {
     Windowed::alone(view, view.graph.only_output(node)?).filter(|operator| operator.base == value)
 }

@@ -6,8 +6,8 @@
 //!
 //! This is exact if all branches have results of equal extents and equal strides, because then the
 //! zeros around the input are the same for all. The branches are merged if the one operator
-//! computes no more products than all branches together. Each saved addition of an element counts
-//! as one product.
+//! computes no more multiplications than all branches together. Each saved addition of an element
+//! counts as one multiplication.
 
 mod mean;
 mod operator;
@@ -57,9 +57,9 @@ impl Normalizer for Branches {
     }
 }
 
-/// The groups of parts that are linear in the same value. Only groups of several parts count, and
-/// only if one of the parts has a weight. The largest part of a group is first, because the windows
-/// of others may lie inside its window.
+/// Groups the summands that are linear in one value, with that value. Only groups of several
+/// summands count, and only if one of the summands has a weight. The largest summand of a group is
+/// first, because the windows of the others may lie inside its window.
 fn groups(view: &View, parts: &[Summand]) -> Vec<(ValueId, Vec<usize>)> {
     let mut by_base: HashMap<ValueId, Vec<usize>> = HashMap::default();
     let mut order = vec![];

@@ -10,7 +10,7 @@ use crate::refusal::Reason;
 /// Writes an operator on `x` with the metadata of `like`. Returns the name of its result.
 ///
 /// # Errors
-/// The element type of the weight is unknown.
+/// `like` has no weight, or the element type or the shape of its weight is not known.
 pub(super) fn operator(
     view: &View,
     like: &Windowed,
@@ -62,7 +62,7 @@ pub(super) fn operator(
     })
 }
 
-/// The attributes of a Conv or a Gemm.
+/// The attributes of a Conv with this window. A window without axes is that of a Gemm.
 fn attributes(window: &Window) -> Vec<AttributeProto> {
     let axes = &window.axes;
     if axes.is_empty() {

@@ -17,7 +17,8 @@ pub(super) struct Branch {
     pub weight: Recipe,
     /// The bias: `[channels out]`.
     pub bias: Option<Recipe>,
-    /// The number of products for each place, before merging.
+    /// The number of multiplications for each place of the result. A composition of two operators
+    /// counts the multiplications of both, as before the merge.
     pub work: usize,
 }
 
@@ -33,8 +34,8 @@ pub(super) struct Windowed {
 }
 
 impl Windowed {
-    /// The operator with a window that outputs a value. It is merged with the operator before it if
-    /// nothing is in between.
+    /// Reads the operator with a window that outputs `value`. If the operator right before it can
+    /// be composed with it, both are read as one.
     pub(super) fn making(view: &View, value: ValueId) -> Option<Self> {
         let operator = Self::alone(view, value)?;
         Some(
@@ -45,8 +46,9 @@ impl Windowed {
         )
     }
 
-    /// The linear operator before this one, with the Add of its bias if there is one. `None` if
-    /// another node reads its result.
+    /// The linear operator whose result this operator reads, with the Add of its bias if there is
+    /// one. `None` if another node also reads the result, or if the two operators are in different
+    /// bodies.
     pub(super) fn before(&self, view: &View) -> Option<Self> {
         let first = *self.nodes.first()?;
         view.only_reader(self.base)
@@ -59,7 +61,8 @@ impl Windowed {
             .then_some(before)
     }
 
-    /// The operator that outputs a value, with the Add of its bias if it has no bias input.
+    /// The linear operator that outputs a value. The Add of a bias after a MatMul is read as a part
+    /// of the MatMul.
     pub(super) fn with_bias(view: &View, value: ValueId) -> Option<Self> {
         Self::alone(view, value).or_else(|| {
             let add = view.maker(value)?;
@@ -139,7 +142,8 @@ impl Windowed {
         view.graph.is(self.node, "MatMul")
     }
 
-    /// The operator with a window that outputs a value.
+    /// Reads the node that outputs `value` as an operator with a window. `None` if it is another
+    /// operator. A node that cannot be merged has its refusal in `branch`.
     pub(super) fn alone(view: &View, value: ValueId) -> Option<Self> {
         let node = view.maker(value)?;
         view.graph.only_output(node)?;
@@ -164,7 +168,7 @@ impl Windowed {
         })
     }
 
-    /// Whether the operator has a weight of its own.
+    /// Whether the operator has a weight. Only an AveragePool has none.
     pub(super) fn has_weight(&self, view: &View) -> bool {
         !view.graph.is(self.node, "AveragePool")
     }
@@ -193,14 +197,17 @@ impl Branch {
         })
     }
 
-    /// The identity, as a branch next to an operator with this window.
+    /// The identity, as a branch next to an operator with the window `beside`. `None` if that
+    /// operator changes the number of channels.
     pub(super) fn identity(beside: &Window) -> Option<Self> {
         let window = each(beside)?;
         let weight = Recipe::filled(1.0, &window.shape());
         Some(Self::new(window, weight, None))
     }
 
-    /// An affine, as a branch next to an operator with this window.
+    /// The affine of a chain, as a branch next to an operator with the window `beside`. `None` if
+    /// that operator changes the number of channels, or if the affine varies along an axis other
+    /// than the channels.
     pub(super) fn affine(chain: &Chain, beside: &Window) -> Option<Self> {
         let window = each(beside)?;
         let rank = chain.affine.rank();
@@ -381,13 +388,14 @@ fn gemm(at: &At) -> Result<Branch, Reason> {
     Ok(Branch::new(window, scaled_by(at, "alpha", &weight)?, bias))
 }
 
-/// Multiplies a recipe by an attribute, which is 1 by default.
+/// Multiplies a recipe by the attribute `name`, which is 1 by default.
 fn scaled_by(at: &At, name: &str, recipe: &Recipe) -> Result<Recipe, Reason> {
     let factor = Recipe::number(at.attr_float(name, 1.0)?, recipe.rank());
     recipe.mul(&factor).ok_or(Reason::UnknownShape)
 }
 
-/// The position of a kernel over the input of a node, whatever the extents of the input are.
+/// The window of a kernel along each spatial axis. Refused if the padding depends on the extents of
+/// the input.
 fn axes(at: &At, kernel: &[usize]) -> Result<Vec<Taps>, Reason> {
     let spatial = kernel.len();
     let strides = list(at, "strides", 1, spatial)?;
@@ -410,7 +418,7 @@ fn axes(at: &At, kernel: &[usize]) -> Result<Vec<Taps>, Reason> {
         let (before, after) = match auto {
             "NOTSET" => (pads[axis], pads[axis + spatial]),
             "VALID" => (0, 0),
-            // With another stride, the padding depends on the extent of the input.
+            // With a stride other than 1, the padding depends on the extent of the input.
             "SAME_UPPER" if stride == 1 => (all / 2, all - all / 2),
             "SAME_LOWER" if stride == 1 => (all - all / 2, all / 2),
             _ => return Err(Reason::Attribute("auto_pad".into())),

@@ -3,8 +3,8 @@
 //!
 //! Before: `L(concat(a, expand(b)))`, where L is a convolution or a matrix product that reads one
 //! place at a time. After: `L₁(a) + L₂(b)`, each with its own columns of the weight. The product
-//! with `b` is computed once, and the sum broadcasts it. `b` is split off if the products with its
-//! repeated channels cost more than the additional sum, or if the split removes the Concat.
+//! with `b` is computed once, and the sum broadcasts it. `b` is split off if the multiplications of
+//! its repeated channels cost more than the additional Add, or if the split removes the Concat.
 
 use tract_onnx::tract_hir::internal::TDim;
 
@@ -21,7 +21,7 @@ use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::{extent, same};
 
 /// The smallest number of repeated channels for which a split pays. With fewer, the additional Add
-/// costs more than the saved products.
+/// costs more than the saved multiplications.
 const WIDE: usize = 4;
 
 /// Channels that are repeated before a linear operator.
@@ -65,13 +65,14 @@ struct Beside {
     /// The operand. If it is repeated, this is the value before the repetition.
     value: ValueId,
     is_repeated: bool,
-    /// The index of its first channel, and the number of its channels.
+    /// The index of the first channel of the operand, and the number of its channels.
     first: usize,
     width: usize,
 }
 
 impl Beside {
-    /// Whether the operand has the extent `whole` along an axis before it is repeated.
+    /// Whether the operand is not repeated, or has the extent `whole` along `axis` already before
+    /// it is repeated.
     fn has_all(&self, view: &View, axis: usize, whole: &Option<TDim>) -> bool {
         let shape = view.facts.shape(self.value);
         !self.is_repeated || shape.is_some_and(|shape| same(&shape[axis], whole))
@@ -138,8 +139,9 @@ impl<'l> Apart<'l> {
             .where_it_is_less(view)
     }
 
-    /// Keeps the repeated parts that save work. `None` if no repeated part saves work, or if there
-    /// is an axis along which every part is repeated.
+    /// Treats repeated operands with fewer than [`WIDE`] channels like the others, unless the split
+    /// removes the Concat. `None` if no repeated operand is left, or if there is an axis along
+    /// which every operand is repeated.
     fn where_it_is_less(mut self, view: &View) -> Option<Self> {
         if self.parts.iter().filter(|part| !part.is_repeated).count() > 1 {
             self.parts
@@ -155,7 +157,7 @@ impl<'l> Apart<'l> {
         (is_whole && self.parts.iter().any(|part| part.is_repeated)).then_some(self)
     }
 
-    /// The operator restricted to the channels of these parts.
+    /// The operator restricted to the channels of the operands `parts`, without its bias.
     fn columns(&self, parts: &[&Beside]) -> Option<Branch> {
         let places = parts
             .iter()
@@ -189,7 +191,8 @@ impl<'l> Apart<'l> {
         let mut bias = self.branch.bias.clone();
         let mut sum: Option<String> = None;
         for part in repeated {
-            // The bias is added to the first repeated part, which has few elements.
+            // The operator on the first repeated operand adds the bias, because its result has few
+            // elements.
             let branch = Branch {
                 bias: bias.take(),
                 ..self.columns(&[part]).ok_or(Reason::UnknownShape)?

@@ -4,7 +4,7 @@
 //! matrix. After: one operator, whose weight is the product of both along the channels in between,
 //! tap by tap. This is exact if, along each axis, one of the two operators reads only one place,
 //! and if no zeros of padding in `L₂` take the place of `b₁`. The operators are merged if the one
-//! operator takes fewer products than the two.
+//! operator takes fewer multiplications than the two.
 
 use crate::affine::recognize::linear_branches::operator::operator;
 use crate::affine::recognize::linear_branches::read::{Branch, Windowed};
@@ -40,8 +40,9 @@ impl Normalizer for Factors {
     }
 }
 
-/// The site of two operators that cannot be merged, because the padding of the second one lacks the
-/// shift in between.
+/// The refused site of two operators that only padding prevents from merging: the zeros around the
+/// input of the second operator lack the shift in between. `None` if they do not merge for another
+/// reason.
 fn shift_in_between(view: &View, second: &Windowed) -> Option<Site> {
     let first = second
         .before(view)
@@ -64,7 +65,7 @@ fn shift_in_between(view: &View, second: &Windowed) -> Option<Site> {
     })
 }
 
-/// Appends to the row the Add that holds the bias of a product.
+/// Merges the Add of a bias after a MatMul into the row. Any other row is returned unchanged.
 pub(super) fn with_bias(view: &View, row: Windowed) -> Windowed {
     let output = view
         .graph

@@ -7,7 +7,7 @@ use crate::affine::recognize::{Chain, View};
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::refusal::{Reason, Refusal};
 
-/// A term of a sum, with its producer.
+/// A term of a sum, with the operators that compute it.
 pub(super) struct Summand<'v> {
     pub term: Addend,
     form: SummandForm<'v>,
@@ -85,7 +85,7 @@ impl<'v> Summand<'v> {
         (true, operator.nodes.len() == 1, work)
     }
 
-    /// The nodes that compute only this term.
+    /// The nodes that compute the term from `base`.
     pub(super) fn nodes(&self, base: ValueId) -> &[NodeId] {
         match &self.form {
             _ if self.term.value == base => &[],

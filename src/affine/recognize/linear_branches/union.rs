@@ -17,7 +17,7 @@ use crate::refusal::{Reason, Refusal};
 pub(super) struct Union<'m> {
     /// The operator that the merged operator replaces and whose name it keeps.
     like: &'m Windowed,
-    /// The indices of the terms that it computes.
+    /// The indices of the terms that the merged operator computes.
     parts: HashSet<usize>,
     pub branch: Branch,
 }
@@ -48,7 +48,8 @@ impl<'m> Union<'m> {
             .unwrap_or_else(|| Refusal::new(Reason::UnknownShape, view.graph.value_name(base))))
     }
 
-    /// Adds to the first term of a group all other terms that fit.
+    /// Adds to the first term of a group all other terms that fit. Refused if there are other terms
+    /// and none fits.
     fn around(
         view: &View,
         parts: &[Summand],
@@ -87,7 +88,8 @@ impl<'m> Union<'m> {
         Ok(union.with_constants(view, parts))
     }
 
-    /// Adds up weights and biases. `None` if a shape does not fit.
+    /// Adds up the weights and biases of `branches`, extended to the window `window`. `None` if a
+    /// shape does not fit.
     fn sum(like: &'m Windowed, branches: Vec<(usize, Branch)>, window: Window) -> Option<Self> {
         let (mut weight, mut bias) = (None::<Recipe>, None::<Recipe>);
         let mut parts = HashSet::default();

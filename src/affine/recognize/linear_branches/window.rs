@@ -7,7 +7,7 @@
 
 use crate::recipe::Recipe;
 
-/// The largest number that an attribute may have.
+/// The numbers of all attributes of a window must be below this limit.
 pub(super) const LARGEST: i64 = 1 << 31;
 
 /// A window along one spatial axis.
@@ -41,8 +41,8 @@ impl Taps {
         self.before + self.after - self.reach()
     }
 
-    /// The window with the taps of both. `None` if the strides or the extents of the results
-    /// differ.
+    /// The window with the taps of both windows. `None` if the strides or the extents of the
+    /// results differ.
     fn joined(self, other: Self) -> Option<Self> {
         if self.stride != other.stride || self.more() != other.more() {
             return None;
@@ -61,8 +61,8 @@ impl Taps {
         })
     }
 
-    /// The composition of two windows. `None` if both have several taps, or if numbers grow too
-    /// large.
+    /// The composition of two windows. `None` if both have padding or several taps, or if a number
+    /// reaches [`LARGEST`].
     fn then(self, next: Self) -> Option<Self> {
         if next.is_one_place() {
             return Some(Self {
@@ -92,7 +92,7 @@ impl Taps {
     }
 
     /// Converts a distance in places of the result to one in places of the input. `None` if it
-    /// grows too large.
+    /// reaches [`LARGEST`].
     fn strided(self, distance: i64) -> Option<i64> {
         distance
             .checked_mul(self.stride)
@@ -145,13 +145,13 @@ impl Window {
             .collect()
     }
 
-    /// The number of products for each place of the result.
+    /// The number of multiplications for each place of the result.
     pub(super) fn work(&self) -> usize {
         self.shape().into_iter().fold(1, usize::saturating_mul)
     }
 
-    /// The window with the taps of both. `None` if the channels, the strides or the extents of the
-    /// results differ.
+    /// The window with the taps of both windows. `None` if the channels, the strides or the extents
+    /// of the results differ.
     pub(super) fn joined(&self, other: &Self) -> Option<Self> {
         if self.channels != other.channels || self.axes.len() != other.axes.len() {
             return None;

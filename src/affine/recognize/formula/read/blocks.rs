@@ -21,7 +21,7 @@ pub(super) struct Widening {
 
 impl Widening {
     /// Reads a Resize. `times` has, for each axis, the extent of the result divided by the extent
-    /// of the input.
+    /// of the input. `None` if the Resize has an attribute `axes`, or fills places with a constant.
     fn from_node(at: &At, times: &[usize]) -> Option<Widening> {
         let mode = text(at, "mode", "nearest")?;
         let place = text(at, "coordinate_transformation_mode", "half_pixel")?;
@@ -49,7 +49,7 @@ impl Widening {
     }
 }
 
-/// A text attribute of a node.
+/// A text attribute of a node, with the default `absent`.
 fn text(at: &At, name: &str, absent: &'static str) -> Option<String> {
     at.attr_text(name, absent).ok().map(str::to_owned)
 }
@@ -61,7 +61,7 @@ fn are_all(at: &At, name: &str, number: i64) -> bool {
 }
 
 impl Reading<'_> {
-    /// Reads averages of blocks of an image, without padding.
+    /// Reads an AveragePool over blocks of an image that do not overlap, without padding.
     pub(super) fn pool(&mut self, node: NodeId) -> Option<Value> {
         let (at, value) = (self.at(node), self.plain(node, 0)?);
         at.only_attributes(AVERAGE_POOL).ok()?;
@@ -88,7 +88,8 @@ impl Reading<'_> {
         Some(Value::new(self.averaged(&formula, &inner)?, axes))
     }
 
-    /// Reads a Resize that repeats every place of an image next to itself.
+    /// Reads a Resize that multiplies each extent by a whole number, as if it repeated every place.
+    /// If it interpolates, the region has a refusal.
     pub(super) fn widen(&mut self, node: NodeId) -> Option<Value> {
         let (at, value) = (self.at(node), self.plain(node, 0)?);
         let (from, to) = (at.shape(0).ok()?, self.shape(node)?);

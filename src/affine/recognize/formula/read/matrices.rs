@@ -96,12 +96,12 @@ fn place(labels: &[char], label: char) -> Option<usize> {
     labels.iter().position(|&other| other == label)
 }
 
-/// The positions of some labels among others. `None` if a label is missing.
+/// The positions in `labels` of the labels `wanted`. `None` if one of them is missing.
 fn places(labels: &[char], wanted: &[char]) -> Option<Vec<usize>> {
     wanted.iter().map(|&label| place(labels, label)).collect()
 }
 
-/// The only label that is not among the others.
+/// The only label in `labels` that is not in `others`. `None` unless exactly one label is absent.
 fn only_absent(labels: &[char], others: &[char]) -> Option<char> {
     let mut absent = labels.iter().filter(|label| !others.contains(label));
     let first = *absent.next()?;
@@ -172,7 +172,8 @@ impl Reading<'_> {
 
     /// Applies `P` along one axis of a value. `stack` has the axes of the value that correspond to
     /// the leading axes of the matrix. The last two axes of the matrix are the new and the old
-    /// places.
+    /// places. `axes` are the axes of the result. `None` if the region already contains a different
+    /// matrix.
     fn mixed(
         &mut self,
         value: &Value,

@@ -37,7 +37,7 @@ pub(crate) struct Quotient {
     pub input: Axes,
     /// The axes of the quotient.
     pub axes: Axes,
-    /// The axis factors of the axes.
+    /// The axis factors to which `input` and `axes` refer.
     pub atoms: AxisFactors,
     /// `P`, if the formula contains a matrix.
     pub mixing: Option<Mixing>,
@@ -211,7 +211,8 @@ impl<'r> Reading<'r> {
         })
     }
 
-    /// A varying input of a node, in which the parts of each split axis factor take its place.
+    /// The value of a varying input of a node. In its axes, each axis factor that has been split is
+    /// replaced by its parts. `None` if the input is a constant.
     fn varying(&self, node: NodeId, slot: usize) -> Option<Value> {
         let input = self.view.graph.input(node, slot)?;
         self.values.get(&input)?.settled(&self.atoms)
