@@ -167,14 +167,14 @@ fn is_by_places(scale: &Numbers) -> bool {
     scale.shape().iter().skip(2).any(|&extent| extent != 1)
 }
 
-/// The backward step of all convolutions.
+/// The backward step of a convolution for a scale of the channels.
 fn backward(at: &At, affine: &Affine) -> Result<Step, Reason> {
     check(at)?;
     only_along(&Affine::scale(affine.scale.clone()), &[1])?;
     Ok(Step::taken(Side::Result, affine.clone()))
 }
 
-/// The forward step of all convolutions.
+/// The forward step of a convolution for a scale of the channels.
 pub(crate) fn forward(at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
     let affine = at.only(inputs, 0)?;
     let geometry = check(at)?;
@@ -265,7 +265,8 @@ impl Linear for ConvTranspose {
     }
 
     /// Returns the axes of the kernel, and the axis of input channels if there is one group. With
-    /// several groups, each result sums over some channels only.
+    /// several groups, each result sums over some channels only, so the axis of channels is not
+    /// contracted.
     fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason> {
         let channels = (at.attr("group", 1)? == 1).then_some(0);
         Ok(channels

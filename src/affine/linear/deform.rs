@@ -15,7 +15,7 @@ use crate::refusal::Reason;
 /// DeformConv, with a weight of shape `[O, C/group, k...]`.
 pub(super) struct DeformConv;
 
-/// The input that is the bias. It comes after the offsets.
+/// The index of the input that is the bias. It comes after the offsets.
 const BIAS: usize = 3;
 
 impl Rule for DeformConv {

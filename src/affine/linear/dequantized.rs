@@ -11,7 +11,7 @@ use crate::refusal::Reason;
 ///
 /// # Errors
 /// [`Reason::Granularity`] if the affine has different scales for weights that share a quantization
-/// scale. [`Reason::Quantized`] for a shift, because its image depends on the elements of the
+/// scale. [`Reason::Quantized`] for a shift, because its image would need the elements of the
 /// weight.
 pub(super) fn forward(
     at: &At,

@@ -88,7 +88,8 @@ impl Rule for Einsum {
     }
 }
 
-/// Converts an affine of the result to one of an operand.
+/// Converts an affine of the result to one of the operand `slot`. `None` if the affine is not a
+/// scalar scale, and the operand lacks a letter along which it varies.
 fn on_operand(at: &At, slot: usize, affine: &Affine) -> Option<Affine> {
     let number = at.rank(slot).and_then(|rank| number(affine, rank));
     number
@@ -134,8 +135,9 @@ impl Letters {
         is_whole.then_some(letters)
     }
 
-    /// Moves a scale to the other operand, along a letter that is summed. `None` if both operands
-    /// carry an affine.
+    /// Converts the affine of one operand to one of the other operand. Returns the index of that
+    /// other operand, and the affine. `None` unless only one operand has an affine, which scales
+    /// along one summed letter.
     fn factor(at: &At, inputs: &[Option<Affine>]) -> Option<(usize, Affine)> {
         let slot = (0..2).find(|&slot| inputs.get(1 - slot).is_some_and(Option::is_some))?;
         let affine = at.only(inputs, 1 - slot).ok()?;
@@ -198,7 +200,8 @@ impl Letters {
             .filter(|_| affine.has_no_shift() || self.mixes(at))
     }
 
-    /// Converts an affine of the result to one of the operand.
+    /// Converts an affine of the result to one of the operand, if the operand has every letter
+    /// along which the affine varies.
     fn pulled(&self, at: &At, affine: &Affine) -> Option<Affine> {
         moved(affine, &self.result, &self.operand)
             .filter(|_| affine.has_no_shift() || self.mixes(at))

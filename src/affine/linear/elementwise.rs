@@ -101,7 +101,8 @@ impl Rule for Elementwise {
     }
 }
 
-/// One alternative of a backward step: the affines that the inputs need.
+/// One alternative of a backward step: the indices of the inputs that need an affine, each with its
+/// affine.
 type Alternative = Vec<(usize, Affine)>;
 
 /// An alternative that puts an affine on both operands. `None` if `left` or `right` does not fit
@@ -159,7 +160,8 @@ fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reaso
 fn past_summand(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reason> {
     let Affine { scale, shift } = affine;
     let is_taken_from_constant = at.graph.is(at.node, "Sub") && slot == 0;
-    // The first constant summand absorbs a shift without a scale.
+    // If the affine is only a shift, the constant of this node absorbs it, and nothing propagates
+    // further.
     if affine.has_no_scale() && at.weight(slot).is_ok() {
         return Ok(Step::taken(Side::Operand(1 - slot), affine.clone()));
     }
@@ -187,7 +189,8 @@ fn past_summand(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reason> {
     })
 }
 
-/// (s·x + t)·w = x·(s·w) + t·w
+/// The forward step of a Mul by a constant `w` that widens: `(s·x + t)·w = x·(s·w) + t·w`. The
+/// constant absorbs `s`, and the shift `t·w` propagates.
 fn into_widening_factor(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reason> {
     let step = Step::taken(Side::Operand(1 - slot), Affine::scale(affine.scale.clone()));
     if affine.has_no_shift() {
@@ -200,8 +203,8 @@ fn into_widening_factor(at: &At, affine: &Affine, slot: usize) -> Result<Step, R
     })
 }
 
-/// Reads a constant operand and gives it the rank of the affine. An error if the two cannot be
-/// broadcast.
+/// Reads a constant operand and gives it the rank of the affine. An error if it does not broadcast
+/// with the affine.
 fn aligned_constant(at: &At, affine: &Affine, slot: usize) -> Result<Numbers, Reason> {
     let constant = at.numbers(slot)?.align(affine.rank());
     constant

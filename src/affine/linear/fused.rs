@@ -1,4 +1,5 @@
-//! Convolutions and products of com.microsoft with a fused activation: `f(L(x) + b + z)`.
+//! Convolutions and matrix products of com.microsoft with a fused activation: `f(L(x) + b + z)`,
+//! where `f` is the activation, `L` is linear, `b` is the bias, and `z` is an optional summand.
 //!
 //! An affine of the input folds into the weight and the bias, as it does without the activation. No
 //! affine crosses the activation backward. A shift that depends on the place is refused, since an

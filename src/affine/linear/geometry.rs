@@ -29,8 +29,8 @@ pub(super) struct Geometry {
     kernel: Vec<usize>,
     strides: Vec<i64>,
     dilations: Vec<i64>,
-    /// The zeros before the first place along each spatial axis. `None` if they depend on unknown
-    /// extents.
+    /// The number of zeros before the first place along each spatial axis. `None` if it depends on
+    /// unknown extents.
     before: Option<Vec<i64>>,
     padded: bool,
     input: Vec<Option<usize>>,
@@ -151,7 +151,7 @@ impl Geometry {
             .is_some_and(|places| places.iter().all(|&count| count == 1))
     }
 
-    /// The spatial extents of input and output. An error if any is unknown.
+    /// The spatial extents of input and output. An error if an extent or the padding is unknown.
     fn places(&self) -> Result<(Vec<usize>, Vec<usize>), Reason> {
         let input = self.input.iter().copied().collect();
         let output = self.output.iter().copied().collect();
@@ -181,8 +181,9 @@ impl Geometry {
         }
     }
 
-    /// Computes `L(t)`. If each place of the result follows from one place of the shift, it is the
-    /// product of the shift with the kernel summed over its taps.
+    /// Computes `L(t)`, the image of the shift `t`. If each place of the image follows from one
+    /// place of the shift, the image is the matrix product of the shift and the kernel, summed over
+    /// its taps.
     pub(super) fn image(&self, weight: &Recipe, shift: &Numbers) -> Result<Recipe, Reason> {
         let extents = self.room(shift)?;
         self.image_in(weight, shift, extents)

@@ -286,7 +286,8 @@ fn mixes(at: &At, slot: usize) -> bool {
     })
 }
 
-/// Converts an affine of an operand to one of the result.
+/// Converts an affine of an operand to one of the result. An error if the affine varies along the
+/// contracted axis, or has a shift that the other operand changes.
 fn pass(at: &At, slot: usize, affine: Option<&Affine>) -> Result<Affine, Reason> {
     let affine = &turned_affine(at, slot, affine.ok_or(Reason::NotConstant)?);
     if affine.rank() < 2 || at.rank(1 - slot)? < 2 {
@@ -300,7 +301,8 @@ fn pass(at: &At, slot: usize, affine: Option<&Affine>) -> Result<Affine, Reason>
     affine.try_map(|numbers| numbers.align(rank).ok_or(Reason::UnknownShape))
 }
 
-/// Converts a scale along the contracted axis to a scale of the other operand.
+/// Converts a scale along the contracted axis to a scale of the other operand. `None` for any other
+/// affine.
 fn factor(at: &At, slot: usize, affine: &Affine) -> Option<Affine> {
     let scale = turned_affine(at, slot, affine).scale;
     let rank = at.rank(1 - slot).ok()?;
@@ -325,7 +327,8 @@ fn contracted_of(slot: usize, rank: usize) -> usize {
     }
 }
 
-/// Converts an affine of the result to one of an operand.
+/// Converts an affine of the result to one of the operand `slot`. An error if the affine varies
+/// along an axis that the operand lacks, or has a shift that the other operand changes.
 fn pull(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
     let rank = at.rank(slot)?;
     let are_matrices = rank >= 2 && affine.rank() >= 2 && at.rank(1 - slot)? >= 2;

@@ -50,7 +50,7 @@ pub(crate) const LINEAR: &[&dyn Linear] = &[
     &quantized::GatherBlockQuantized,
 ];
 
-/// The inputs that hold the constants of an operator.
+/// The indices of the inputs that hold the constants of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slots {
     /// The input that is multiplied, if there is one.
@@ -85,7 +85,7 @@ pub(crate) trait Linear: Rule {
         scale: &Numbers,
     ) -> Result<Recipe, Reason>;
 
-    /// The axes of the weight that the product contracts.
+    /// The axes of the weight over which the operator sums.
     ///
     /// # Errors
     /// The axes are unknown.
@@ -104,7 +104,7 @@ pub(crate) trait Linear: Rule {
         shift: &Numbers,
     ) -> Result<Recipe, Reason>;
 
-    /// The rank of [`Linear::image`].
+    /// The rank of the tensor that [`Linear::image`] returns.
     ///
     /// # Errors
     /// The rank is not known.
@@ -152,7 +152,8 @@ pub(crate) fn check(at: &At, side: Side, affine: &Affine) -> Result<(), Reason> 
     Ok(())
 }
 
-/// Checks that a constant can absorb an affine that is needed on the constant itself.
+/// Checks that an affine can be applied to a constant itself without a change of the constant's
+/// shape.
 fn check_constant(at: &At, slot: usize, affine: &Affine) -> Result<(), Reason> {
     at.weight(slot)?;
     check_readable(at, slot)?;
@@ -211,7 +212,7 @@ const ACTIVATION: &[&str] = &[
     "activation_params",
 ];
 
-/// The attributes that an operator may have: its own, and those of the activation if it is of
+/// The attributes that a node may have: `own`, and those of an activation if the operator is of
 /// com.microsoft.
 fn known_attributes<'n>(at: &At, own: &[&'n str]) -> Vec<&'n str> {
     let is_fused = at.graph.domain_op(at.node).0 == "com.microsoft";

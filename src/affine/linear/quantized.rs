@@ -15,7 +15,8 @@ use crate::refusal::Reason;
 /// along an axis.
 pub(super) struct DequantizeLinear;
 
-/// MatMulNBits: the product with a quantized weight `[N, K]`, with one scale for each block along K.
+/// MatMulNBits: the matrix product with a quantized weight `[N, K]`, with one scale for each block
+/// along K.
 pub(super) struct MatMulNBits;
 
 /// GatherBlockQuantized: rows of a quantized table, with one scale for each block along an axis.
@@ -23,7 +24,7 @@ pub(super) struct GatherBlockQuantized;
 
 /// An operator without a bias, which returns codes times scales.
 trait ScaledCodes: Rule {
-    /// The input with the scales.
+    /// The index of the input that holds the scales.
     const SCALES: usize;
 
     /// Multiplies the scales by factors of the result.
@@ -188,7 +189,8 @@ impl WeightBlocks {
         })
     }
 
-    /// Returns the factor of each block along K.
+    /// Returns the factor of each block along K. An error if a scale of the operand differs within
+    /// a block.
     fn factors_of_operand(&self, at: &At, scale: &Numbers) -> Result<Numbers, Reason> {
         let last = scale.ndim().checked_sub(1).ok_or(Reason::WrongAxis)?;
         only_along(&Affine::scale(scale.clone()), &[last])?;
@@ -268,7 +270,8 @@ impl Rule for GatherBlockQuantized {
 }
 
 impl GatherBlockQuantized {
-    /// Converts factors of a result to factors of the scales.
+    /// Converts factors of a result to factors of the scales. An error if the factors differ
+    /// between the gathered rows, or within a block.
     fn factors(&self, at: &At, scale: &Numbers) -> Result<Numbers, Reason> {
         at.only_attributes(&["bits", "block_size", "gather_axis", "quantize_axis"])?;
         let (rank, indices) = (at.rank(0)?, at.rank(1)?);
@@ -303,7 +306,7 @@ impl ScaledCodes for GatherBlockQuantized {
     }
 }
 
-/// The slots of an operator whose scales are constant.
+/// The slots of an operator with scales as the weight. An error if the scales are not constant.
 fn scales_in(at: &At, scales: usize, bias: Option<usize>) -> Result<Slots, Reason> {
     at.weight(scales)?;
     Ok(Slots {
