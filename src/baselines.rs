@@ -192,7 +192,8 @@ fn core_block(view: &View, nodes: Vec<NodeId>) -> Option<Block> {
 struct Remaking<'v, 'a> {
     view: &'v View<'a>,
     editor: Editor<'a>,
-    /// The names of values at which nodes were removed.
+    /// The names of the values that are read in place of removed values. Simplification begins at
+    /// them.
     seeds: Vec<String>,
     /// Maps the name of each new value to a value of equal shape.
     made: HashMap<String, ValueId>,
@@ -329,7 +330,8 @@ impl<'v, 'a> Remaking<'v, 'a> {
         }
     }
 
-    /// The part of γ and β that a node applies.
+    /// The part of γ and β that a node applies: the identity for a Div or a Sub. `None` for
+    /// operators other than these, Mul, Add and BatchNormalization.
     fn affine_of(&self, node: NodeId, axis: usize, rank: usize) -> Option<Affine> {
         let at = self.view.at(node);
         match self.view.graph.op(node)? {
@@ -352,7 +354,8 @@ impl<'v, 'a> Remaking<'v, 'a> {
         made
     }
 
-    /// Adds a LayerNorm over another axis, between two Transposes.
+    /// Adds a LayerNorm over the axis `axis` between two Transposes, which move this axis to the
+    /// end and back.
     fn layer_norm_across(
         &mut self,
         site: &Site,
@@ -478,7 +481,8 @@ impl<'v, 'a> Remaking<'v, 'a> {
     }
 }
 
-/// The constant operand of a binary operator.
+/// The constant operand of a binary operator, aligned to rank `rank`. `None` if neither operand is
+/// a constant of floats.
 fn constant_operand(at: &At, rank: usize) -> Option<Numbers> {
     let first = at.numbers(0).ok().and_then(|numbers| numbers.align(rank));
     first.or_else(|| at.numbers(1).ok()?.align(rank))

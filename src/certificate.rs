@@ -251,7 +251,8 @@ impl TryFrom<WrittenCertificate> for Certificate {
     }
 }
 
-/// Converts a tensor of a certificate with `count` sites.
+/// Converts a tensor of a certificate with `count` sites. The error says which part of the tensor
+/// is invalid.
 fn read(tensor: &WrittenTensor, count: usize) -> std::result::Result<Stored, String> {
     let WrittenTensor {
         name,

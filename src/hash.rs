@@ -3,7 +3,7 @@
 /// A map with a hash function that is fast on names. Its seed differs in each process.
 pub(crate) type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
-/// A set with the same hash function.
+/// A set with the hash function of [`HashMap`].
 pub(crate) type HashSet<T> = std::collections::HashSet<T, foldhash::fast::RandomState>;
 
 /// A map with room for `count` entries.

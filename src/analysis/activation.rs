@@ -14,7 +14,7 @@ use crate::onnx::operator::Category;
 /// The maximum number of operators between `x` and the product.
 const LARGEST: usize = 16;
 
-/// The maximum number of operands of each of these operators.
+/// The maximum number of operands of each operator between `x` and the product.
 const MOST: usize = 3;
 
 /// The nodes of all activations of a graph.

@@ -153,12 +153,14 @@ fn cuts(from: &Shape, to: &Shape) -> Vec<(usize, usize)> {
     cuts
 }
 
-/// The product of the extents before each place, up to the first unknown extent.
+/// For each position in a shape, including its end, the product of the extents before it. `None` if
+/// one of them is unknown.
 fn products_before(shape: &[Option<TDim>]) -> Vec<Option<TDim>> {
     running_products(shape.iter())
 }
 
-/// The product of the extents after each place, up to the last unknown extent.
+/// For each position in a shape, including its end, the product of the extents after it. `None` if
+/// one of them is unknown.
 fn products_behind(shape: &[Option<TDim>]) -> Vec<Option<TDim>> {
     let mut products = running_products(shape.iter().rev());
     products.reverse();

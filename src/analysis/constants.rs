@@ -163,7 +163,7 @@ impl<'m> Constants<'m> {
             else {
                 continue;
             };
-            // A long computation is not worth inspecting.
+            // A long computation is not inspected further, and counts as blurred.
             if seen.len() > LOOKED_AT {
                 return true;
             }
@@ -190,7 +190,8 @@ impl<'m> Constants<'m> {
         data_type.is_some_and(DataType::is_integer)
     }
 
-    /// Whether all elements of a floating-point constant are equal.
+    /// Whether all elements of a floating-point constant are equal. Also true if they cannot be
+    /// read.
     fn is_uniform(&self, value: ValueId) -> bool {
         let Ok(numbers) = self.read(value) else {
             return true;
@@ -300,8 +301,8 @@ impl<'m> Constants<'m> {
     /// A computed constant as a tensor of its declared type.
     ///
     /// # Errors
-    /// A refusal at the node that cannot be evaluated, or if the result cannot be stored in a
-    /// tensor.
+    /// A refusal at the node that cannot be evaluated, or if the result has a NaN or an unknown
+    /// element type.
     pub(crate) fn tensor(&self, value: ValueId) -> Result<TensorProto, Refusal> {
         let tensor = self.evaluate(value)?;
         let encoded = self
@@ -340,7 +341,8 @@ impl<'m> Constants<'m> {
         Ok(self.evaluated.borrow()[&value].clone())
     }
 
-    /// Evaluates a constant, or returns the values that must be evaluated first.
+    /// Evaluates a constant if its inputs are evaluated, and returns an empty list. Otherwise
+    /// returns the values that must be evaluated before it.
     fn evaluate_from_known(&self, value: ValueId) -> Result<Vec<ValueId>, Refusal> {
         let name = self.graph.value_name(value);
         if !self.is_constant(value) {
@@ -381,7 +383,8 @@ impl<'m> Constants<'m> {
         Ok(vec![])
     }
 
-    /// The value that replaces a result of an If. It is from the branch that the If takes.
+    /// The value that an If returns as its output `slot`, from the branch that runs. `None` if the
+    /// node is not an If, or if its condition is not known.
     fn taken(&self, end: NodeId, slot: usize) -> Option<ValueId> {
         branch(&self.graph, end, true)?;
         let [holds] = self.ints(self.graph.input(end, 0)?)?[..] else {
@@ -394,10 +397,12 @@ impl<'m> Constants<'m> {
         self.facts.data_type(value) == Some(DataType::BFloat16)
     }
 
-    /// A constant that need not be computed, because the facts or the model have its elements.
+    /// The tensor of a constant whose elements the facts or the model have. `None` if it must be
+    /// computed.
     fn leaf(&self, value: ValueId) -> Option<Arc<Tensor>> {
         if let Some(tensor) = self.facts.value(value) {
-            // The engine computes bfloat16 in float32, and does not round intermediate results.
+            // tract computes bfloat16 operators in float32 and does not round their results, so
+            // floats from the facts are not exact in a model with bfloat16.
             let is_exact = !self.has_bfloat16 || !tensor.datum_type().is_float();
             if is_exact && is_concrete(&tensor) {
                 return Some(self.typed(value, tensor));
@@ -465,8 +470,7 @@ fn has_nan(tensor: &Tensor) -> bool {
         && floats(tensor).map_or(true, |floats| floats.iter().any(|number| number.is_nan()))
 }
 
-/// Rounds floats to bfloat16, because the engine computes bfloat16 operators with the bits of
-/// float32.
+/// Rounds floats to bfloat16, because tract computes bfloat16 operators in float32.
 fn rounded_to_bfloat16(tensor: &Tensor) -> TractResult<Arc<Tensor>> {
     let floats = tensor.to_plain_array_view::<f32>()?;
     let rounded = floats.map(|&float| tensor::rounded(DataType::BFloat16, f64::from(float)) as f32);

@@ -32,14 +32,14 @@ const IN_PLACE: &[&str] = &[
     "Tanh",
 ];
 
-/// A buffer for one value, or for a part of a value.
+/// A buffer for one value, or for a slice of a value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Buffer {
     /// The value of the graph.
     pub value: ValueId,
-    /// Its size in bytes; 0 for a constant or if the size is unknown.
+    /// The size of the buffer in bytes; 0 for a constant, or if the size is unknown.
     pub bytes: u64,
-    /// Whether it is an output, which the caller holds after the run.
+    /// Whether the value is an output of the graph, which the caller holds after the run.
     pub is_output: bool,
 }
 
@@ -49,13 +49,13 @@ pub(crate) struct PlanStep {
     /// The node of the graph; `None` for a step that only slices a value or concatenates its
     /// slices.
     pub node: Option<NodeId>,
-    /// The indices of the buffers that it reads.
+    /// The indices of the buffers that the step reads.
     pub reads: Vec<usize>,
-    /// The indices of the buffers that it writes.
+    /// The indices of the buffers that the step writes.
     pub writes: Vec<usize>,
-    /// Whether it may overwrite a buffer that it reads.
+    /// Whether the step may overwrite a buffer that it reads.
     pub in_place: bool,
-    /// The index of the sliced region that it belongs to, if any.
+    /// The index of the sliced region, or cut, to which the step belongs, if any.
     pub cut: Option<usize>,
 }
 
@@ -64,11 +64,12 @@ pub(crate) struct PlanStep {
 pub(crate) struct MemoryPlan {
     /// The steps, in the order in which they run.
     pub steps: Vec<PlanStep>,
-    /// The buffers. The first ones are the values of the graph, by their indices.
+    /// The buffers. The first buffers are those of the values of the graph, in the order of their
+    /// indices.
     pub buffers: Vec<Buffer>,
     /// The indices of the buffers that the caller passes in.
     pub given: Vec<usize>,
-    /// Values of unknown size.
+    /// The values of unknown size. Their buffers count as 0 bytes.
     pub unknown: Vec<ValueId>,
 }
 
@@ -167,7 +168,8 @@ impl MemoryPlan {
         }
     }
 
-    /// The maximum of the live bytes while the steps of one cut run.
+    /// The maximum of the live bytes while the steps of one cut run; 0 if the plan has no such
+    /// steps.
     pub(crate) fn peak_of_cut(&self, cut: usize) -> u64 {
         let live = self.live();
         let steps = self

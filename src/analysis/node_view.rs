@@ -77,8 +77,8 @@ impl At<'_> {
         self.is_constant(slot) || source.is_some_and(|value| self.constants.is_constant(value))
     }
 
-    /// The slot of the operand that is a constant. If both operands are constants, the second one,
-    /// which usually is the weight or bias.
+    /// The slot, 0 or 1, of the operand that is a constant. If both operands are constants, this is
+    /// slot 1, which usually holds the weight or bias. `None` if neither is a constant.
     pub(crate) fn constant_operand(&self) -> Option<usize> {
         [1, 0].into_iter().find(|&slot| self.is_constant(slot))
     }
@@ -248,7 +248,8 @@ impl At<'_> {
             .map_err(|_| Reason::Attribute(name.into()))
     }
 
-    /// An integer attribute that is a flag. Engines disagree about values other than 0 and 1.
+    /// An integer attribute that is a flag, or `absent` if the node lacks it. Integers other than 0
+    /// and 1 are refused, because engines disagree about them.
     ///
     /// # Errors
     /// [`Reason::Attribute`] if it is neither 0 nor 1.
@@ -272,7 +273,7 @@ impl At<'_> {
             .ok_or_else(|| Reason::Attribute(name.into()))
     }
 
-    /// An attribute that is a list of integers.
+    /// An attribute that is a list of integers; `None` if the node lacks it.
     ///
     /// # Errors
     /// [`Reason::Attribute`] if it is not a list of integers.
@@ -303,7 +304,7 @@ impl At<'_> {
     }
 
     /// A list of integers that is an attribute or a constant input, depending on the version of the
-    /// operator set.
+    /// operator set; `None` if the node lacks it.
     ///
     /// # Errors
     /// The errors of [`At::attr_ints`] for an attribute, and of [`At::ints`] for an input.
@@ -385,7 +386,7 @@ impl At<'_> {
     /// Refuses attributes that the caller does not list.
     ///
     /// # Errors
-    /// [`Reason::Attribute`] of the first such attribute.
+    /// [`Reason::Attribute`] with the first attribute that is not in `known`.
     pub(crate) fn only_attributes(&self, known: &[&str]) -> Result<(), Reason> {
         let unknown = self
             .proto()

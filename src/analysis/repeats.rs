@@ -1,10 +1,11 @@
 //! Maps each element of a value to the element of a source that it copies, through movements and
 //! repetitions.
 //!
-//! A repetition adds factors along which the value does not vary. For example, `Unsqueeze, Expand,
-//! Reshape` of heads gives an axis of extent `K·G` with the factors `[K, G]`, in which place h
-//! reads head `h div G`. A Tile gives the factors `[G, K]`, so that place h reads head `h mod K`.
-//! Such factors are free in the algebra of [`super::axis_factors`].
+//! A repetition adds factors along which the value does not vary. For example, let `Unsqueeze,
+//! Expand, Reshape` repeat each of K heads G times. This gives an axis of extent `K·G` with the
+//! factors `[K, G]`, in which place h reads head `h div G`. A Tile gives the factors `[G, K]`, so
+//! that place h reads head `h mod K`. Such factors are free in the algebra of
+//! [`super::axis_factors`].
 
 use tract_onnx::tract_hir::internal::TDim;
 
@@ -131,7 +132,7 @@ impl RepeatMap {
         Some(axes)
     }
 
-    /// A free factor for `count` repetitions.
+    /// A free factor for `count` repetitions; `None` for more than [`MOST_TIMES`].
     fn times(&mut self, count: usize) -> Option<Vec<AxisFactor>> {
         let count = Some(count).filter(|&count| count <= MOST_TIMES)?;
         Some(self.factors.free(TDim::from(count as i64)))
@@ -139,7 +140,7 @@ impl RepeatMap {
 }
 
 /// The number of rounds that a list of indices makes through all places, and the number of
-/// consecutive occurrences of each place in a round.
+/// consecutive occurrences of each place in a round. `None` for any other list.
 fn rounds(indices: &[i64], places: usize) -> Option<[usize; 2]> {
     let times = indices.iter().take_while(|&&index| index == 0).count();
     let round = times.checked_mul(places).filter(|&round| round > 0)?;

@@ -16,7 +16,7 @@ const LOOKED_AT: usize = 32;
 /// The maximum number of elements of a constant that is inspected.
 const FEW: usize = 1 << 16;
 
-/// The largest step between two places of a Range.
+/// The largest step of a Range whose start is taken as a lower bound.
 const STEP: f64 = (1_u64 << 20) as f64;
 
 /// The limit below which every integer is exact as `f64`.
@@ -32,8 +32,9 @@ pub(crate) fn number(analysis: &Analysis, value: ValueId) -> Option<f64> {
     .number(value)
 }
 
-/// A small array that broadcasts to a floating-point value: its number if the value is uniform, or
-/// the entry of the table that a Gather selects if all its indices are equal.
+/// A small array that equals a floating-point value when it is broadcast: the number that all
+/// elements equal, or the entry of a table that a Gather with equal indices selects. `None` for
+/// other values.
 pub(crate) fn row(analysis: &Analysis, value: ValueId) -> Option<Recipe> {
     if let Some(number) = number(analysis, value) {
         return Some(Recipe::number(number, 0));

@@ -76,31 +76,31 @@ fn attribute(name: &str, kind: AttributeType) -> AttributeProto {
 pub(crate) enum NewConstant {
     /// A list of integers, for shapes and axes.
     Integers {
-        /// Its name.
+        /// The name of the constant.
         name: String,
         /// The integers.
         values: Vec<i64>,
     },
     /// A computed floating-point constant.
     Floats {
-        /// Its name.
+        /// The name of the constant.
         name: String,
-        /// Its element type.
+        /// The element type of the constant.
         data_type: DataType,
-        /// The recipe that computes it.
+        /// The recipe that computes the constant.
         recipe: Recipe,
     },
     /// A weight that replaces another constant.
     Weight {
-        /// Its name.
+        /// The name of the constant.
         name: String,
-        /// Its element type.
+        /// The element type of the constant.
         data_type: DataType,
-        /// The recipe that computes it.
+        /// The recipe that computes the constant.
         recipe: Recipe,
         /// The name of the replaced constant.
         replaces: String,
-        /// The axes over which products are summed in the operator that reads the weight.
+        /// The axes of the weight over which the operator that reads it sums.
         contracted: Vec<usize>,
     },
 }
@@ -157,7 +157,7 @@ impl<'m> Maker<'m> {
         (self.nodes, self.constants)
     }
 
-    /// Gives the output of the last node the name of this value of the graph.
+    /// Gives the output of the last node the name `output`, under which the graph reads it.
     pub(crate) fn makes(&mut self, output: &str) {
         if let Some(last) = self.nodes.last_mut() {
             last.output = vec![output.to_owned()];
@@ -253,8 +253,8 @@ impl<'m> Maker<'m> {
         name
     }
 
-    /// Adds a weight that replaces another one, and returns its name. The operator that reads it
-    /// sums products over the axes `contracted`.
+    /// Adds a weight that replaces the constant `replaces`, and returns the name of the weight. The
+    /// operator that reads the weight sums over its axes `contracted`.
     pub(crate) fn weight(
         &mut self,
         data_type: DataType,
@@ -288,7 +288,7 @@ impl<'m> Maker<'m> {
         self.reduce("ReduceMean", value, axes, keep)
     }
 
-    /// Adds a node that reduces axes.
+    /// Adds a node with the Reduce operator `op` over axes.
     pub(crate) fn reduce(&mut self, op: &str, value: &str, axes: &[i64], keep: bool) -> String {
         self.listed(
             op,
@@ -355,7 +355,8 @@ impl<'m> Maker<'m> {
         self.op("Slice", &[value, &start, &end, &axis], vec![])
     }
 
-    /// Adds a Split of the value into parts of these extents along an axis.
+    /// Adds a Split of the value into parts of these extents along an axis, and returns the names
+    /// of the parts.
     pub(crate) fn split(&mut self, value: &str, axis: i64, extents: &[i64]) -> Vec<String> {
         let mut parts =
             vec![self.listed("Split", value, vec![int("axis", axis)], ("split", extents))];

@@ -23,7 +23,7 @@ impl<T> Csr<T> {
         self.ends.push(self.items.len());
     }
 
-    /// The list with an index.
+    /// The list with the index `number`.
     pub(super) fn row(&self, number: usize) -> &[T] {
         let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.items[start..self.ends[number]]

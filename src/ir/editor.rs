@@ -360,7 +360,7 @@ impl<'m> Editor<'m> {
         stored
     }
 
-    /// Whether a value of the original graph is still read, has a new reader, or never had a
+    /// Whether the initializer `name` is kept: it is still read, has a new reader, or never had a
     /// reader.
     fn is_kept(&self, name: &str, newly_read: &[bool]) -> bool {
         let Some(value) = self.before.value(name) else {
@@ -404,7 +404,7 @@ impl<'m> Editor<'m> {
         read.is_read
     }
 
-    /// Maps the present names of replaced values to their original names.
+    /// Maps the name of each replacement to the name of the value that it replaces.
     pub(crate) fn origins(&self) -> HashMap<String, String> {
         self.renamed
             .iter()

@@ -167,7 +167,7 @@ impl<'m> Graph<'m> {
         self.names[value.index()]
     }
 
-    /// The value with a name.
+    /// The value with a name; `None` if the main graph has no such value.
     pub(crate) fn value(&self, name: &str) -> Option<ValueId> {
         self.ids.get(name).copied()
     }
@@ -199,7 +199,7 @@ impl<'m> Graph<'m> {
         self.readers.row(value.index())
     }
 
-    /// The initializer of a value.
+    /// The initializer of a value, if it has one.
     pub(crate) fn initializer(&self, value: ValueId) -> Option<&'m TensorProto> {
         self.initializers[value.index()]
     }
@@ -216,8 +216,8 @@ impl<'m> Graph<'m> {
         bindings.filter_map(|binding| self.value(binding.key()))
     }
 
-    /// The number of bytes of the initializers and of the tensors in nodes, if their sizes are
-    /// known.
+    /// The total number of bytes of the initializers and of the tensors in nodes. A tensor whose
+    /// size is unknown counts as 0.
     pub(crate) fn weight_bytes(&self) -> u64 {
         let attributes = self.proto.node.iter().flat_map(|node| &node.attribute);
         let constants = attributes.filter_map(|attribute| attribute.t.as_deref());
@@ -298,7 +298,8 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// The only output of a node, not counting outputs without readers.
+    /// The first output of a node; `None` if another output has readers, or if the first is left
+    /// out.
     pub(crate) fn only_output(&self, node: NodeId) -> Option<ValueId> {
         match self.outputs(node) {
             [Some(only)] => Some(*only),

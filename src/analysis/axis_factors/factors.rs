@@ -9,7 +9,7 @@ use crate::onnx::operator::Category;
 use crate::onnx::proto::NodeProto;
 use crate::shape::facts::{Shape, same};
 
-/// A part of an axis.
+/// A factor of an axis, as an index into [`AxisFactors`].
 pub(crate) type AxisFactor = usize;
 
 /// The factors of each axis of a value.
@@ -32,7 +32,8 @@ struct AxisFactorFact {
 pub(crate) struct AxisFactors(Vec<AxisFactorFact>);
 
 impl AxisFactors {
-    /// The axes of a value of this shape. Each axis has its own factor.
+    /// Creates the axes of a value of this shape. Each axis has one new factor, or none if its
+    /// extent is 1. `None` if an extent is neither known nor symbolic.
     pub(crate) fn axes(&mut self, shape: &Shape) -> Option<Axes> {
         let dims: Vec<TDim> = shape.iter().cloned().collect::<Option<_>>()?;
         Some(dims.into_iter().map(|dim| self.axis(dim, false)).collect())
@@ -189,7 +190,7 @@ impl AxisFactors {
     }
 
     /// Splits a factor if only a part of it is needed to complete the extent `dims[0]`, of which
-    /// `product` is already covered.
+    /// `product` is already covered. `None` if no such split exists.
     fn split(
         &mut self,
         factor: AxisFactor,
@@ -299,13 +300,15 @@ fn widened(axes: &Axes, rank: usize) -> Axes {
     [vec![vec![]; rank - axes.len()], axes.clone()].concat()
 }
 
-/// Splits a known extent into the needed factor and the remaining one.
+/// Splits a known extent into the needed factor and the remaining one. `None` if one of them would
+/// be 1, or if the division has a remainder.
 fn split_number(number: i64, needed: i64) -> Option<Vec<TDim>> {
     let is_part = needed > 1 && number % needed == 0 && number != needed;
     is_part.then(|| vec![TDim::from(needed), TDim::from(number / needed)])
 }
 
-/// Splits a symbolic extent into the first extents of `dims` whose product equals it.
+/// Splits a symbolic extent into the first extents of `dims` whose product equals it. `None` if no
+/// such product does.
 fn split_symbol(whole: &TDim, dims: &[TDim]) -> Option<Vec<TDim>> {
     let mut covered = TDim::from(1);
     let last = dims.iter().position(|dim| {

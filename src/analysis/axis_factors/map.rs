@@ -10,7 +10,7 @@ pub(crate) struct LayoutMap {
     factors: AxisFactors,
     start: Axes,
     now: Axes,
-    /// The factors of an axis along which one place was taken.
+    /// The factors of the axes along which [`LayoutMap::pick`] took one place.
     picked: Vec<AxisFactor>,
 }
 
@@ -97,9 +97,9 @@ impl LayoutMap {
             .collect()
     }
 
-    /// If an axis holds consecutive factors of one original axis, returns that original axis, and
-    /// the products of its other factors before and after them. `None` if a product is unknown, or
-    /// if the axis holds factors of several original axes.
+    /// If the present axis `place` holds consecutive factors of one original axis, returns that
+    /// original axis, and the products of its factors before and after them. `None` if a product is
+    /// unknown, or if the present axis holds other factors.
     pub(crate) fn run(&self, place: usize) -> Option<(usize, [usize; 2])> {
         let held = self.factors.leaves(self.now.get(place)?);
         let first = held.first()?;

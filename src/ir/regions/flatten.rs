@@ -75,8 +75,8 @@ struct Inside<'s> {
     path: String,
     own: HashSet<&'s str>,
     around: Option<&'s Inside<'s>>,
-    /// The index of the innermost enclosing loop, because a declared extent holds in one iteration
-    /// only.
+    /// The index of the innermost enclosing loop, if any. A declared extent holds only in one
+    /// iteration of this loop.
     round: Option<usize>,
 }
 

@@ -54,14 +54,14 @@ pub(crate) struct Flat<'m> {
 
 /// A body of a model.
 struct Body {
-    /// The prefix of the names of its values.
+    /// The prefix of the names of the values in the body.
     path: String,
     /// The index of the enclosing body; `None` if this is the main graph.
     around: Option<usize>,
 }
 
-/// Whether region `from` can read a value of region `made`: they are equal, or `made` is the main
-/// graph.
+/// Whether nodes of region `from` can read values of region `made`, because the two are equal or
+/// `made` is the main graph. Other enclosing regions do not count.
 pub(crate) fn sees(from: &str, made: &str) -> bool {
     made.is_empty() || made == from
 }

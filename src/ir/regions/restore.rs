@@ -70,7 +70,7 @@ impl Flat<'_> {
         there
     }
 
-    /// The inner of two graphs, if one of them encloses the other.
+    /// The inner one of two graphs; `None` if neither encloses the other.
     fn inner(&self, one: Option<usize>, other: Option<usize>) -> Option<Option<usize>> {
         match (self.sees(one, other), self.sees(other, one)) {
             (true, _) => Some(one),
@@ -270,7 +270,7 @@ impl<'r> Restoring<'r> {
         Some(restored)
     }
 
-    /// Rebuilds a body with these results.
+    /// Rebuilds a body with the results `results`.
     fn body(&mut self, body: &mut GraphProto, home: usize, results: &[String]) -> Option<()> {
         let Content {
             nodes,
