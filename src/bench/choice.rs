@@ -81,7 +81,8 @@ fn smallest(candidates: &[TimedCandidate], among: &[usize]) -> Vec<usize> {
         .collect()
 }
 
-/// The candidate with the lowest median ratio of its times to those of the first candidate.
+/// The candidate with the lowest median ratio of its times to those of the first candidate. `None`
+/// if there are no candidates.
 fn fastest(candidates: &[TimedCandidate]) -> Option<usize> {
     let medians: Vec<f64> = candidates
         .iter()

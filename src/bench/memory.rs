@@ -17,7 +17,7 @@ use tract_core::ops::konst::Const;
 
 use crate::run::Engine;
 
-/// The live values while a node of tract's graph runs.
+/// The bytes of the values that are live while a node of tract's graph runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Live {
     /// The index of the node in [`Engine::graph`].

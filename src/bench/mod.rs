@@ -284,7 +284,7 @@ impl Runner {
     }
 }
 
-/// Runs the rounds, and returns their number. A variant that fails is dropped.
+/// Runs the rounds, and returns their number. If a variant fails, its failure replaces its runner.
 fn rounds(
     runners: &mut [Result<Runner, Failure>],
     options: &BenchOptions,
@@ -389,7 +389,7 @@ fn reference_samples(
         .collect()
 }
 
-/// The fields of [`Memory`] that follow from the graph alone.
+/// The fields of [`Memory`] that follow from the graph alone. The other fields are `None`.
 fn live_memory(engine: &Engine, classes: &[Class]) -> Memory {
     let steps = memory::live(engine);
     let peak = steps.iter().max_by_key(|step| step.bytes);

@@ -85,7 +85,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<End> {
     })
 }
 
-/// Returns a request to stop that Ctrl-C sets.
+/// Returns a request to stop, which Ctrl-C makes.
 fn stop_on_interrupt() -> Result<Stop> {
     let stop = Stop::default();
     let asked = stop.clone();
@@ -198,8 +198,9 @@ fn subject(models: &[String]) -> Result<(String, Vec<Variant>, Vec<ReportedSite>
     Ok((names.join(", "), variants, vec![]))
 }
 
-/// Opens `NAME=FILE`, a file under its own name, or a network of the zoo. If a file with the whole
-/// text as its name exists, that file is opened.
+/// Opens a model that the command line names as `NAME=FILE`, as a file, or as a network of the zoo.
+/// Returns its name in the report, too. If a file with the whole text as its name exists, that file
+/// is opened.
 fn open(model: &str) -> Result<(String, Model)> {
     let exists = Path::new(model).exists();
     if let Some(entry) = zoo::find(model).filter(|_| !exists) {

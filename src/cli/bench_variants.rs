@@ -75,8 +75,8 @@ pub(crate) fn variants(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>
         floor,
         mut normalizers,
     } = Baselines::new(lowered)?;
-    // The normalizers of a partly folded site may not be recognized in the original, so those of
-    // the results are added.
+    // The normalizers of a partly folded site may not be recognized in the original, so the
+    // normalizers that are recognized in the results are added.
     normalizers.extend(baselines::normalizers(&fused.model)?);
     normalizers.extend(baselines::normalizers(&portable.model)?);
     let mut all = vec![

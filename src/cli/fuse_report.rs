@@ -231,7 +231,8 @@ impl FuseReport {
         }
     }
 
-    /// Measures the error of half precision, on the samples or on random inputs.
+    /// Measures the error of half precision, on the samples or on random inputs. `None` if the
+    /// result is not in half precision.
     fn half_error(&self, options: &VerifyOptions) -> Option<Result<HalfError, Failure>> {
         let (wide, half) = (&self.wide.as_ref()?.model, self.after.as_ref()?);
         let to: HalfType = self.plan.half.as_ref()?.to.parse().ok()?;

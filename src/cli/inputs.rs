@@ -18,8 +18,8 @@ use crate::cli::usage_errors::misused;
 pub(crate) fn sizes(given: &[Dims], model: &Model) -> Result<Dims> {
     let mut dims = Dims::default();
     dims.extend(given.iter().cloned());
-    // If tract supports the inputs at no size, nothing is checked here, and verification reports
-    // it.
+    // If tract does not support the inputs at any size, no size is checked here, and verification
+    // reports the failure.
     if Input::from_model(model, &Dims::default()).is_ok() {
         Input::from_model(model, &dims)
             .map_err(|failure| misused(format!("--dim: {}", failure.reason)))?;

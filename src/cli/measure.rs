@@ -171,7 +171,7 @@ fn with_batch(base: &BenchOptions, symbols: &[Cow<str>], batch: usize) -> BenchO
     labelled(options)
 }
 
-/// Compares the fused variant with the exported one, if both exist.
+/// Compares the fused variant with the exported one. `None` if either variant is missing.
 fn verdict(variants: &[Variant], options: &BenchOptions) -> Option<Verdict> {
     let original = model_of(variants, "as exported")?;
     let fused = model_of(variants, "fused")?;
@@ -182,7 +182,7 @@ fn verdict(variants: &[Variant], options: &BenchOptions) -> Option<Verdict> {
     Some(compare(original, fused, &options))
 }
 
-/// The model of the variant with this name.
+/// The model of the variant with this name. `None` if there is no such variant.
 fn model_of<'v>(variants: &'v [Variant], name: &str) -> Option<&'v Model> {
     variants
         .iter()

@@ -71,7 +71,8 @@ impl Drop for Seat<'_> {
     }
 }
 
-/// The available memory of the machine in bytes, limited by the memory of the container.
+/// The available memory of the machine in bytes, limited by the memory of the container. `None` if
+/// the operating system does not report it.
 fn available() -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").ok()?;
     let line = info

@@ -141,7 +141,7 @@ fn misunderstood(error: &clap::Error) -> u8 {
     error.exit_code() as u8
 }
 
-/// The name of a model that was given in place of a command.
+/// The name of a model that was given in place of a command. `None` for any other error.
 fn model_as_command(error: &clap::Error) -> Option<&str> {
     match error.get(ContextKind::InvalidSubcommand)? {
         ContextValue::String(word) if word.ends_with(".onnx") => Some(word),

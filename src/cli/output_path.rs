@@ -37,8 +37,7 @@ pub(crate) fn target(input: &Path, output: Option<&Path>) -> Result<PathBuf> {
     model_target(output)
 }
 
-/// The file that a new model replaces or creates, such as a network of the zoo, which has no input
-/// file.
+/// The file that a model without an input file replaces or creates, such as a network of the zoo.
 pub(crate) fn model_target(path: &Path) -> Result<PathBuf> {
     let (shown, file) = (path.display(), in_folder(path)?);
     if file.is_dir() {

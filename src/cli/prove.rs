@@ -241,7 +241,8 @@ impl ProveOutcome {
         }
     }
 
-    /// The name of the site because of which a claim is disproved.
+    /// The name of the site because of which a claim is disproved. `None` if the claim is not
+    /// disproved, or if the site is unknown.
     fn site(&self) -> Option<&str> {
         match self {
             Self::Claim(Proof::Disproved { site, .. }, sites) => {
@@ -368,7 +369,7 @@ fn shown(model: &Model) -> std::path::Display<'_> {
 }
 
 /// The name of the first external data file whose digest differs, or `SHA-256` if the digest of the
-/// model itself differs.
+/// model itself differs. `None` if no digest differs.
 fn other_file(found: &Digests, expected: &Digests) -> Option<String> {
     if found.sha256 != expected.sha256 {
         return Some("SHA-256".to_owned());

@@ -63,7 +63,8 @@ pub(crate) fn rows<'p>(
     if sites.peek().is_none() {
         return Ok(vec![]);
     }
-    // A plan prefixes the names of nodes in bodies by their region path.
+    // A plan prefixes the names of nodes in bodies by their region path, so the nodes are looked up
+    // in the flattened graph.
     let flat = Flat::new(model);
     let graph = &Graph::new(flat.as_ref().map_or(model, |flat| &flat.model))?;
     let names: HashMap<&str, NodeId> = graph

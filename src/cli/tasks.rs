@@ -11,7 +11,7 @@ use crate::cli::temporary_folders::make;
 use crate::cli::usage_errors::misused;
 
 impl FuseArgs {
-    /// The folder for the results. `None` if the output is a single file.
+    /// The folder for the results. `None` if there is no output, or if the output is a single file.
     pub(super) fn folder(&self) -> Option<&Path> {
         let is_several = self.models.len() > 1 || self.models.iter().any(|model| model.is_dir());
         self.output

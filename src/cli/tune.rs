@@ -233,8 +233,8 @@ pub(crate) fn sized(mut options: BenchOptions, fix: &[Fix], model: &Model) -> Re
             options.dims.set(symbol, 1);
         }
     }
-    // If tract supports the inputs at no size, the sizes stay incomplete, and the measurement
-    // reports the failure.
+    // If tract does not support the inputs at any size, the sizes stay incomplete, and the
+    // measurement reports the failure.
     if let Ok(sizes) = Input::sizes(model, &options.dims) {
         options.dims = sizes;
     }

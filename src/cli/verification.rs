@@ -91,7 +91,7 @@ impl Judged {
         matches!(self.proof, Some(Proof::Proved { .. }))
     }
 
-    /// The first pass that changes the function, if any.
+    /// The first pass that changes the function. `None` if no pass is known to change it.
     fn wrong_pass(&self) -> Option<&PassProof> {
         self.passes.iter().find(|proof| proof.is_wrong())
     }
@@ -163,7 +163,7 @@ impl Judged {
         text
     }
 
-    /// The warning or error, with its kind.
+    /// The warning or error, with its kind. `None` if there is nothing to report.
     pub(crate) fn complaint(&self, when: When) -> Option<(&'static str, String)> {
         let end = self.end(when);
         let fate = if end == End::Done {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::report::{OutlineBlock, OutlineItem};
 
-/// The maximum depth of nested blocks. Deeper blocks are merged.
+/// The maximum depth of nested blocks. Rows of deeper modules belong to the block at this depth.
 const DEEPEST: usize = 8;
 
 /// The maximum number of rows of a section.
@@ -135,7 +135,7 @@ fn section_length(rows: &[OutlineItem], leads: &[Lead]) -> usize {
     sum.map_or(most, |place| place + SHORTEST)
 }
 
-/// Merges a block with its only entry as long as this entry is a block.
+/// Merges a block with its only entry, as long as this entry is a block.
 fn join(blocks: &mut [OutlineBlock], place: usize) {
     while let [OutlineItem::Block(inner)] = blocks[place].items[..] {
         let OutlineBlock { name, items } = std::mem::take(&mut blocks[inner]);

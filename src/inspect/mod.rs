@@ -92,7 +92,8 @@ fn page(model: &Model, outline: &Outline) -> Result<String> {
 /// If one of the graphs is invalid.
 fn outline(name: &str, model: &Model, fused: &Fused) -> Result<Outline> {
     let plan = &fused.plan;
-    // A plan prefixes the names of nodes in bodies by their region path.
+    // A plan prefixes the names of nodes in bodies by their region path, so the outline shows the
+    // flattened graphs.
     let models = [fused.lowered.as_ref().unwrap_or(model), &fused.model];
     let flat = models.map(Flat::new);
     let [before, after] = [0, 1].map(|side| match &flat[side] {

@@ -186,7 +186,7 @@ impl Parts {
     }
 }
 
-/// A Python `bytes` object that `fill` writes in place.
+/// Returns a Python `bytes` object, which `fill` writes in place.
 fn written<'py>(
     py: Python<'py>,
     size: usize,

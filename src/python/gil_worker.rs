@@ -65,8 +65,8 @@ pub(super) fn attend<T: Send + 'static>(
         let turn = CallPermit::take();
         let begun = Instant::now();
         let done = caught(|| work(&working));
-        // A long call may have freed much memory. It is returned on this thread, so that other
-        // calls need not wait.
+        // A long call may have freed much memory. The memory is returned on this thread, so that
+        // other calls need not wait.
         if begun.elapsed() > KEPT {
             give_back_freed();
         }

@@ -327,7 +327,7 @@ impl Resolver for Referring {
 }
 
 impl ModelSource {
-    /// A function that reads the model in another thread.
+    /// Returns a function that can read the model in another thread.
     pub(crate) fn reader(&self) -> impl FnOnce() -> Result<Model> + Send + use<> {
         let from = self.from.clone();
         move || from.read()
@@ -342,7 +342,8 @@ impl ModelSource {
         }
     }
 
-    /// Returns `result`, or the exception that the model's resolver raised.
+    /// Returns `result`. If the model's resolver raised an exception, returns an error with this
+    /// exception as its cause instead.
     pub(crate) fn settled<T>(&self, py: Python<'_>, result: PyResult<T>) -> PyResult<T> {
         let (ReadFrom::Memory {
             reach: Outside::Resolver(resolver),

@@ -44,7 +44,7 @@ pub(super) fn verdicts(setting: &Setting) -> Vec<String> {
     verdicts
 }
 
-/// The index of a variant.
+/// The index of a variant. `None` if there is no variant with this name.
 fn place(setting: &Setting, name: &str) -> Option<usize> {
     let mut variants = setting.variants.iter();
     variants.position(|variant| variant.name == name)
@@ -61,7 +61,7 @@ pub(super) fn failures(setting: &Setting) -> impl Iterator<Item = String> {
         })
 }
 
-/// The memory peaks in one or two sentences.
+/// The memory peaks in one or two sentences. `None` if no variant ran.
 pub(super) fn memory_sentence(setting: &Setting) -> Option<String> {
     let ran: Vec<_> = setting
         .ran()
@@ -112,7 +112,7 @@ fn at_normalizers(live: Option<u64>) -> String {
     }
 }
 
-/// A sentence about the heap peaks, if they differ.
+/// A sentence about the heap peaks. `None` if they are equal, or if they were not measured.
 fn heap_sentence(ran: &[Named]) -> Option<String> {
     let (lowest, highest) = extremes(ran, |memory| memory.heap_peak)?;
     let (low, high) = (lowest.1.heap_peak?, highest.1.heap_peak?);
@@ -129,7 +129,7 @@ fn heap_sentence(ran: &[Named]) -> Option<String> {
 type Named<'a> = (&'a str, &'a Memory);
 
 /// The variants for which `of` is smallest and largest. Variants for which `of` is `None` are left
-/// out.
+/// out. The result is `None` if no variant is left.
 fn extremes<'a>(
     ran: &[Named<'a>],
     of: impl Fn(&Memory) -> Option<u64>,

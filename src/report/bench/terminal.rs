@@ -8,7 +8,8 @@ use super::sentences::{failures, how, machine, memory_sentence, verdicts};
 use super::table::{self, Cells, Table};
 use crate::report::format::{plain, time};
 
-/// The maximum width of a sentence, and of a table if the width of the terminal is unknown.
+/// The maximum width of a sentence in characters. On a wider terminal, texts in a table may be
+/// wider than `LONG`.
 const WIDTH: usize = 80;
 /// The width that each column of text gets in any case if its cells need it (`SHORT`), and the
 /// maximum width of a column of text that is not the last (`LONG`).
