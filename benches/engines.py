@@ -42,7 +42,7 @@ def session(path, optimise=True):
 
 
 def times(sessions, feed, rounds, seed=0):
-    """The seconds of each model in each round.
+    """The seconds that each model takes in each round.
 
     The order is random, because the model that ran before affects the caches.
     """
@@ -57,7 +57,7 @@ def times(sessions, feed, rounds, seed=0):
 
 
 def in_onnxruntime(paths, batch, rounds):
-    """The ratio of the time of each model in onnxruntime, as text. `batch` is `None` if the models fix it."""
+    """The time of each model relative to the first one in onnxruntime, as text. No `batch` if the models fix it."""
     numbers = np.random.default_rng(0)
     feed = {value.name: drawn(value, batch, numbers) for value in session(paths[0]).get_inputs()}
     return [told(*ratio) for ratio in ratios_of(lambda: map(session, paths), feed, rounds)]
@@ -74,7 +74,7 @@ def drawn(value, batch, numbers, sizes={}):
 
 
 def ratios_of(load, feed, rounds, loaded=LOADED):
-    """The ratio of each model and its interval, in the engine that `load` loads: onnxruntime or OpenVINO.
+    """The time of each model relative to the first one, and its interval. `load` loads all models into one engine.
 
     The models are loaded several times, because their addresses in memory change the time by a percent or two.
     """
@@ -89,7 +89,7 @@ class InOpenVINO:
     """A model in OpenVINO with one thread. Float32 values are not computed in a narrower type."""
 
     def __init__(self, path):
-        # Only this measurement needs it.
+        # openvino is imported here, because only measurements in OpenVINO need it.
         import openvino
 
         options = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
@@ -100,12 +100,12 @@ class InOpenVINO:
 
 
 def in_tract(paths, batch, rounds):
-    """The ratio of the time of each model in tract, as text. A dash if tract cannot run the model."""
+    """The time of each model relative to the first one in tract, as text. A dash if tract cannot run the model."""
     return [told(*ratio) if ratio else "-" for ratio in tract_ratios(paths, batch, rounds)]
 
 
 def tract_ratios(paths, batch, rounds, sizes={}):
-    """The ratio of each model and its interval, from `unfold bench`. `None` if tract cannot run the model."""
+    """The time of each model relative to the first one, and its interval. `None` if tract cannot run the model."""
     named = [f"{name}={path}" for name, path in enumerate(paths)]
     extents = ["--batch", str(batch)] if batch else []
     for name, extent in sizes.items():

@@ -17,7 +17,7 @@ from memory_networks import networks
 
 
 def differences(write, numbers, folder):
-    """For each number of parts, the largest difference in each engine."""
+    """For each number of parts, the largest difference of the sliced from the whole network in each engine."""
     model, whole = folder / "model.onnx", folder / "whole.onnx"
     write(str(model))
     unfold("fuse", str(model), "-o", str(whole), "--no-verify", "--quiet")

@@ -58,13 +58,13 @@ def feed(loaded):
 
 
 def held(entry):
-    """An entry of the status of this process, in bytes."""
+    """The entry of this name in the status of this process, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(entry))
 
 
 def in_tract(paths, rounds):
-    """The outcome of each variant in `unfold bench`."""
+    """The ratios and the memory of each variant in tract, from `unfold bench`."""
     named = [f"{number}={path}" for number, path in enumerate(paths)]
     report = json.loads(unfold("bench", *named, "--reference", "0", "--rounds", str(rounds), "--json", "--quiet"))
     return [variant["outcome"]["ran"] for variant in report["settings"][0]["variants"]]

@@ -36,7 +36,7 @@ STYLE = """
 
 
 def measured(write, rounds, folder):
-    """For each number of parts, the ratios of memory and of time."""
+    """For each number of parts, the memory and the time relative to the whole network."""
     model = folder / "model.onnx"
     write(str(model))
     paths = [folder / f"{parts}.onnx" for parts in PARTS]

@@ -36,7 +36,7 @@ TOLERANCE = 1e-4  # of the largest number of an output
 
 
 def folded(network, folder):
-    """The paths of both results, and the plan of the second. Existing files stay."""
+    """Folds a network without and with the passes. Returns both paths, and the plan with them. Existing files stay."""
     stem = network.replace(" ", "-").replace("/", "-")
     original, without, placed = [str(folder / f"{stem}.{form}.onnx") for form in ("original", "without", "with")]
     plan = Path(placed).with_suffix(".json")
@@ -50,7 +50,7 @@ def folded(network, folder):
 
 
 def feed_of(path, batch, extents):
-    """Random inputs."""
+    """Random inputs of a model, by name."""
     numbers = np.random.default_rng(0)
     inputs = session(path, optimise=False).get_inputs()
     return {value.name: drawn(value, batch, numbers, extents) for value in inputs}
@@ -85,12 +85,12 @@ def rules(plan):
 
 
 def reasons(plan):
-    """Why operators that could move stay."""
+    """The rules whose operators could move but stay, with the reasons."""
     return sorted({f"{move['rule']}: {move['why']}" for move in plan.get("placed", []) if move.get("why")})
 
 
 def rounds_within(seconds, most, path, feed):
-    """The number of rounds of two models that take this time in onnxruntime."""
+    """The number of rounds of two models that onnxruntime runs in about `seconds`, at least `LEAST`, at most `most`."""
     running = session(path)
     running.run(None, feed)
     start = time.process_time()

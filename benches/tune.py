@@ -27,7 +27,7 @@ def tuned(model, target, sizes):
 
 
 def words(name, expected):
-    """The options of `fuse` for a candidate."""
+    """The options of `fuse` that write the candidate with this name."""
     if name == "as exported":
         return ["--skip", "*"]
     if name == "fuse by default":

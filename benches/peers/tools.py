@@ -1,4 +1,4 @@
-"""Runs one tool on one file. A separate process measures the peak of memory of this tool.
+"""Runs one tool on one file in a process of its own, whose peak of memory is that of the tool.
 
     python tools.py TOOL INPUT OUTPUT
 

@@ -89,7 +89,7 @@ def results(source):
 
 
 def counts(source, made):
-    """Nodes and constant affines of each file."""
+    """The numbers of nodes and of constant affines in each file, by the name of the tool; `""` for the original."""
     models = {name: onnx.load(path) for name, path in {"": source, **made}.items()}
     return {name: (len(model.graph.node), Graph(model).affines()) for name, model in models.items()}
 
