@@ -88,7 +88,7 @@ pub(crate) fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
     Ok(Planned { plan, lowered })
 }
 
-/// Folds everything whose fold is exact. The metadata of the result record the run, as a
+/// Folds everything that can be folded exactly. The metadata of the result record the run, as a
 /// [`Provenance`].
 ///
 /// # Errors
@@ -141,7 +141,7 @@ fn fuse_with(model: &Model, options: &FuseOptions, only: Option<&'static str>) -
 
 /// Replaces only the normalizers that `constant_norms` takes as constant, and inlines opaque
 /// normalizers. The result and the model differ as functions only because of the replaced
-/// normalizers, so a proof compares a folded result with this result instead of the model.
+/// normalizers, so a proof compares a folded model with this result instead of the original model.
 ///
 /// # Errors
 /// The errors of [`fuse`].

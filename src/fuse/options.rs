@@ -53,7 +53,7 @@ pub struct FuseOptions<'o> {
     /// declares these sizes, and its shape arithmetic is folded.
     /// [`Input::sizes`](crate::run::Input::sizes) has a possible size for each unknown dimension.
     pub fix: Dims,
-    /// The regions that run in parts, to limit the memory of activations.
+    /// Whether regions run in parts, to limit the memory of activations, and which.
     pub slicing: Slicing,
     /// A number of changes of the model, or the name of a pass. Folding stops after this number of
     /// changes, or after the first run of this pass.

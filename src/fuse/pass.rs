@@ -29,7 +29,7 @@ const NEWEST_OPSET: i64 = 28;
 /// default, but the results of folds need broadcasts.
 const OLDEST_OPSET: i64 = 7;
 
-/// A transformation of a model into an equal one.
+/// A transformation of a model. The result is an equal model if [`Pass::is_exact`] holds.
 pub(crate) trait Pass: Sync {
     /// The name for `--skip` and `--stop-after`.
     fn name(&self) -> &'static str;
@@ -43,8 +43,8 @@ pub(crate) trait Pass: Sync {
         &[]
     }
 
-    /// Whether the pass runs even if it is skipped, or if the run stops before it. Without such a
-    /// pass, the result would not be a valid model.
+    /// Whether the pass runs even if it is skipped, or if the run stops before it. Without a
+    /// required pass, the result would not be a valid model.
     fn is_required(&self) -> bool {
         false
     }
@@ -209,7 +209,7 @@ impl<'c, 'm> Context<'c, 'm> {
         self.result.unwrap_or_else(|| self.first())
     }
 
-    /// The result so far, if it differs from the first model.
+    /// The result so far. `None` before the first change.
     pub(super) fn result(&self) -> Option<&'c Model> {
         self.result
     }

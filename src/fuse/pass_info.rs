@@ -13,8 +13,8 @@ use crate::fuse::stage::{PipelineStage, Repeats};
 pub struct StageInfo {
     /// The name.
     pub stage: &'static str,
-    /// The largest number of changes of a stage that begins again after each change. `None` for a
-    /// stage whose passes run once.
+    /// The largest number of times that the stage begins again after a change. `None` for a stage
+    /// whose passes run once.
     pub bound: Option<usize>,
     /// The pass that must change the model before the stage runs, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]

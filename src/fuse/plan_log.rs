@@ -328,7 +328,7 @@ impl PlanLog {
     }
 
     /// Adds the tensors that a pass stored, after substituting earlier tensors in their formulas.
-    /// The formulas then refer to the first model.
+    /// The formulas then read only constants of the first model.
     fn keep(&mut self, stored: Vec<Stored>, places: &HashMap<usize, usize>) {
         if let Some(latest) = &mut self.latest {
             let own = Earlier::new(latest);
@@ -466,8 +466,9 @@ fn replace(tensors: &mut Vec<Stored>, stored: Vec<Stored>) {
 }
 
 /// Updates the outcome of an affine after a later repetition. A later fold is added, unless the
-/// affine was already folded completely. A later refusal replaces only a refusal because of a
-/// changed graph, unless the affine is neutral only because of rounding.
+/// affine was already folded completely. A later refusal replaces an earlier one in two cases: if
+/// the earlier reason is that another fold changes the operator already, or if the later reason is
+/// that the affine is neutral only because of rounding.
 fn goes_on(before: &mut Option<Outcome>, mut now: Option<Outcome>) {
     if let (Some(Outcome::Kept { forward, backward }), Some(Outcome::Kept { .. })) =
         (&*before, &now)

@@ -102,7 +102,7 @@ struct Progress<'p> {
     place: (usize, usize),
     /// The number of times that the stage has begun again.
     repetitions: usize,
-    /// Whether the model has changed since the stage began.
+    /// Whether a pass had an effect since the stage last began.
     has_changed: bool,
     /// The number of changes of the model.
     changes: usize,

@@ -68,8 +68,9 @@ impl Pass for FoldAffines {
     }
 }
 
-/// Drops the refusals of the limit for growth if the model was simplified since then, so that these
-/// sites are planned again. Simplification may have computed constants.
+/// Drops the refusals because of the limit for growth if a pass has simplified the model since this
+/// pass last ran, so that the refused sites are planned again. Simplification may have computed
+/// constants.
 pub(crate) struct ReconsiderGrowth;
 
 impl Pass for ReconsiderGrowth {

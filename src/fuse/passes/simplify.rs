@@ -171,8 +171,8 @@ fn with_constants(context: &Context, log: &mut PlanLog) -> Result<Option<Simplif
     Ok(simplified)
 }
 
-/// The nodes of sites whose kind is identified by computed constants. The context keeps the sites
-/// for the next pass.
+/// The nodes of the sites whose kind is recognized only as long as their constants are computed by
+/// nodes. The context keeps the sites for the next pass.
 fn kept_identifying_nodes(context: &Context) -> Result<Vec<NodeId>> {
     let sites = context.take_sites()?;
     let identifying = identifying_nodes(&sites);
@@ -180,7 +180,8 @@ fn kept_identifying_nodes(context: &Context) -> Result<Vec<NodeId>> {
     Ok(identifying)
 }
 
-/// The nodes of sites whose kind is identified by computed constants.
+/// The nodes of the sites whose kind is recognized only as long as their constants are computed by
+/// nodes.
 fn identifying_nodes(sites: &[Site]) -> Vec<NodeId> {
     nodes(sites, |site| site.kind.is_told_by_constants).collect()
 }

@@ -68,8 +68,7 @@ struct Places {
     range: Option<Progression>,
 }
 
-/// The numbers `0, step, 2·step, …` along an axis. The value `limit` is the number of these
-/// numbers.
+/// The numbers `0, step, 2·step, …` along an axis. `limit` is the value that holds their count.
 struct Progression {
     axis: usize,
     step: i64,

@@ -223,7 +223,8 @@ fn einsum_as_mul<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> 
     let [value, factor] = [at.input(1 - slot).ok()?, at.input(slot).ok()?];
     let factor = if shape.len() > constant.len() {
         let data_type = analysis.facts.data_type(factor)?;
-        // A constant that contains infinities or NaN is not stored again.
+        // A constant that contains infinities or NaN cannot be stored in another shape, so its
+        // Einsum stays.
         at.numbers(slot)
             .ok()
             .filter(|numbers| numbers.iter().all(|number| number.is_finite()))?;

@@ -12,8 +12,8 @@ use crate::ir::NodeId;
 use crate::ir::builder::{Maker, int, ints};
 use crate::onnx::operator::{AVERAGE_POOL, CONV, MAX_POOL};
 
-/// Adds the padding of a Pad to the operator that reads its result. `None` if another node reads
-/// the padded value, or if the result would differ.
+/// Adds the padding of a Pad to the operator that reads the padded value. `None` if another node
+/// reads this value too, or if the result would differ.
 pub(crate) fn as_attribute<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let at = analysis.at(node);

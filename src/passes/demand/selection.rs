@@ -32,8 +32,8 @@ impl Group {
     }
 }
 
-/// Finds the values that only selections and Shapes read. The selections must take at most half of
-/// the places, or one place along an axis of unknown extent.
+/// Finds the values that only selections and Shapes read. Together, the selections must take at
+/// most half of the places, or one place along an axis of unknown extent.
 pub(super) fn groups(analysis: &Analysis) -> Vec<Group> {
     let graph = &analysis.graph;
     let mut seen = BTreeSet::new();
@@ -120,7 +120,8 @@ fn union(selections: &[Selection]) -> Option<PlaceSet> {
     Some(PlaceSet::Listed(all.into_iter().collect()))
 }
 
-/// The axis of a selecting node, and the selection of each output with a reader.
+/// The axis of a selecting node, and the selection of each output with a reader. `None` if the axis
+/// or the places of an output are unknown.
 fn selections(analysis: &Analysis, node: NodeId) -> Option<(usize, Vec<Selection>)> {
     let graph = &analysis.graph;
     match graph.op(node)? {

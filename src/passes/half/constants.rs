@@ -15,7 +15,7 @@ use crate::recipe::Recipe;
 /// The constants that change: constants that become half, and masks that are clamped to the range
 /// of half.
 pub(crate) struct HalfConstants {
-    /// The edits. The sites of an edit are the nodes that read the constant.
+    /// The edits. The site of each edit is the node that reads the constant.
     pub(crate) edits: Vec<Edit>,
     /// The masks that are clamped.
     pub(crate) masks: Vec<ClampedMask>,

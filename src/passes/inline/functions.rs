@@ -15,13 +15,14 @@ use crate::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
 use crate::passes::inline::{Lowering, label, plain};
 
 /// The limits of inlining. Inlining may write `NODES` nodes in total, or `TIMES_THE_NODES` times
-/// the nodes of the graph if this is more. The names of these nodes and of their outputs may have
-/// `NAME_BYTES` bytes for each of these nodes. Calls beyond a limit stay.
+/// the nodes of the graph if this is more. In total, the names of the written nodes and of their
+/// outputs may have `NAME_BYTES` bytes for each node that may be written. Calls beyond a limit
+/// stay.
 const NODES: usize = 1 << 15;
 const TIMES_THE_NODES: usize = 8;
 const NAME_BYTES: usize = 1 << 9;
 
-/// Inlines calls, and the calls inside of their bodies. `None` if there are no calls.
+/// Inlines calls, and the calls inside of the called functions. `None` if no call can be inlined.
 ///
 /// # Errors
 /// If a function calls itself, which ONNX does not allow.
@@ -323,8 +324,9 @@ fn body(
     Some(nodes)
 }
 
-/// Maps the inputs and outputs of the function to the names of values at the call. `None` if no
-/// node of the body writes one of the outputs, because then renaming is not enough.
+/// Maps the inputs and outputs of the function to the names of values at the call. `None` if an
+/// output of the function is not the result of one of its nodes, because then renaming is not
+/// enough.
 fn bound_names<'f>(
     function: &'f FunctionProto,
     call: &NodeProto,

@@ -43,7 +43,7 @@ pub(super) struct PackedProduct {
     pub bias: Option<(NodeId, usize)>,
     /// A Reshape that gives the parts an axis of their own.
     pub reshape: Option<NodeId>,
-    /// The Transposes after these operators, in execution order.
+    /// The Transposes after the product, the bias and the Reshape, in execution order.
     pub transposes: Vec<NodeId>,
 }
 

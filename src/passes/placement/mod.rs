@@ -50,7 +50,7 @@ pub(crate) struct PlacementMove {
 /// Finds a move that begins at a node.
 type PlacementRule = fn(&Analysis, NodeId) -> Option<PlacementMove>;
 
-/// All rules for engines on a CPU. For each node, the first move that a rule finds is made.
+/// All rules for engines on a CPU. For each node, the first move that is not refused is made.
 const RULES: &[PlacementRule] = &[
     pooling::find,
     phases::find,
@@ -148,7 +148,7 @@ impl PlacementMove {
 }
 
 /// Work of `products` multiplications for each place. `places` has the extents of the axes of
-/// places. The work of a repetition is counted in elements.
+/// places. Work other than products is counted in elements.
 struct WorkTerm {
     products: usize,
     places: Shape,

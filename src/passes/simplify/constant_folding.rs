@@ -17,8 +17,8 @@ use crate::passes::simplify::identity_elimination::{identity_operand, is_capture
 use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::extent;
 
-/// The number of bytes up to which a result is stored even if it adds to the size. Such results are
-/// shapes, small masks and biases.
+/// The number of bytes up to which a result is stored even if it makes the model larger. Such
+/// results are shapes, small masks and biases.
 const SMALL: u64 = 1 << 14;
 
 /// The limit on the bytes that are read and written for one result. Unlike large weights, which

@@ -234,7 +234,7 @@ pub(super) fn remove(passed: Vec<IdentityNode>, graph: &Graph, editor: &mut Edit
 
 /// Whether the name of a value is needed outside of the nodes of its graph.
 fn has_to_stay(graph: &Graph, output: ValueId) -> bool {
-    // A result of a body needs a name of that body.
+    // The result of a body must be a value of that body, so the name of this value is needed.
     let is_body_result = is_result(graph, output)
         && graph
             .producer(output)

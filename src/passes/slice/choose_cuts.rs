@@ -31,7 +31,8 @@ const LARGE: u64 = 32;
 /// largest number of parts needs.
 const NEAR_LOWEST: f64 = 1.02;
 
-/// The number of values held at a peak around which cuts are tried.
+/// The number of values around which cuts are tried at a peak, among the values that are held
+/// there.
 const TRIED: usize = 4;
 
 /// The limits of regions, as fractions of the bytes of the value from which the region grows. A
@@ -42,8 +43,9 @@ const LIMITS: &[f64] = &[0.75, 0.5, 0.24, 0.12, 0.05];
 /// many bytes of scores. Fewer scores stay in the cache of a core.
 const MANY_SCORES: u64 = 4 << 20;
 
-/// The number of parts of such an attention. Of a causal attention, 7/16 of the scores are then
-/// left out. More parts would leave out only a few more scores, and would have smaller products.
+/// The number of parts into which an attention with hidden scores is cut by default. Of a causal
+/// attention, 7/16 of the scores are then left out. More parts would leave out only a few more
+/// scores, and would have smaller products.
 const MASKED_PARTS: usize = 8;
 
 /// The state of a search for cuts.

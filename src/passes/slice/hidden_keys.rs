@@ -143,8 +143,8 @@ impl<'f> KeyFollower<'f> {
         Some(())
     }
 
-    /// Follows the weights to the products that add up over the keys. `None` if a node in between
-    /// may turn a weight of 0 into another number.
+    /// Follows the weights to the products that add up over the keys. `None` if another kind of
+    /// node reads the weights, or may turn a weight of 0 into another number.
     fn follow_weights(&mut self, weights: ValueId, axis: usize) -> Option<()> {
         self.within.insert(weights, axis);
         for reader in self.analysis.graph.readers(weights) {

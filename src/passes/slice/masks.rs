@@ -192,7 +192,8 @@ impl MaskSearch<'_> {
         }
     }
 
-    /// The flags of an operand.
+    /// The flags of an operand, along the axes that correspond to `axes` of the node's output.
+    /// `None` if these axes are unknown.
     fn operand(&self, at: &At, slot: usize, axes: MaskAxes, depth: usize) -> Option<Grid> {
         let axes = operand_axes(at, slot, axes)?;
         Some(self.grid(at.input(slot).ok()?, axes, depth + 1))

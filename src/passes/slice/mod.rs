@@ -160,7 +160,7 @@ fn edit(analysis: &Analysis, cut: &PlannedCut) -> Option<Edit> {
     Some(Edit::replacing(&analysis.graph, first, replacement))
 }
 
-/// The peak of a plan, as a change without cuts.
+/// The peak of a memory plan, as a [`MemoryChange`] without cuts.
 fn unchanged_peak(search: &CutSearch, plan: &MemoryPlan) -> MemoryChange {
     let peak = plan.peak();
     MemoryChange {

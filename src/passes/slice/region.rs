@@ -200,7 +200,8 @@ impl Growing<'_> {
         sums.collect()
     }
 
-    /// The cut value whose producer runs last, and its axis. `None` if no cut value has a producer.
+    /// The cut value whose producer runs last, and its axis. `None` if no cut value of known size
+    /// has a producer.
     fn cut_last(&self, region: &SliceRegion) -> Option<(ValueId, usize)> {
         let graph = &self.analysis.graph;
         let made = region

@@ -37,8 +37,8 @@ impl<'e> ExpectedSizes<'e> {
     }
 }
 
-/// The model with these sizes in place of symbolic dimensions. If the first dimension of an input
-/// is symbolic and not in `expect`, its size is 1.
+/// The model with the sizes in `expect` in place of symbolic dimensions. If the first dimension of
+/// an input is symbolic and not in `expect`, its size is 1.
 pub(super) fn sized(model: &Model, expect: &BTreeMap<String, usize>) -> Model {
     let mut graph = model.graph().clone();
     let mut sizes = expect.clone();

@@ -60,8 +60,8 @@ struct FewRows<'a> {
     width: usize,
 }
 
-/// Finds a product of few rows and a projection, and moves the weight of the projection to the few
-/// rows.
+/// The move of the weight of a projection to few rows, if the node is a product of few rows and the
+/// projection. `None` for another node, or if the move does not pay.
 pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let graph = &analysis.graph;
     if graph.domain_op(node) != ("", "MatMul")

@@ -158,7 +158,8 @@ impl<'a> GroupedProduct<'a> {
         ))
     }
 
-    /// The element-wise operators after the product.
+    /// The chain of element-wise operators after the product, in which each has only one operand
+    /// that is not a constant scalar.
     fn scales(&self) -> Vec<Link> {
         let graph = &self.analysis.graph;
         let mut scales: Vec<Link> = vec![];
