@@ -37,7 +37,8 @@ pub(crate) struct Row<'p> {
 
 /// The outcome of one affine in words.
 pub(crate) struct AffineOutcome {
-    /// The affine's place (`before`, `core` or `behind`), or empty if the site has only one affine.
+    /// The position of the affine: `before`, `core` or `behind`. Empty if the site has only one
+    /// affine.
     pub place: &'static str,
     /// Whether all of the affine folds.
     pub folded: bool,

@@ -41,8 +41,8 @@ pub(crate) struct Judged {
     pub proof: Option<Proof>,
     /// The proofs of all passes, if requested.
     pub passes: Vec<PassProof>,
-    /// The relative change of the original's outputs if its weights change by one rounding.
-    /// Measured if the outputs differ although the models are proved to be equal.
+    /// The relative change of the original's outputs if its weights change by one rounding. `None`
+    /// unless the outputs differ although the models are proved to be equal.
     pub sensitivity: Option<f64>,
 }
 

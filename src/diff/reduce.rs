@@ -81,8 +81,8 @@ pub(super) fn is_open(judgement: &Judgement) -> bool {
 
 impl DifferingModels<'_, '_> {
     /// Cuts out of each model the part that computes its value of `pair` from values that both
-    /// models have. `None` if the parts do not begin at the same values, or if the type or an
-    /// extent of an input or an output is unknown.
+    /// models have. `None` if an input of one part has no equal value in the other model, or if the
+    /// type or an extent of an input or an output is unknown.
     fn parts(&self, pair: [ValueId; 2], witness: Option<&Witness>) -> Option<DifferingParts> {
         let begins = [0, 1].map(|side| self.begins(side, pair[side]));
         let inputs = self.shared_inputs(&begins)?;

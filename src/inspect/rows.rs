@@ -51,7 +51,8 @@ pub(super) struct Pairing {
 }
 
 impl Pairing {
-    /// Pairs operators of the same name, or else with the same output.
+    /// Pairs nodes with the same unique name. All other nodes are paired if they have equal
+    /// operators and equal first outputs.
     pub(super) fn by_name(sides: &[GraphSide; 2]) -> Self {
         Self {
             old_by_new: pairs(&sides[0], &sides[1]),
@@ -163,8 +164,8 @@ impl<'s> Rows<'s> {
     }
 }
 
-/// Maps each operator after folding to its counterpart before: the operator with the same name, or
-/// else with the same output.
+/// Maps each node after folding to its counterpart before folding: the node with the same unique
+/// name, or else the node with the same operator and the same first output.
 fn pairs(before: &GraphSide, after: &GraphSide) -> HashMap<NodeId, NodeId> {
     let (named, named_after) = (names(before), names(after));
     let made: HashMap<&str, NodeId> = before

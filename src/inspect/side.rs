@@ -83,7 +83,7 @@ impl<'m> GraphSide<'m> {
         }
     }
 
-    /// A node in the form of the outline.
+    /// Describes a node for the outline.
     pub(super) fn outlined(&self, node: NodeId) -> OutlineNode {
         let proto = self.graph.node(node);
         let operator = match proto.domain() {

@@ -7,8 +7,8 @@ use crate::onnx::Model;
 use crate::onnx::tensor;
 use crate::prove::stored_outside;
 
-/// The number of elements of each tensor that are looked up. If the model stores them all, it most
-/// likely stores the tensor's other elements too.
+/// The number of elements of each tensor that are looked up. If the model stores all of these
+/// elements, it most likely stores the other elements of the tensor too.
 const LOOKED_UP: usize = 1 << 12;
 
 /// The number of bits of a filter for each element, and its maximum number of bits in total.

@@ -176,8 +176,8 @@ impl FoldingLayer<'_> {
     }
 }
 
-/// The sum of a bias and a shift, or the only one that exists. `None` if neither exists, or if
-/// their shapes differ.
+/// The sum of a bias and a shift, or the bias or the shift if only one of them exists. `None` if
+/// neither exists, or if their shapes differ.
 fn added(bias: Option<Recipe>, shift: Option<Recipe>) -> Option<Recipe> {
     match (bias, shift) {
         (Some(bias), Some(shift)) => bias.add(&shift),

@@ -129,7 +129,7 @@ fn resized_axes(
 
 impl InterpolatedAxis {
     /// Maps a place of the output to its coordinate in the input, in float32. `None` if engines
-    /// differ on the coordinate.
+    /// differ on the coordinate, or if the mode `coordinates` is unknown.
     fn coordinate(&self, place: usize, coordinates: &str) -> Option<f32> {
         let [from, to, place] = [self.from, self.to, place].map(|number| number as f32);
         let half_pixel = (place + 0.5) / self.scale - 0.5;
@@ -206,7 +206,7 @@ impl<'n> Interpolation<'n> {
         })
     }
 
-    /// The taps of each output place along an axis. `None` if engines differ on a coordinate.
+    /// The taps of each output place along an axis. `None` if a coordinate is not known.
     fn taps(&self, axis: &InterpolatedAxis) -> Option<Vec<Vec<Tap>>> {
         (0..axis.to)
             .map(|place| self.taps_of(axis, place))

@@ -166,7 +166,6 @@ fn prepared_pair(
     if opaque(&before.model) == opaque(&after.model) {
         return Ok((before, after));
     }
-    // The folded model has inlined calls, so its recipes refer to constants in them.
     let before = Prepared::new(original, Lowering::All, options)?;
     let after = Prepared::new(fused, Lowering::All, options)?;
     Ok((before, after))
@@ -202,7 +201,7 @@ fn at_points(
 ) -> Result<Established, Ended> {
     let least = options.points.max(cases);
     let begin = u64::from(scope == ClaimScope::Again);
-    // A point tests only the branches that its booleans select, so each case has its own bound.
+    // A point tests only the branches that its booleans select, so each case has a separate bound.
     let mut bounds = vec![1.0; cases];
     let mut established = Established {
         points: 0,

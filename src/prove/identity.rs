@@ -208,7 +208,8 @@ impl GraphPair<'_> {
     }
 
     /// The positive factors that may explain why the graphs do not agree. `None` if the graphs
-    /// agree, if the point decides nothing, or if no operator lets a factor pass.
+    /// agree, if the point decides nothing, if no operator lets a factor pass, or if no recipe has
+    /// a factor.
     fn scales(
         &self,
         agreed: &Result<Agreed, Ended>,

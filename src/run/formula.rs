@@ -103,7 +103,7 @@ impl Calculation<'_> {
         }
     }
 
-    /// Skips `sign` if the remaining text starts with it. Returns whether it did.
+    /// Skips `sign` if the remaining text starts with it. Returns whether it skipped `sign`.
     fn takes(&mut self, sign: &str) -> bool {
         let rest = self.rest.trim_start().strip_prefix(sign);
         self.rest = rest.unwrap_or(self.rest);

@@ -32,8 +32,8 @@ impl Allowance {
     /// # Errors
     /// [`NotEvaluated::Beyond`] if the elements exceed the limits.
     pub(in crate::prove) fn room(&self, shape: &[usize]) -> Result<(), NotEvaluated> {
-        // An extent of 0 does not remove the limit on the product of the other extents, because
-        // `ndarray` also checks this product.
+        // An extent of 0 is left out of the count, because `ndarray` also limits the product of the
+        // other extents.
         let counted = shape.iter().filter(|&&extent| extent != 0);
         let count = counted.fold(1_u64, |count, &extent| count.saturating_mul(extent as u64));
         let fits = count <= self.largest && shape.len() <= 64;

@@ -27,7 +27,7 @@ pub(crate) struct ConvolutionExtents {
 /// Both are row-major. Returns the sums `[samples, group·outer, output]`.
 ///
 /// # Errors
-/// If a list has the wrong length, or if the sums or products exceed the limits.
+/// If a list has the wrong length, or if the sums or the multiplications exceed the limits.
 pub(crate) fn convolution(
     weight: &[u32],
     values: &[u32],

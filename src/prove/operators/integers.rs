@@ -59,8 +59,8 @@ pub(crate) fn wrapped(made: FieldValue, data_type: DataType) -> FieldValue {
     }
 }
 
-/// A sum or a product of int64 numbers, some of which are unknown: adds or multiplies the elements
-/// of the field that represent the numbers.
+/// An Add or a Mul of int64 numbers, some of which are unknown: adds or multiplies the elements of
+/// the field that represent the numbers.
 pub(crate) fn of_unknown_integers(call: &Call) -> OpResult {
     let mut images = vec![];
     for slot in 0..2 {

@@ -1,9 +1,9 @@
 //! Operators on masks: floats, some of which are −∞, or count as −∞ in a softmax.
 //!
 //! The place of such an element is called hidden. There, the result of a softmax is exactly 0, and
-//! no other result depends on the element. Movements, sums, products with 1 and selections keep
-//! places hidden on the way to the softmax. All other operators treat hidden elements as ordinary
-//! ones.
+//! no other result depends on the element. Movements, additions, multiplications by 1 and
+//! selections keep places hidden on the way to the softmax. All other operators treat hidden
+//! elements as ordinary ones.
 
 use ndarray::ArrayD;
 
@@ -84,14 +84,14 @@ fn moved(call: &Call) -> OpResult {
     Ok(made.collect())
 }
 
-/// A sum. A place is hidden if it is hidden in an operand.
+/// An Add. A place is hidden if it is hidden in an operand.
 fn sum(call: &Call) -> OpResult {
     element_wise(call, |a, b| {
         field::add(a & !HIDDEN, b & !HIDDEN) | (a | b) & HIDDEN
     })
 }
 
-/// A product. A hidden place stays hidden only if it is multiplied by 1.
+/// A Mul. A hidden place stays hidden only if it is multiplied by 1.
 fn product(call: &Call) -> OpResult {
     element_wise(call, |a, b| match (a, b) {
         (1, other) | (other, 1) => other,

@@ -50,8 +50,8 @@ pub(super) enum NotEvaluated {
     Zero,
     /// The extents of the inputs contradict each other or the operator.
     Misfit,
-    /// The operator would compute more elements or products than a model of this size is known to
-    /// need.
+    /// The operator would compute more elements or multiplications than a model of this size is
+    /// known to need.
     Beyond,
 }
 
