@@ -33,8 +33,7 @@ fn open() -> MutexGuard<'static, Vec<PathBuf>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Stops all saves of this process while it exists. Until it is dropped, no save creates, renames
-/// or removes a file.
+/// While this value exists, no save of this process creates, renames or removes a file.
 #[derive(Debug)]
 #[must_use = "saves go on when it is dropped"]
 pub(crate) struct Halt {
@@ -332,7 +331,7 @@ fn name_taken(error: io::Error, data: &str) -> io::Error {
     }
 }
 
-/// The folders of drafts in a folder.
+/// The folders of all drafts in a folder, of this process and of others.
 fn draft_folders(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter(is_draft).map(|entry| entry.path()).collect()

@@ -29,7 +29,7 @@ const KNOWN_ENTRIES: [&str; 5] = ["location", "offset", "length", "checksum", "b
 /// The place of a model's weights.
 #[derive(Clone, Copy)]
 pub(super) enum Storage<'l> {
-    /// In the message. Elements in other files stay there.
+    /// In the message, except for elements in other files, which stay in these files.
     AsItIs,
     /// All elements in the message.
     Inside,
@@ -110,7 +110,7 @@ impl Layout {
         !self.weights.is_empty()
     }
 
-    /// The contents of the data file: offsets and data, in order.
+    /// The contents of the data file, in order: each tensor's data with its offset.
     pub(super) fn weights(&self) -> impl Iterator<Item = (u64, Data)> {
         self.weights.iter().cloned()
     }

@@ -92,7 +92,7 @@ pub struct Model {
     source: Option<Arc<Contents>>,
     /// The metadata entry with a digest that is filled in when the model is written.
     pending: Option<Pending>,
-    /// The data of this model's tensors outside of the message.
+    /// Resolves the data that this model's tensors keep outside of the message.
     externals: Externals,
 }
 
@@ -124,7 +124,7 @@ impl Model {
         self.path.clone().unwrap_or_else(|| "model".into())
     }
 
-    /// Resolves the data of this model's tensors outside of the message.
+    /// The externals, which resolve the data that this model's tensors keep outside of the message.
     pub fn externals(&self) -> &Externals {
         &self.externals
     }

@@ -257,11 +257,11 @@ pub(crate) const LAYER_NORMALIZATION: i64 = 17;
 /// The operator set in which Shape became able to return only some of the extents.
 pub(crate) const SHAPE_OF_AXES: i64 = 15;
 
-/// The operator set in which Resize got an input for sizes. Since then its factors are the input
-/// after the region.
+/// The operator set in which Resize got an input for sizes. Since this set, its factors are the
+/// input after the region of interest.
 pub(crate) const RESIZE_TO_SIZES: i64 = 11;
 
-/// The index of the input of a Resize or an Upsample with its factors.
+/// The slot of the input that holds the factors of a Resize or an Upsample.
 pub(crate) fn factors_at(op: &str, opset: i64) -> usize {
     if op == "Resize" && opset >= RESIZE_TO_SIZES {
         2
@@ -277,7 +277,7 @@ pub(crate) fn softmax_axis(opset: i64) -> (i64, bool) {
 }
 
 /// The slot of the input that replaced an attribute, and the operator set that introduced this
-/// input.
+/// input. `None` if no input replaced the attribute.
 pub(crate) fn input_for(op: &str, attribute: &str) -> Option<(usize, i64)> {
     Some(match (op, attribute) {
         ("ReduceSum" | "Squeeze" | "Unsqueeze", "axes") | ("Split", "split") => (1, 13),

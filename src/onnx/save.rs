@@ -69,7 +69,7 @@ pub struct Saved {
 }
 
 impl Model {
-    /// Encodes the model as the contents of a file. Data in other files stays there.
+    /// Encodes the model as the contents of a file. Data in other files stays in these files.
     ///
     /// A message that was read and not changed is encoded to the same bytes, provided that its
     /// writer wrote fields in the order of their numbers, like the protobuf libraries.

@@ -1,9 +1,9 @@
 //! Lists the operators that tract implements differently from ONNX's definition. tract is the
 //! engine with which unfold computes.
 //!
-//! unfold treats the results of such a node as unknown, and does not verify a model with such a
-//! node by running it. Constants are folded only by operators whose results in tract were compared
-//! with those of onnxruntime.
+//! If tract misreads a node, unfold treats the results of the node as unknown, and does not verify
+//! the model by running it. Constants are folded only by operators whose results in tract were
+//! compared with those of onnxruntime.
 
 use crate::error::Result;
 use crate::onnx::operator::{Category, input_at};

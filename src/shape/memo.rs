@@ -14,8 +14,8 @@ use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::operator::Category;
 use crate::shape::guard::symbolic_elements;
 
-/// The maximum number of kinds of nodes with a remembered answer. A network consists of a few
-/// hundred kinds.
+/// The maximum number of remembered answers. Nodes with equal keys share an answer, so a network
+/// needs only a few hundred.
 const LARGEST: usize = 4096;
 
 /// The answers for the nodes that were inferred so far.

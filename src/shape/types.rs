@@ -16,7 +16,7 @@ use crate::onnx::operator::{Category, TYPES};
 use crate::onnx::proto::{NodeProto, ValueInfoProto};
 use crate::onnx::tensor::DataType;
 
-/// The element types by value; `None` if the type is unknown.
+/// The element type of each value, by the index of the value; `None` if the type is unknown.
 pub(crate) fn infer(graph: &Graph, facts: &[Rc<InferenceFact>]) -> Vec<Option<DataType>> {
     let proto = graph.proto();
     let mut types = vec![None; graph.value_count()];
@@ -57,7 +57,7 @@ fn declared(info: &ValueInfoProto) -> Option<DataType> {
     DataType::from_code(info.r#type.as_ref()?.tensor_type.as_ref()?.elem_type())
 }
 
-/// The ONNX type for a type of tract.
+/// The ONNX type for a type of tract; `None` if ONNX has no such type.
 fn from_tract(datum_type: DatumType) -> Option<DataType> {
     Some(match datum_type {
         DatumType::F16 => DataType::Float16,

@@ -22,7 +22,7 @@ pub(crate) struct Floats {
     data_type: DataType,
     shape: Vec<usize>,
     data: Data,
-    /// The range of all elements, once they have been read.
+    /// The range of the magnitudes of all elements, once they have been read.
     seen: Arc<OnceLock<ValueRange>>,
 }
 
@@ -135,12 +135,12 @@ impl Floats {
             .map_err(|reason| self.error(reason))
     }
 
-    /// The range of all elements, if [`Floats::see`] has stored it.
+    /// The range of the magnitudes of all elements, if [`Floats::see`] has stored it.
     pub(crate) fn seen(&self) -> Option<ValueRange> {
         self.seen.get().copied()
     }
 
-    /// Stores the range of all elements.
+    /// Stores the range of the magnitudes of all elements.
     pub(crate) fn see(&self, all: ValueRange) {
         // If this fails, an earlier reader has already stored the same range.
         let _ = self.seen.set(all);
@@ -182,8 +182,8 @@ impl Runs {
         row * self.length + self.wanted.start..row * self.length + self.wanted.end
     }
 
-    /// For each row that overlaps `part`, the elements of its range that are in `part`, relative to
-    /// the start of `part`, which must not be empty.
+    /// The parts of all selected ranges that are in `part`, which must not be empty. Each is given
+    /// relative to the start of `part`.
     fn within(&self, part: &Range<usize>) -> Vec<Range<usize>> {
         let length = self.length.max(1);
         let rows = part.start / length..=(part.end - 1) / length;

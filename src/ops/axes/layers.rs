@@ -27,8 +27,8 @@ pub(super) fn read(at: &At, op: &str, axis: usize) -> Option<Result<Vec<AxisRead
     })
 }
 
-/// The reads of an operator along the batch axis, if it computes samples independently. An error
-/// for all other axes.
+/// The reads of an operator along the batch axis, if it computes samples independently. Returns an
+/// error for all other axes.
 fn samples(at: &At, axis: usize, attributes: &[&str]) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(attributes)?;
     if axis > 0 {
@@ -80,8 +80,8 @@ fn is_pointwise(at: &At, axis: usize) -> Result<bool, Reason> {
     Ok(at.extent(1, axis)? == 1 && has_stride_one && is_unpadded && has_given_pads)
 }
 
-/// The reads of a Resize. An axis that it does not scale is unchanged. An error for scaled axes,
-/// and for the two coordinate transformations that change unscaled axes too.
+/// The reads of a Resize. An axis that it does not scale is unchanged. Returns an error for scaled
+/// axes, and for the two coordinate transformations that change unscaled axes too.
 fn resize(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(attributes("Resize").unwrap_or_default())?;
     let keeps_ratio = at.attr_text("keep_aspect_ratio_policy", "stretch")? != "stretch";

@@ -71,8 +71,8 @@ fn known_reads(at: &At, output: usize, axis: usize) -> Option<Vec<AxisRead>> {
     (reads.len() == at.arity()).then_some(reads)
 }
 
-/// The reads by the rule of the operator. An error if the operator has no rule, or if the rule does
-/// not cover the node.
+/// The reads by the rule of the operator. Returns an error if the operator has no rule, or if the
+/// rule does not cover the node.
 fn read(at: &At, output: usize, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     let (domain, op) = at.graph.domain_op(at.node);
     if !matches!(domain, "" | "ai.onnx" | "com.microsoft") {
@@ -103,8 +103,8 @@ fn read(at: &At, output: usize, axis: usize) -> Result<Vec<AxisRead>, Reason> {
 /// The reads of operands that broadcast. `places` has the axis of each operand that corresponds to
 /// the output's axis; `None` for an operand without it.
 ///
-/// An error unless all extents that are not known to be 1 are known to be equal. Otherwise only a
-/// run decides which operands broadcast.
+/// Returns an error unless all extents that are not known to be 1 are known to be equal, because
+/// otherwise only a run decides which operands broadcast.
 fn broadcast(at: &At, places: &[Option<usize>]) -> Result<Vec<AxisRead>, Reason> {
     let mut varying = vec![];
     for (slot, place) in places.iter().enumerate() {

@@ -31,7 +31,8 @@ fn transpose(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
 }
 
 /// The reads of a Reshape or a similar operator. An output axis corresponds to the input axis that
-/// consists of the same factors. An error if there is none, unless the output axis has extent 1.
+/// consists of the same factors. Returns an error if there is none. An output axis of extent 1
+/// needs none, because it has only one place.
 fn regrouped(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["allowzero", "axes", "axis"])?;
     let (before, behind) = (at.shape(0)?, at.output_shape(0)?);
@@ -157,8 +158,8 @@ fn gather_nd(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     })
 }
 
-/// The reads of an Expand. An error if the extent of the input axis may be either 1 or that of the
-/// result.
+/// The reads of an Expand. Returns an error if the extent of the input axis may be either 1 or that
+/// of the result.
 fn expand(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&[])?;
     let (before, behind) = (at.shape(0)?, at.output_shape(0)?);

@@ -401,8 +401,8 @@ fn axis_reads_match_hand_written_answers() {
 #[test]
 fn axis_reads_match_perturbed_reference_runs() {
     for &(declared, call, _) in CASES.iter().filter(|(declared, call, _)| {
-        // Left out are operators that the reference does not support, and extents that may or may
-        // not broadcast.
+        // Operators that the reference does not support are left out, and so are extents that may
+        // or may not broadcast.
         let unknown = ["junk", "com.example", "QuickGelu", "FusedMatMul", "Flatten"];
         !declared.contains("other") && !unknown.iter().any(|word| call.contains(word))
     }) {

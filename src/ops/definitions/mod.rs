@@ -67,7 +67,7 @@ pub(crate) const LACKING: Definitions = &[
 /// Operators that tract implements, but that are replaced in models that tract cannot prepare.
 pub(crate) const FAILING: Definitions = &[gather_nd::DEFINITION, strided_slice::DEFINITION];
 
-/// The attention that a proof compares with separate operators.
+/// The attention operator that a proof replaces by separate operators.
 #[cfg(feature = "prove")]
 pub(crate) const ATTENTION: Definitions = &[multi_head_attention::DEFINITION];
 
@@ -101,8 +101,8 @@ pub(crate) fn counts(model: &Model, definitions: Definitions) -> Vec<usize> {
 /// extents that depend on another replaced operator.
 const ROUNDS: usize = 8;
 
-/// Replaces the nodes that one of these definitions covers. It covers a node only if the extents
-/// that the formula needs are known. `None` if no node is replaced.
+/// Replaces the nodes that one of these definitions covers. A definition covers a node only if the
+/// extents that its formula needs are known. `None` if no node is replaced.
 pub(crate) fn written_out(model: &Model, definitions: Definitions) -> Option<Model> {
     let mut result = written_once(model, definitions)?;
     for _ in 1..ROUNDS {
@@ -114,7 +114,8 @@ pub(crate) fn written_out(model: &Model, definitions: Definitions) -> Option<Mod
     Some(result)
 }
 
-/// Whether a model has a node with one of these definitions, and no functions.
+/// Whether a model has a node with one of these definitions; `false` for every model with
+/// functions.
 pub(crate) fn has_some(model: &Model, definitions: Definitions) -> bool {
     let mut nodes = model.graph().node.iter();
     model.proto.functions.is_empty() && nodes.any(|node| definition(node, definitions).is_some())
@@ -133,8 +134,8 @@ fn written_once(model: &Model, definitions: Definitions) -> Option<Model> {
         let definition = definition(graph.node(id), definitions);
         let written = definition
             .and_then(|definition| written(definition, Writer::new(analysis.at(id), graph)));
-        // If a new node would have the name of an earlier new node, its original is replaced in the
-        // next pass.
+        // If a new node would have the name of an earlier new node, the node that it replaces is
+        // left to the next pass.
         match written.filter(|(made, _)| insert_all(&mut names, made)) {
             Some((made, new)) => {
                 is_changed = true;

@@ -23,7 +23,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The operator set of the model.
+    /// The version of ONNX's operator set that the model imports.
     pub(super) fn opset(&self) -> i64 {
         self.at.opset()
     }

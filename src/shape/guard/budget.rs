@@ -237,7 +237,8 @@ impl Budget {
             return is_admitted;
         }
         let cost = SymbolSize::measure(dim).cost();
-        // Without a symbol, an expression that is not a plain number has overflowed.
+        // An expression without a symbol that is not a plain number has overflowed, so it is
+        // refused.
         let is_small = dim.find_scope().is_some() && cost <= DIM_COST;
         let is_admitted = is_small && spend(&self.dims, cost);
         self.note(is_admitted || !is_small);

@@ -72,7 +72,8 @@ const LEAST_RANK: &[(&str, &[usize])] = &[
     ("TopK", &[1]),
 ];
 
-/// Whether tract may infer the facts of a node.
+/// Whether tract may infer the facts about the outputs of a node, because the attributes and inputs
+/// of the node are within bounds.
 pub(crate) fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
     let question = Question { node, inputs };
     !question.allocates_while_built()
@@ -128,7 +129,7 @@ impl<'q> Question<'q> {
     /// The size of the tensor comes from the inputs.
     fn allocates_while_built(&self) -> bool {
         match self.node.op_type() {
-            // This operator existed only in an early version of ONNX.
+            // This operator of an early version of ONNX is always refused.
             "ConstantLike" => true,
             "EyeLike" => self
                 .present_inputs()

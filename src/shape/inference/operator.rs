@@ -413,8 +413,8 @@ fn is_number_or_extent(dim: &TDim) -> bool {
     matches!(dim, TDim::Val(_)) || is_never_negative(dim)
 }
 
-/// Whether an expression consists of sums and products of extents, such as the sum of old and new
-/// tokens of a cache.
+/// Whether an expression is never negative, because it consists of sums and products of extents,
+/// such as the sum of old and new tokens of a cache.
 fn is_never_negative(dim: &TDim) -> bool {
     match dim {
         TDim::Val(value) => *value >= 0,

@@ -34,8 +34,8 @@ impl Inference {
         }
     }
 
-    /// Completes the fact about a part of a Split. In a body, a length may differ between
-    /// iterations, so the extent stays unknown.
+    /// Completes the fact about a part of a Split by its length, which is a symbol or the
+    /// remainder. In a body, a length may differ between iterations, so the extent stays unknown.
     pub(super) fn part_of_split(
         &self,
         node: &NodeProto,

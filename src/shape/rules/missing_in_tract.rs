@@ -35,7 +35,7 @@ pub(super) fn first_output(query: &NodeQuery) -> Option<Shape> {
             let channels = channels_of_columns(columns, &block);
             Some([vec![items.clone(), channels], image].concat())
         }
-        // The result has the spatial places of the offsets.
+        // The result has the spatial extents of the offsets.
         "DeformConv" => {
             let (from, weight, offset) = (query.shape(0)?, query.shape(1)?, query.shape(2)?);
             let places = offset.get(2..).filter(|_| offset.len() == from.len())?;

@@ -124,7 +124,7 @@ impl NodeQuery<'_> {
         }
     }
 
-    /// The integers of an attribute or an input, if all are known.
+    /// The integers of the attribute `name`, or of the input that replaces it, if all are known.
     fn list(&self, name: &str) -> Option<Vec<i64>> {
         match input_at(self.node.op_type(), name, self.opset) {
             None => self.node.attr_ints(name).ok()?.map(<[i64]>::to_vec),
