@@ -123,7 +123,8 @@ impl PlanLog {
     }
 
     /// The refusal of a site whose constants are 1 and 0 only because they were rounded when they
-    /// were stored. The exact values of their formulas are only close to 1 and 0.
+    /// were stored. The exact values of their formulas are only close to 1 and 0. `None` for other
+    /// sites.
     pub(crate) fn rounded(&self, graph: &Graph, site: &Site, read: Read) -> Option<Refusal> {
         let parts = [&site.pre, &site.post]
             .into_iter()
@@ -438,7 +439,8 @@ impl<'t> Earlier<'t> {
         }
     }
 
-    /// The formula of an earlier tensor, rounded to its type.
+    /// The formula of the earlier tensor with this name, rounded to its type. `None` if there is no
+    /// such tensor.
     fn rounded(&self, name: &str) -> Option<Recipe> {
         let tensor = self.0.get(name)?;
         Some(tensor.recipe.rounded(tensor.data_type))
@@ -505,7 +507,7 @@ fn goes_on(before: &mut Option<Outcome>, mut now: Option<Outcome>) {
 
 /// Finds a float64 constant among several nodes that compute the identity together. The product of
 /// their scales is 1, or the sum of their shifts 0, only within the precision of float64, so the
-/// nodes may not compute the identity exactly.
+/// nodes may not compute the identity exactly. `None` if there is no such constant.
 fn unsure<'g>(graph: &Graph<'g>, site: &Site) -> Option<&'g str> {
     let parts = [&site.pre, &site.post]
         .into_iter()

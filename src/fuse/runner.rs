@@ -265,7 +265,7 @@ mod tests {
         Model::from_text(text).unwrap()
     }
 
-    /// Replaces an Add by another operator with swapped operands.
+    /// Replaces an operator by the operator `operator` with swapped operands.
     fn swapped<'m>(graph: &'m Graph, node: NodeId, operator: &str) -> Option<Maker<'m>> {
         let [left, right] = [graph.input(node, 0)?, graph.input(node, 1)?];
         let mut maker = Maker::new(graph, node);

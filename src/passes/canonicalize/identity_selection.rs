@@ -118,7 +118,7 @@ impl Places {
         }
     }
 
-    /// The indices that a node reads at the input `slot`.
+    /// The indices that a node reads at the input `slot`. `None` if they are not understood.
     fn read_by(at: &At, slot: usize, analysis: &Analysis, depth: usize) -> Option<Self> {
         Self::new(analysis, at.input(slot).ok()?, depth)
     }
@@ -141,7 +141,7 @@ impl Places {
         })
     }
 
-    /// The indices after an Unsqueeze.
+    /// The indices after an Unsqueeze. `None` if its axes are not constant.
     fn unsqueezed(self, at: &At) -> Option<Self> {
         let Self {
             mut fixed,

@@ -63,7 +63,7 @@ pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     })
 }
 
-/// Writes a Gather of the only place of an axis as a Squeeze.
+/// Writes a Gather of the only place of an axis as a Squeeze. `None` for other nodes.
 fn gather_as_squeeze<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis {
         graph,
@@ -95,8 +95,8 @@ fn gather_as_squeeze<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'
     Some(maker)
 }
 
-/// Replaces a GatherND that picks constant places of the first axis by a Gather. Exporters write
-/// `x[..., places]` as a GatherND between Transposes.
+/// Replaces a GatherND that picks constant places of the first axis by a Gather. `None` for other
+/// nodes. Exporters write `x[..., places]` as a GatherND between Transposes.
 fn gather_nd_as_gather<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis {
         graph,
@@ -173,7 +173,8 @@ fn centres(graph: &Graph, reader: &Reader, value: ValueId, mean: ValueId) -> boo
     graph.is(node, "Sub") && graph.inputs(node) == [Some(value), Some(mean)]
 }
 
-/// Writes a Sum of two values as an Add, and a Sum of one value as an Identity.
+/// Writes a Sum of two values as an Add, and a Sum of one value as an Identity. `None` for other
+/// nodes, and before operator set 8 also if two values are not known to have equal shapes.
 fn sum_as_add<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     if !graph.is(node, "Sum") || analysis.at(node).only_attributes(&[]).is_err() {
@@ -266,7 +267,7 @@ fn expanded(analysis: &Analysis, value: ValueId) -> Option<(ValueId, ValueId)> {
 }
 
 /// Replaces one operand of an arithmetic operator by the smaller value from which it is broadcast.
-/// The other operand must have the shape of the result.
+/// `None` unless the other operand has the shape of the result.
 fn without_broadcast<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let [Some(one), Some(other)] = *graph.inputs(node) else {
@@ -323,8 +324,8 @@ fn narrow(analysis: &Analysis, maker: &mut Maker, wide: ValueId) -> Option<Strin
 }
 
 /// Applies an element-wise operator to the constant that an Expand broadcasts, and moves the Expand
-/// after the operator. All other operands must be scalar constants. No other node may read the
-/// result of the Expand.
+/// after the operator. `None` if another operand is not a scalar constant, or if another node reads
+/// the result of the Expand.
 fn before_expand<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis {
         graph, constants, ..

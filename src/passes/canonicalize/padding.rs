@@ -95,7 +95,7 @@ fn sum(own: &[i64], more: &[i64]) -> Option<Vec<i64>> {
 
 /// Whether each window of a pooling is sure to contain a place of the image. The padding must be
 /// smaller than the window, as onnxruntime requires. A MaxPool must not be dilated, because a
-/// dilated window may contain only padding.
+/// dilated window may contain only padding. `None` if the attributes cannot be read.
 fn has_image_in_windows(at: &At, op: &str, pads: &[i64]) -> Option<bool> {
     let kernel = at.attr_ints("kernel_shape").ok()?.unwrap_or_default();
     let dilations = at.attr_ints("dilations").ok()?.unwrap_or_default();

@@ -164,7 +164,8 @@ fn gathered(analysis: &Analysis, node: NodeId) -> Option<(usize, Vec<Selection>)
     ))
 }
 
-/// The selections of a Slice of one axis, or of a Split.
+/// The axis that a Slice or a Split cuts, and the selection of each output with a reader. `None` if
+/// a Slice cuts several axes, or if the places of an output are unknown.
 fn cut(analysis: &Analysis, node: NodeId) -> Option<(usize, Vec<Selection>)> {
     let (graph, at) = (&analysis.graph, analysis.at(node));
     let rank = at.rank(0).ok()?;

@@ -18,7 +18,7 @@ use crate::recipe::Recipe;
 use crate::shape::facts::extent;
 
 /// Replaces a region and the selections that follow it by selections of the cuts, followed by the
-/// narrow region.
+/// narrow region. `None` if a shape that the new nodes need is unknown.
 pub(super) fn moved(
     analysis: &Analysis,
     group: &Group,
@@ -146,7 +146,7 @@ fn stored(
     Some(maker.floats(data_type, &recipe))
 }
 
-/// The recipe that reads a constant unchanged.
+/// The recipe that reads a constant unchanged. `None` if an extent is unknown.
 fn constant(analysis: &Analysis, value: ValueId) -> Option<Recipe> {
     let shape = analysis.facts.shape(value)?;
     let extents: Vec<usize> = shape.iter().map(extent).collect::<Option<_>>()?;
@@ -171,7 +171,7 @@ fn aligned(analysis: &Analysis, maker: &mut Maker, value: ValueId, rank: usize) 
 }
 
 /// Writes a node of the region again, with narrow operands. Adds the names of its narrow outputs to
-/// `names`.
+/// `names`. `None` if a narrow operand or the target of a Reshape cannot be written.
 fn again(
     analysis: &Analysis,
     region: &NarrowRegion,
@@ -201,7 +201,7 @@ fn again(
 }
 
 /// Writes the target shape of a Reshape in the region, with the number of selected places. Returns
-/// its name.
+/// its name. `None` if an extent of the target that must be known is unknown.
 fn target(
     analysis: &Analysis,
     region: &NarrowRegion,
@@ -249,7 +249,8 @@ fn row_shapes(
 }
 
 /// Writes the result of one selection. `narrow` is a value with the places that all selections of
-/// the group take together.
+/// the group take together. Returns the name of the result. `None` if the places of the selection
+/// are not among these places.
 fn selected(
     maker: &mut Maker,
     narrow: &str,

@@ -197,13 +197,14 @@ impl<'m> Wiring<'m> {
         is_plain.then(|| (node.input.iter().map(String::as_str).collect(), place))
     }
 
-    /// Like [`Self::operands`], for a value with one reader.
+    /// Like [`Self::operands`]. `None` also if the value has several readers.
     fn own(&self, value: &str, op: &str) -> Option<(Vec<&'m str>, usize)> {
         self.operands(value, op)
             .filter(|_| self.readers.get(value) == Some(&1))
     }
 
-    /// Matches a product with `scale`. Returns the other factor and the index of the node.
+    /// Matches a product with `scale` that has one reader. Returns the other factor and the index
+    /// of the node. `None` for other values.
     fn times(&self, value: &str, scale: &str) -> Option<(&'m str, usize)> {
         let (operands, place) = self.own(value, "Mul")?;
         match operands[..] {
@@ -212,7 +213,7 @@ impl<'m> Wiring<'m> {
         }
     }
 
-    /// Matches `−μ·s`. Returns `μ` and the indices of the nodes.
+    /// Matches `−μ·s`. Returns `μ` and the indices of the nodes. `None` for other values.
     fn negated_mean(&self, value: &str, scale: &str) -> Option<(&'m str, Vec<usize>)> {
         if let Some((operands, negation)) = self.own(value, "Neg") {
             let (mean, product) = self.times(operands[0], scale)?;
@@ -224,6 +225,7 @@ impl<'m> Wiring<'m> {
     }
 
     /// Matches `β − μ·s`, or `−μ·s` without a β. Returns `μ`, `β` and the indices of the nodes.
+    /// `None` for other values.
     fn rest(&self, value: &str, scale: &str) -> Option<(&'m str, Option<&'m str>, Vec<usize>)> {
         if let Some((mean, nodes)) = self.negated_mean(value, scale) {
             return Some((mean, None, nodes));

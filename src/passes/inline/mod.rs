@@ -81,7 +81,8 @@ pub(crate) fn written_out(
     }
 }
 
-/// Like [`written_out`], but only for the main graph.
+/// Like [`written_out`], but bodies are not flattened, so only nodes of the main graph are written
+/// out.
 fn written_out_flat(
     model: &Model,
     lowering: Lowering,

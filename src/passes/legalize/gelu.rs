@@ -15,7 +15,8 @@ pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| halved_first(analysis, node))
 }
 
-/// Writes `x·(½·s)` as `(x·½)·s`, where s is 1 plus the erf or the tanh of a function of x.
+/// Writes `x·(½·s)` as `(x·½)·s`, where s is 1 plus the erf or the tanh of a function of x. `None`
+/// for other nodes.
 fn halved_first<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let &[Some(left), Some(right)] = graph.inputs(node) else {
@@ -37,7 +38,7 @@ fn halved_first<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
 }
 
 /// Reads a value with one reader as a product of ½ and `1 + erf(…)` or `1 + tanh(…)`. Returns the
-/// two factors.
+/// two factors. `None` for other values.
 fn half_of_sum(analysis: &Analysis, gate: ValueId) -> Option<(ValueId, ValueId)> {
     let Analysis {
         graph,

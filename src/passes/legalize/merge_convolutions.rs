@@ -139,7 +139,8 @@ impl<'a> SplitConvolutions<'a> {
         nodes
     }
 
-    /// Writes the grouped convolution.
+    /// The edit that replaces the convolutions, the Split and the Concat by one grouped
+    /// convolution. `None` if the weights or biases cannot be concatenated.
     fn edit(&self) -> Option<Edit> {
         let graph = &self.analysis.graph;
         let first = self.convolutions[0];

@@ -14,7 +14,8 @@ pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, output| divided(analysis, node, output))
 }
 
-/// Writes the product of a value and the reciprocal root of its mean square as a quotient.
+/// Writes the product of a value and the reciprocal root of its mean square as a quotient. `None`
+/// for other nodes, or if no constant vector scales the product.
 fn divided<'m>(analysis: &'m Analysis, node: NodeId, output: ValueId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let &[Some(left), Some(right)] = graph.inputs(node) else {

@@ -182,7 +182,7 @@ impl<'a> RowRegion<'a> {
 
     /// The extents of the axes that all values of the region get before their channels. They are
     /// taken from the source or from a result, whichever has the fewest axes. At most one of the
-    /// extents is unknown.
+    /// extents is unknown. `None` if neither the source nor a result has such axes.
     fn leading(&self) -> Option<Vec<Option<usize>>> {
         let Analysis { graph, facts, .. } = self.analysis;
         let entered = (
@@ -198,7 +198,7 @@ impl<'a> RowRegion<'a> {
         axes.min_by_key(Vec::len)
     }
 
-    /// The number of channels of the rows that an exit reads.
+    /// The number of channels of the rows that an exit reads. `None` if it reads another value.
     fn rows_read(&self, exit: NodeId) -> Option<usize> {
         self.rows.get(&self.analysis.graph.input(exit, 0)?).copied()
     }
@@ -214,7 +214,7 @@ impl<'a> RowRegion<'a> {
     }
 
     /// Writes the region with the axes of [`Self::leading`] before the channels of all its values,
-    /// in place of one axis of rows.
+    /// in place of one axis of rows. `None` if no such axes are found.
     fn unflattened(&self) -> Option<Edit> {
         let graph = &self.analysis.graph;
         let leading = self.leading()?;
@@ -288,7 +288,7 @@ struct Lifting<'r, 'a> {
 
 impl Lifting<'_, '_> {
     /// Writes the replacement of a node. `results` has the exits that do nothing. Returns the
-    /// number of nodes that are written.
+    /// number of nodes that are written. `None` if a node has several outputs.
     fn write(
         &mut self,
         node: NodeId,

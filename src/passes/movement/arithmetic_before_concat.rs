@@ -144,7 +144,7 @@ fn is_worth_it(parts: &[ConcatPart], joined: &Numbers) -> bool {
     distinct.len() > WIDE && joined.len() <= GROWTH.saturating_mul(stored)
 }
 
-/// The constants of all parts, concatenated along the axis.
+/// The constants of all parts, concatenated along the axis. `None` if the result is too large.
 fn joined_constant(parts: &[ConcatPart], along: usize) -> Option<Numbers> {
     let mut shape = vec![1; parts.first()?.constant.ndim()];
     for part in parts {

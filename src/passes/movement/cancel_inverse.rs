@@ -69,7 +69,8 @@ impl Between {
         search.finish()
     }
 
-    /// Writes the operators in between, applied to the input of the first movement.
+    /// Returns the nodes that apply the operators in between to the input of the first movement,
+    /// and their constants. `None` if a movement has several outputs.
     fn written(&self, analysis: &Analysis) -> Option<(Vec<NodeProto>, Vec<NewConstant>)> {
         let graph = &analysis.graph;
         let mut maker = Maker::new(graph, self.first);
@@ -193,7 +194,8 @@ impl<'a> BetweenSearch<'a> {
         self.last.map(|_| ())
     }
 
-    /// Collects an element-wise operator whose result has the shape of the moved value.
+    /// Collects an element-wise operator whose result has the shape of the moved value. `None` for
+    /// another operator.
     fn take_elementwise(&mut self, node: NodeId) -> Option<()> {
         let Analysis { graph, facts, .. } = self.analysis;
         let is_elementwise = matches!(

@@ -87,7 +87,7 @@ fn counted_axes(analysis: &Analysis, indices: ValueId, count: usize) -> Option<V
 }
 
 /// The axis along which a value counts 0, 1, … to its end, while it is constant along all other
-/// axes.
+/// axes. `None` if there is none.
 fn along(analysis: &Analysis, value: ValueId, depth: usize) -> Option<usize> {
     let Analysis { graph, facts, .. } = analysis;
     if let Some(constant) = constant(analysis, value) {

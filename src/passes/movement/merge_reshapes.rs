@@ -24,7 +24,8 @@ pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     })
 }
 
-/// Writes one Reshape in place of a Reshape and a movement before or after it.
+/// Writes one Reshape in place of a Reshape and a movement before or after it. `None` if they
+/// cannot be merged.
 fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let (value, extents) = before(analysis, node).or_else(|| behind(analysis, node))?;
     let mut maker = Maker::new(&analysis.graph, node);
@@ -82,7 +83,7 @@ fn behind(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
 }
 
 /// Removes an Unsqueeze before a Transpose and a Reshape. Both are written without the axes of
-/// extent 1 that the Unsqueeze adds.
+/// extent 1 that the Unsqueeze adds. `None` for other nodes.
 fn without_ones<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let (turned, named) = target(&analysis.at(node))?;
@@ -113,7 +114,8 @@ fn without_ones<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
-/// Writes one Unsqueeze that replaces two.
+/// Writes one Unsqueeze that replaces an Unsqueeze and the Unsqueeze before it. `None` if there are
+/// no two, or if another node reads the value in between.
 fn unsqueezed_at_once<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let between = graph.input(node, 0)?;
@@ -169,7 +171,7 @@ fn ones_come_or_go(at: &At) -> Option<Vec<Option<usize>>> {
     }
 }
 
-/// The axes that a Squeeze or an Unsqueeze names.
+/// The axes that a Squeeze or an Unsqueeze names. `None` if they are not constant, or left out.
 fn listed_axes(at: &At, rank: usize) -> Option<Vec<usize>> {
     at.only_attributes(&["axes"]).ok()?;
     axes(&at.list("axes").ok()??, rank).ok()

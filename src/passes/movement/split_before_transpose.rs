@@ -26,7 +26,8 @@ pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
         .collect()
 }
 
-/// The edit of a Transpose whose result is only split along one axis.
+/// The edit that moves a Split or Gathers before a Transpose. `None` if the result of the Transpose
+/// has other readers, or if the parts would still need a Transpose that keeps the last axis.
 fn split_first(analysis: &Analysis, node: NodeId) -> Option<Edit> {
     let graph = &analysis.graph;
     let at = analysis.at(node);

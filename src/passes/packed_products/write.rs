@@ -21,7 +21,8 @@ struct ColumnLayout {
     factors: [usize; 3],
 }
 
-/// The number of columns of each place on the axis of the parts.
+/// The number of columns of each place on the axis of the parts. `None` if the layout of the
+/// columns is unknown.
 pub(in crate::passes) fn columns_of(
     analysis: &Analysis,
     product: &PackedProduct,
@@ -134,7 +135,8 @@ struct GroupWriter<'w> {
 }
 
 impl GroupWriter<'_> {
-    /// Writes the product of a group, and its parts.
+    /// Writes the product of a group, and its parts. `None` if the places of a part are not
+    /// adjacent in the group.
     fn write(&mut self, group: &[&TakenPart], places: &[usize]) -> Option<()> {
         let product = self.product_of(places)?;
         if let [part] = group
@@ -174,7 +176,8 @@ impl GroupWriter<'_> {
         self.made.push((name, output.to_owned()));
     }
 
-    /// Writes the product of some places, with the bias.
+    /// Writes the product for the columns of some places, with the bias. Returns its name. `None`
+    /// if the weight is not float, or if the bias does not have one element for each column.
     fn product_of(&mut self, places: &[usize]) -> Option<String> {
         let (analysis, graph) = (self.analysis, &self.analysis.graph);
         let at = analysis.at(self.product.node);
@@ -200,7 +203,8 @@ impl GroupWriter<'_> {
         Some(self.maker.op("Add", &[&product, &bias], vec![]))
     }
 
-    /// Writes these columns of a bias, which must have one element for each column.
+    /// Stores the columns `columns` of a bias. `None` unless the bias has one element for each
+    /// column of the product.
     fn bias(
         &mut self,
         node: NodeId,
@@ -219,6 +223,7 @@ impl GroupWriter<'_> {
     }
 
     /// Applies the Reshape and the Transposes of the packed product to the product of some places.
+    /// Returns the name of the result. `None` if the target of the Reshape is not constant.
     fn arranged(&mut self, product: String, places: usize) -> Option<String> {
         let mut name = product;
         if let Some(node) = self.product.reshape {

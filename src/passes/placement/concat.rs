@@ -145,7 +145,8 @@ fn parts(analysis: &Analysis, concat: NodeId, layer: &ChannelOperator) -> Option
 }
 
 impl DividedConcat<'_> {
-    /// Writes the sum of the products of all operands. The first product has the bias.
+    /// Writes the sum of the products of all operands. The first product has the bias. `None` if a
+    /// Resize cannot be written for another number of channels.
     fn write(&self, moved: &[&ConcatTerm], rest: &[&ConcatTerm], maker: &mut Maker) -> Option<()> {
         let mut sum = self.rest_product(rest, maker);
         for part in moved {
@@ -159,7 +160,8 @@ impl DividedConcat<'_> {
         Some(())
     }
 
-    /// Writes the operator on some of its input channels. Returns the name of the result.
+    /// Writes the operator on some of its input channels. Returns the name of the result. `None` if
+    /// the columns of the weight cannot be selected.
     fn product(
         &self,
         value: &str,
@@ -205,7 +207,8 @@ impl DividedConcat<'_> {
         self.product(&together, rest, true, maker)
     }
 
-    /// Writes the operator before the Resize of a part.
+    /// Writes the operator on the value before the Resize of an operand, and then the Resize.
+    /// `None` if the Resize cannot be written for another number of channels.
     fn moved_product(
         &self,
         part: &ConcatTerm,

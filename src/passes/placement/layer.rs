@@ -80,6 +80,7 @@ pub(super) fn again(
 }
 
 /// Whether every element of a list attribute equals this number, or the node has no such attribute.
+/// `None` if the attribute has another type.
 pub(super) fn are_all(at: &At, name: &str, number: i64) -> Option<bool> {
     let list = at.attr_ints(name).ok()?;
     Some(list.is_none_or(|list| list.iter().all(|&other| other == number)))

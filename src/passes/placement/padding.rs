@@ -34,7 +34,8 @@ struct PaddedOperand {
     pads_zeros: bool,
 }
 
-/// Finds a linear operator that can move before a Pad.
+/// The move of a linear operator before the Pad whose result it reads. `None` if it would change
+/// the result or does not pay.
 pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let graph = &analysis.graph;
     let operator = ChannelOperator::read(analysis, node)?;
@@ -124,7 +125,8 @@ impl PaddedOperand {
         saved > (moved * PER_ELEMENT) as f64
     }
 
-    /// Writes the operator, the Pad, and the layout operators for its channels.
+    /// Writes the operator, the Pad, and the layout operators for the new number of channels.
+    /// `None` if the target of a Reshape is not constant.
     fn write(
         &self,
         analysis: &Analysis,

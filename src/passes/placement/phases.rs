@@ -64,7 +64,8 @@ struct Phases<'a> {
     columns: Vec<Phase>,
 }
 
-/// Finds a convolution that can be split into phases.
+/// The move that splits a convolution into phases. `None` if this is not exact, or if too few
+/// multiplications are saved.
 pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let graph = &analysis.graph;
     let (enlarged, phases) = Phases::read(analysis, node)?;
@@ -164,7 +165,7 @@ impl<'a> Phases<'a> {
     }
 
     /// Writes a convolution for each phase, and the Concat and DepthToSpace that merge their
-    /// results.
+    /// results. `None` if a weight cannot be computed.
     fn write(&self, maker: &mut Maker) -> Option<String> {
         let mut made = vec![];
         for row in &self.rows {
@@ -181,7 +182,8 @@ impl<'a> Phases<'a> {
         Some(maker.op("DepthToSpace", &[&deep], attributes))
     }
 
-    /// Writes the convolution of a phase. Returns the name of its result.
+    /// Writes the convolution of a phase. Returns the name of its result. `None` if the weight
+    /// cannot be computed.
     fn convolution(&self, row: &Phase, column: &Phase, maker: &mut Maker) -> Option<String> {
         let weight = summed_taps(&summed_taps(&self.weight, SPACE, row)?, SPACE + 1, column)?;
         let replaces = self.input_name(1)?;

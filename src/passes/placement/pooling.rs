@@ -59,7 +59,8 @@ enum PassedNode {
     Pair(NodeId, Box<[PassedNode; 2]>),
 }
 
-/// Finds a mean that can move before linear operators.
+/// The move of a mean before linear operators. `None` if no linear operator can be reached, or if
+/// too few multiplications are saved.
 pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let mean = Mean::read(analysis, node)?;
     let shape = analysis.facts.shape(mean.value)?;
@@ -282,7 +283,8 @@ impl Mean {
         }
     }
 
-    /// The places of the mean's result, at which a layer is computed after the move.
+    /// The places of the mean's result, at which a linear operator is computed after the move.
+    /// `None` if its shape is unknown.
     fn places_left(
         &self,
         analysis: &Analysis,
@@ -376,7 +378,7 @@ fn product(numbers: &[i64]) -> Option<usize> {
     })
 }
 
-/// Reads a GlobalAveragePool.
+/// Reads a GlobalAveragePool. `None` if its rank is unknown.
 fn global_average_pool(at: &At) -> Option<Mean> {
     at.only_attributes(&[]).ok()?;
     let rank = at.rank(0).ok().filter(|&rank| rank > SPACE)?;
@@ -391,7 +393,7 @@ fn global_average_pool(at: &At) -> Option<Mean> {
     })
 }
 
-/// Reads a ReduceMean or a ReduceSum.
+/// Reads a ReduceMean or a ReduceSum. `None` if its axes are unknown, or if it reduces none.
 fn reduction(at: &At) -> Option<Mean> {
     at.only_attributes(&["axes", "keepdims", "noop_with_empty_axes"])
         .ok()?;

@@ -158,7 +158,7 @@ impl Enlarged {
     }
 
     /// The place that is read for a [scaled coordinate](Self::scaled_coordinate), by the rounding
-    /// mode.
+    /// mode. `None` for another mode.
     fn nearest_index(&self, scaled: i64, times: i64) -> Option<i64> {
         match self.nearest.as_str() {
             "floor" => Some(scaled.div_euclid(2 * times)),
@@ -256,7 +256,8 @@ fn factors(at: &At) -> Option<Vec<ResizeFactor>> {
     Some(factors)
 }
 
-/// The axes that have a size or a factor: the axes in the attribute, or all axes.
+/// The axes that have a size or a factor: the axes in the attribute, or all axes if there is no
+/// attribute.
 fn named_axes(at: &At, rank: usize) -> Option<Vec<usize>> {
     match at.attr_ints("axes").ok()? {
         Some(list) => axes(&list, rank).ok(),

@@ -58,7 +58,8 @@ pub(super) fn identities(
 }
 
 /// The value that can be read in place of a movement's result. It is the operand of a movement that
-/// moves nothing, or the operand of an earlier movement that this movement cancels.
+/// moves nothing, or the operand of an earlier movement that this movement cancels. `None` for
+/// other nodes.
 fn unmoved_operand(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     let at = analysis.at(node);
     has_known_attributes(analysis, node).then_some(())?;
@@ -386,7 +387,8 @@ fn only_part(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
 }
 
 /// The operand of an integer or boolean operator whose other operand is a constant of one element,
-/// which equals `neutral`. The constant must not add an axis to the result.
+/// which equals `neutral`. `None` for other operands, or if the constant adds an axis to the
+/// result.
 fn operand_beside(analysis: &Analysis, node: NodeId, neutral: i64) -> Option<ValueId> {
     let Analysis {
         graph,

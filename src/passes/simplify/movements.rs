@@ -213,6 +213,7 @@ struct Reached<'w> {
 impl<'w> Walk<'w> {
     /// Follows the movements from the start to the seed, then all movements after the seed.
     /// `between` has the values between the start and the seed, the nearest to the seed first.
+    /// Always returns `None`: the option only lets `?` end the search.
     fn follow(&self, between: &[&'w str], edits: &mut Edits) -> Option<()> {
         let trace = LayoutMap::new(&(self.shapes.shape)(self.start)?);
         let mut here = Reached {
@@ -250,7 +251,8 @@ impl<'w> Walk<'w> {
         None
     }
 
-    /// The value after a movement of the value that was reached.
+    /// The value after a movement of the value that was reached. `None` if the layout cannot be
+    /// followed.
     fn step(&self, here: &Reached, place: usize) -> Option<Reached<'w>> {
         let node = &self.graph.node[place];
         let value = node.output.first()?;

@@ -38,7 +38,7 @@ pub(super) fn rename_all(graph: &mut GraphProto) {
     }
 }
 
-/// A name that is not yet used in the graph.
+/// A name that begins with `base` and is not yet used in the graph.
 fn free_name(graph: &GraphProto, base: &str) -> Option<String> {
     let mut names = HashSet::default();
     collect_names(graph, &mut names);

@@ -278,7 +278,8 @@ impl<'s> CutSearch<'s> {
         self.with_parts(cuts, number, *numbers.get(first)?)
     }
 
-    /// The cuts with another number of parts for the cut at index `number`.
+    /// The cuts with `parts` parts for the cut at index `number`. `None` if regions would have to
+    /// wait for each other.
     fn with_parts(&self, cuts: &[PlannedCut], number: usize, parts: usize) -> Option<CutChoice> {
         let mut cuts = cuts.to_vec();
         let cut = cuts.remove(number);

@@ -117,6 +117,7 @@ impl<'f> KeyFollower<'f> {
     }
 
     /// Follows the axis of keys from a softmax in both directions. Returns the number of keys.
+    /// `None` if a node of the region needs all keys.
     fn follow_all(&mut self, softmax: NodeId, axis: usize) -> Option<usize> {
         let weights = self.analysis.graph.only_output(softmax)?;
         self.enter(softmax, 0, axis)?;
@@ -173,7 +174,8 @@ impl<'f> KeyFollower<'f> {
         self.analysis.graph.is(node, "MatMul") && slot == 0 && rank == Ok(axis + 1)
     }
 
-    /// Follows the axis of keys up through the nodes that compute the scores and the values.
+    /// Follows the axis of keys up through the nodes that compute the scores and the values. `None`
+    /// if one of these nodes needs all keys.
     fn follow_operands(&mut self) -> Option<()> {
         while let Some(value) = self.ahead.pop() {
             let (node, _) = self.analysis.graph.producer(value)?;

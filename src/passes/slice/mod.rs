@@ -153,7 +153,7 @@ fn chosen_cuts(search: &CutSearch, wanted: &Slicing) -> Vec<PlannedCut> {
     }
 }
 
-/// The edit of a cut.
+/// The edit that replaces the region of a cut by its parts. `None` if the region is empty.
 fn edit(analysis: &Analysis, cut: &PlannedCut) -> Option<Edit> {
     let first = cut.region.nodes().next()?;
     let replacement = write::written(analysis, cut);

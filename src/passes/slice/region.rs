@@ -171,7 +171,7 @@ impl Growing<'_> {
     }
 
     /// Adds each node that adds a bias to a product of the region, because engines fuse a bias with
-    /// its product.
+    /// its product. `None` if one of them cannot be added.
     fn add_biases(&mut self) -> Option<()> {
         for (node, axis) in self.biases() {
             self.add(node, axis)?;
@@ -224,7 +224,7 @@ impl Growing<'_> {
             .sum()
     }
 
-    /// Adds the node that outputs a value.
+    /// Adds the node that outputs a value. `None` if it cannot be added.
     fn add_producer(&mut self, value: ValueId, axis: usize) -> Option<()> {
         let (node, _) = self.analysis.graph.producer(value)?;
         self.add(node, axis)?;

@@ -206,7 +206,7 @@ fn counted(place: i64, places: usize) -> Option<usize> {
 
 /// Follows the movements after `output` to a value whose elements are in rows. Returns that value
 /// and the movements. Of several such values, the first with the axes batch, token and channel is
-/// returned, or without such a value the last.
+/// returned, or without such a value the last. `None` if no value has its elements in rows.
 pub(super) fn joined(
     analysis: &Analysis,
     output: ValueId,

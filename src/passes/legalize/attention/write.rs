@@ -115,7 +115,9 @@ impl<'a> AttentionWriter<'a> {
         })
     }
 
-    /// Writes the rows of an operand. Operands that are parts of one value share a Split.
+    /// Writes the rows of an operand. Operands that are parts of one value share a Split. Returns
+    /// the name of the rows. `None` if a shape is unknown, or if a Reshape would have several
+    /// unknown extents.
     fn written_rows(
         &self,
         maker: &mut Maker,
@@ -160,7 +162,8 @@ impl<'a> AttentionWriter<'a> {
     }
 
     /// Writes the movements after the operator. Returns the value that the last node computes, and
-    /// the movements that they replace.
+    /// the old movements, which are replaced. `None` if a Reshape would have several unknown
+    /// extents.
     fn written_result(&self, maker: &mut Maker, result: &str) -> Option<(ValueId, &[NodeId])> {
         let facts = &self.analysis.facts;
         if let Some((value, movements)) = &self.joined {

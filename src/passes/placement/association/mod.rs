@@ -184,7 +184,7 @@ impl<'a> FewRows<'a> {
         ))
     }
 
-    /// Writes `(q·Wᵀ)·xᵀ + q·bᵀ`.
+    /// Writes `(q·Wᵀ)·xᵀ + q·bᵀ`. `None` if a constant cannot be stored.
     fn write_keys(&self, maker: &mut Maker) -> Option<()> {
         let queries = self.name(0)?;
         let weight = self.weight(maker)?;
@@ -200,7 +200,7 @@ impl<'a> FewRows<'a> {
         Some(())
     }
 
-    /// Writes `(p·x)·W + b`.
+    /// Writes `(p·x)·W + b`. `None` if a constant cannot be stored.
     fn write_values(&self, maker: &mut Maker) -> Option<()> {
         let rows = self.merged(self.name(0)?, maker);
         let means = maker.op("MatMul", &[&rows, self.tokens()], vec![]);
@@ -233,7 +233,7 @@ impl<'a> FewRows<'a> {
         self.analysis.graph.value_name(self.operator.value)
     }
 
-    /// Stores the weight, with a matrix for each head.
+    /// Stores the weight, with a matrix for each head. `None` if it cannot be stored.
     fn weight(&self, maker: &mut Maker) -> Option<String> {
         let weight = self.analysis.graph.input(self.operator.node, 1)?;
         let matrices = without_sample(&self.projection.weight)?;
@@ -258,7 +258,7 @@ impl<'a> FewRows<'a> {
     }
 }
 
-/// Removes the axis of the only sample.
+/// Removes the first axis of a constant, that of the only sample.
 fn without_sample(constant: &Recipe) -> Option<Recipe> {
     constant.reshape(constant.shape().get(1..)?)
 }

@@ -78,7 +78,8 @@ pub(super) fn operands(
 }
 
 impl Projection {
-    /// The projection that a linear operator on tokens outputs.
+    /// The projection that a linear operator on tokens outputs. `None` if its weight cannot be
+    /// read.
     fn of(analysis: &Analysis, operator: &ChannelOperator) -> Option<Self> {
         let [inner, outer] = operator.channels;
         let samples = analysis.facts.extent(operator.value, 0);
@@ -111,7 +112,8 @@ impl Projection {
         Some(outputs)
     }
 
-    /// The projection after an Add of a constant bias that has one element for each channel.
+    /// The projection after an Add of a constant bias that has one element for each channel. `None`
+    /// for another Add, or if the projection has a bias or another layout already.
     fn shifted(&self, at: &At, input: usize) -> Option<Self> {
         let bias = at.constant(1 - input).ok()?;
         let channels = *self.weight.shape().last()?;
@@ -125,7 +127,8 @@ impl Projection {
         })
     }
 
-    /// The projection in the layout of an output of a layout operator.
+    /// The projection in the layout of an output of a layout operator. `None` for another operator,
+    /// or if tokens or samples no longer have an axis of their own.
     fn laid_out(&self, at: &At, slot: usize, value: ValueId) -> Option<Self> {
         let shape = at.output_shape(slot).ok()?;
         let read: Vec<AxisRead> = (0..shape.len())
@@ -162,7 +165,8 @@ fn place_of(read: &[AxisRead], axis: usize) -> Option<usize> {
     read.iter().position(|&read| read == AxisRead::Same(axis))
 }
 
-/// Applies a layout operator to a constant. `extents` is the shape of the result.
+/// Applies a layout operator to a constant. `extents` is the shape of the result. `None` for
+/// another operator.
 fn moved(at: &At, read: &[AxisRead], constant: &Recipe, extents: &[usize]) -> Option<Recipe> {
     match at.graph.domain_op(at.node) {
         ("", "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze") => constant.reshape(extents),
@@ -173,7 +177,8 @@ fn moved(at: &At, read: &[AxisRead], constant: &Recipe, extents: &[usize]) -> Op
     }
 }
 
-/// Applies a Slice or a Split to a constant.
+/// Applies a Slice or a Split to a constant. `None` if it reads places that the constant does not
+/// have.
 fn cut(read: &[AxisRead], constant: &Recipe, extents: &[usize]) -> Option<Recipe> {
     let mut result = constant.clone();
     for (axis, read) in read.iter().enumerate() {
@@ -185,7 +190,7 @@ fn cut(read: &[AxisRead], constant: &Recipe, extents: &[usize]) -> Option<Recipe
     Some(result)
 }
 
-/// Applies a Gather with constant indices to a constant.
+/// Applies a Gather with constant indices to a constant. `None` if the indices are not known.
 fn gathered(at: &At, constant: &Recipe, extents: &[usize]) -> Option<Recipe> {
     let along = counted(at.attr("axis", 0).ok()?, constant.rank()).ok()?;
     let whole = *constant.shape().get(along)?;

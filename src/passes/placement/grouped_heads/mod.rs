@@ -181,7 +181,8 @@ impl<'a> GroupedProduct<'a> {
         scales
     }
 
-    /// Writes the product, and the Reshapes around it.
+    /// Writes the product, and the Reshapes around it. Returns the name of the result. `None` if a
+    /// Reshape would have too many unknown extents.
     fn write(&self, scales: &[Link], maker: &mut Maker) -> Option<String> {
         let graph = &self.analysis.graph;
         let at = self.analysis.at(self.node);
@@ -203,7 +204,8 @@ impl<'a> GroupedProduct<'a> {
             .or_else(|| self.in_shape_of_rows(&product, grouped_result.len(), maker))
     }
 
-    /// Writes the second operand without its repetition.
+    /// Writes the second operand without its repetition. `None` if a Reshape would have too many
+    /// unknown extents.
     fn single_operand(
         &self,
         factors: &AxisFactors,
@@ -355,6 +357,7 @@ impl RepeatedAxis {
     }
 
     /// Writes the second operand with an additional axis of extent 1 in place of the repetition.
+    /// `None` if a Reshape would have too many unknown extents.
     fn broadcasting(
         &self,
         factors: &AxisFactors,

@@ -68,7 +68,8 @@ impl RepeatedOperand {
         })
     }
 
-    /// The source of a chain of nodes that repeats places, and the map of its elements.
+    /// The source of a chain of nodes, and the map from the source to the result of the chain.
+    /// `None` if the chain repeats no places, or does something else with them.
     fn follow(analysis: &Analysis, links: &[Link]) -> Option<(ValueId, RepeatMap)> {
         let first = links.first()?;
         let source = analysis.graph.input(first.node, first.slot)?;
