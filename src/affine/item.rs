@@ -17,7 +17,7 @@ pub(crate) struct Item {
     pub site: usize,
     /// Whether the affine comes before or after the core of its site.
     pub role: Role,
-    /// Whether the affine is applied to a value that a normalization bounds.
+    /// Whether the affine is applied to a value whose magnitude a normalization bounds.
     pub is_bounded: bool,
     /// Whether the nodes of the part are one BatchNormalization. It absorbs a scale and a shift for
     /// each channel without another operator.
@@ -66,9 +66,9 @@ pub(crate) enum State {
     },
     /// The whole affine folded.
     Folded {
-        /// The direction in which it folded.
+        /// The direction in which the affine folded.
         direction: Direction,
-        /// The nodes that absorbed it.
+        /// The nodes that absorbed the affine.
         into: Vec<String>,
     },
 }
@@ -110,7 +110,8 @@ impl Item {
         }
     }
 
-    /// The outcome, or `None` if the item is open and was never tried.
+    /// The outcome of the item. `None` if the item is open and was not yet refused in both
+    /// directions.
     pub(crate) fn outcome(self) -> Option<Outcome> {
         Some(match self.state {
             State::Refused(forward) => Outcome::Kept {

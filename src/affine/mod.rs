@@ -70,7 +70,7 @@ impl Affine {
         self.has_no_scale() && self.has_no_shift()
     }
 
-    /// Whether the affine is a scale by one scalar.
+    /// Whether the affine is a scale by one scalar, without a shift.
     pub(crate) fn is_number(&self) -> bool {
         self.scale.len() == 1 && self.has_no_shift()
     }

@@ -74,8 +74,8 @@ impl Extremes {
 }
 
 /// Derives the extremes of a promised tensor from the bounds of its formula. `None` if the bounds
-/// are unknown or leave open whether the type holds the numbers, or if the elements are costly:
-/// these are computed only once, at once.
+/// are unknown or leave open whether the type holds the numbers, or if the elements are costly,
+/// because costly elements are computed at once anyway.
 pub(crate) fn foreseen(promise: &Promise) -> Option<Extremes> {
     let bounds = promise.bounds().filter(|_| !promise.is_costly())?;
     Extremes::between(bounds, promise.data_type())
@@ -226,7 +226,7 @@ impl Rounding {
             largest = most.insert_axis(Axis(axis));
         }
         // The folded weight may vary along an axis along which the weight before the fold was
-        // constant.
+        // constant, so all arrays are broadcast to the shape of the folded weight.
         let [before, largest] = [&before, &largest].map(|array| array.broadcast(numbers.shape()));
         let (before, largest) = before.zip(largest).ok_or(Reason::UnknownShape)?;
         let mut worst = None;

@@ -104,7 +104,7 @@ impl Step {
         }
     }
 
-    /// A step in which the node absorbs the whole affine.
+    /// A step in which the node absorbs the whole affine from `side`.
     pub(crate) fn taken(side: Side, affine: Affine) -> Self {
         Step {
             folds: vec![(side, affine)],

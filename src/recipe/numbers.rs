@@ -242,8 +242,8 @@ impl Numbers {
         ))
     }
 
-    /// Adds axes of extent 1 before the first, as broadcasting does. `None` if the rank is larger
-    /// than `rank` already.
+    /// Adds axes of extent 1 before the first axis, up to rank `rank`, as broadcasting does. `None`
+    /// if there are more than `rank` axes already.
     pub(crate) fn align(&self, rank: usize) -> Option<Self> {
         let missing = rank.checked_sub(self.ndim())?;
         self.reshape(&[&vec![1; missing][..], self.shape()].concat())
@@ -265,7 +265,7 @@ impl Numbers {
             let [Some(first), Some(second)] = [lanes.next(), lanes.next()] else {
                 continue;
             };
-            // Compares the first two numbers first, since they differ in most cases.
+            // Compares one pair of numbers before all others, since the two differ in most cases.
             let first_two = first.first().zip(second.first());
             if first_two.is_none_or(|(a, b)| have_same_bits(a, b))
                 && self

@@ -130,14 +130,14 @@ impl Recipe {
         ))
     }
 
-    /// Adds axes of extent 1 before the first, as broadcasting does. `None` if the rank is larger
-    /// than `rank` already.
+    /// Adds axes of extent 1 before the first axis, up to rank `rank`, as broadcasting does. `None`
+    /// if there are more than `rank` axes already.
     pub fn align(&self, rank: usize) -> Option<Self> {
         let missing = rank.checked_sub(self.rank())?;
         self.reshape(&[&vec![1; missing][..], self.shape()].concat())
     }
 
-    /// Swaps the last two axes.
+    /// Swaps the last two axes. `None` below rank 2.
     pub fn turned(&self) -> Option<Self> {
         self.transpose(&turn(self.rank())?)
     }
@@ -221,7 +221,7 @@ impl Recipe {
         Some(Self::new(op, vec![self.clone()], shape))
     }
 
-    /// Matrix products over the last two axes.
+    /// Matrix products over the last two axes. `None` if the extents do not fit.
     pub fn product(&self, other: &Recipe) -> Option<Self> {
         let (left, right) = (self.rank().checked_sub(2)?, other.rank().checked_sub(2)?);
         let mut shape = broadcast(&self.shape()[..left], &other.shape()[..right])?;

@@ -1,4 +1,4 @@
-//! Recipes as lists of steps. Certificates hold recipes in this form.
+//! Recipes as lists of steps, as certificates hold them.
 
 use serde::{Deserialize, Serialize};
 

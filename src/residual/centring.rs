@@ -279,8 +279,9 @@ impl Writers<'_> {
         }
     }
 
-    /// The changes of the weight and the bias of a linear operator, whose result has its channels
-    /// along this axis.
+    /// The changes that subtract the mean over the channels from the weight and the bias of a
+    /// linear operator, whose result has the channels along `axis`. `None` if the operator has
+    /// groups or other constants.
     fn linear(&self, node: NodeId, axis: usize) -> Option<Vec<Change>> {
         let at = self.analysis.at(node);
         // In a grouped operator, each result reads only its own group, so no weight of the same

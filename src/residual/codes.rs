@@ -8,8 +8,8 @@ use crate::analysis::node_view::At;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::{Category, dequantizes};
 
-/// If a value is the result of a quantization and a dequantization with constant scales, the value
-/// that is quantized.
+/// The value whose quantization and dequantization, with constant scales, give `value`. `None` for
+/// any other value.
 pub(super) fn quantized_from(analysis: &Analysis, value: ValueId) -> Option<ValueId> {
     let graph = &analysis.graph;
     let (dequantize, _) = graph.producer(value)?;

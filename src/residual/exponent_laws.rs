@@ -36,7 +36,7 @@ pub(crate) struct Law {
 pub(crate) struct Attribute {
     /// Its name.
     pub name: &'static str,
-    /// The exponent that it must have.
+    /// The exponent that the attribute must have.
     pub exponent: i32,
     /// The type in which the operator computes with the attribute. `None` if it is unknown.
     pub data_type: Option<DataType>,
@@ -153,7 +153,8 @@ impl Node<'_, '_> {
         outputs.all(|&value| graph.readers(value).is_empty())
     }
 
-    /// An attribute that is combined with a function of the first input.
+    /// Describes an attribute that is combined with a function of the first input, and so has the
+    /// type of this input.
     fn attribute(&self, name: &'static str, exponent: i32) -> Attribute {
         let value = self.at.graph.input(self.at.node, 0);
         Attribute {
@@ -208,7 +209,8 @@ impl Node<'_, '_> {
         law
     }
 
-    /// The law of a node that adds or compares these inputs.
+    /// The law of a node that adds or compares these inputs. The inputs and the result get one
+    /// exponent: the goal, or else the exponent that all varying inputs share, or else 0.
     fn one_unit(&self, slots: Range<usize>) -> Law {
         let mut varying = slots
             .clone()
@@ -280,7 +282,8 @@ impl Node<'_, '_> {
         Some(law)
     }
 
-    /// The law of a constant power of the first input.
+    /// The law of a constant power of the first input. `None` if the power is not a scalar, or if
+    /// the exponent of the result would not be a whole number.
     fn power(&self) -> Option<Law> {
         let numbers = self.at.numbers(1).ok()?;
         let made = numbers.iter().next()? * f64::from(self.on(0));
@@ -314,7 +317,7 @@ impl Node<'_, '_> {
 }
 
 /// Whether an operator maps `k·x` to k times its result for `x`, for all k > 0. Movements and
-/// selections do so too.
+/// selections, which are not in the list, do so too.
 fn is_scale_transparent(op: &str) -> bool {
     const OPS: &[&str] = &[
         "Abs",

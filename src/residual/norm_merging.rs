@@ -3,8 +3,9 @@
 //!
 //! `N₁(x) = x/ρ`. Through linear operators without a bias, `1/ρ` stays a factor of each token. A
 //! later normalizer N₂ along the channels removes it, `N₂(y/ρ) = N₂(y)`, except for the ε of N₂.
-//! Let v be the mean of squares before the change and u after it. Then the relative change of the
-//! result of N₂ is at most `ε/2·|1/u − 1/v|`. So the fold is not exact, and is an option.
+//! Let v be the mean of the squares of the input of N₂ with N₁, and u without it. Then the relative
+//! change of the result of N₂ is at most `ε/2·|1/u − 1/v|`. So the fold is not exact, and is an
+//! option.
 
 use crate::affine::materialize::Edit;
 use crate::affine::plan::{Follower, MergedNorm};
@@ -20,7 +21,7 @@ use crate::residual::layer_norm_to_rms::has_range;
 /// The name of this change for `--skip`.
 pub(crate) const MERGING: &str = "merging";
 
-/// The largest number of operators between a normalizer and those after it.
+/// The largest number of operators, in total, between a normalizer and the normalizers after it.
 const BETWEEN: usize = 64;
 
 /// Plans which normalizers to remove. `is_skipped` decides by name whether a site stays. Of two

@@ -321,7 +321,8 @@ impl Exponents<'_> {
         }
     }
 
-    /// Removes an exponent from an input of a node that cannot accept it there.
+    /// Removes an exponent from an input of a node that cannot accept the exponent. The constants
+    /// of the node absorb it, or a Mul before the node removes it.
     fn compensate(&mut self, at: &At, slot: usize, exponent: i32, stream: usize) {
         if self.takes(at, Side::Operand(slot)) {
             return self.fold(at, Side::Operand(slot), exponent, stream);
@@ -401,8 +402,8 @@ impl Exponents<'_> {
     }
 }
 
-/// The nodes and sides that absorb a power instead of a node, because its constants are quantized or its weight is
-/// selected. `None` if the node absorbs the power itself.
+/// The nodes and sides that absorb a power instead of a node, because the constants of the node are
+/// quantized or its weight is selected. `None` if the node absorbs the power itself.
 fn carriers(at: &At, side: Side) -> Option<Vec<(NodeId, Side)>> {
     codes::carriers(at, side)
         .or_else(|| selected_weights::carrier(at, side).map(|carrier| vec![carrier]))

@@ -114,8 +114,8 @@ impl NormalizedSum {
             maker.op("LayerNormalization", &inputs, attributes);
             return Some(());
         }
-        // ONNX has no RMS normalization before operator set 23. onnxruntime fuses these nodes into
-        // its own operator.
+        // ONNX has no RMS normalization before operator set 23, so several nodes compute it.
+        // onnxruntime fuses these nodes into its own operator.
         let own = at
             .facts
             .data_type(at.input(0).ok()?)

@@ -2,7 +2,8 @@
 //! readers.
 //!
 //! The search begins at a normalizer. The axis of its statistics is that of the channels. From
-//! there it goes in both directions, through every node that ties values together (see `ties`).
+//! there the search goes in both directions, through every node that ties values together (see
+//! `ties`).
 
 use crate::affine::recognize::decomposed_norm::Core;
 use crate::affine::recognize::{Site, View, online};
@@ -43,7 +44,7 @@ pub(crate) struct Stream {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StreamWriter {
     /// The value that is written. It is a value of the stream, or the constant operand of a sum in
-    /// it.
+    /// the stream.
     pub at: Channels,
     /// The kind of writer.
     pub source: WrittenBy,
@@ -183,7 +184,8 @@ fn sites_of_nodes(sites: &[Site], cores: &[Option<Core>]) -> HashMap<NodeId, usi
     site_of
 }
 
-/// The place in the execution order at which a value is computed. Inputs come first.
+/// The position in the execution order of the node that computes a value. `None` for inputs and
+/// constants, which sort first.
 fn place(analysis: &Analysis, value: ValueId) -> Option<usize> {
     analysis
         .graph
@@ -279,7 +281,8 @@ impl<'w> Traversal<'w> {
         axis == at.axis
     }
 
-    /// Visits the producer of a value of the stream.
+    /// Visits the producer of a value of the stream. Follows the tie if the producer ties values
+    /// together, or else records a writer.
     fn back(&mut self, at: Channels) {
         let (analysis, channels) = (self.analysis, self.stream.channels);
         if self.at_codes == AtCodes::Continues
@@ -304,7 +307,8 @@ impl<'w> Traversal<'w> {
         self.stream.writers.push(StreamWriter { at, source });
     }
 
-    /// Visits a reader of a value of the stream.
+    /// Visits a reader of a value of the stream. Follows the tie if the reader ties values
+    /// together, or else records the reader.
     fn on(&mut self, at: Channels, reader: Reader) {
         let (analysis, channels) = (self.analysis, self.stream.channels);
         if self.at_codes == AtCodes::Continues
@@ -333,7 +337,7 @@ impl<'w> Traversal<'w> {
             },
         };
         let reader = StreamReader { at, by };
-        // The operators of one normalization read the value several times.
+        // The operators of one normalization may read the value several times, but are one reader.
         if !self.stream.readers.contains(&reader) {
             self.stream.readers.push(reader);
         }

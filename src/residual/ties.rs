@@ -141,7 +141,8 @@ fn probe(rank: usize, axis: usize, channels: usize) -> Option<Affine> {
     )))
 }
 
-/// The outputs that a probe reaches, and the axis along which its numbers vary there.
+/// The outputs that a probe reaches, and the axis along which its numbers vary there. `None` if the
+/// node changes the numbers of the probe.
 fn reached(step: Step, channels: usize) -> Option<(Vec<usize>, usize)> {
     let [way] = &step.ways[..] else { return None };
     let (_, first) = way.first()?;

@@ -299,7 +299,7 @@ impl Work<'_, '_> {
         Ok(())
     }
 
-    /// Inserts a new node after a node of the graph.
+    /// Inserts a new node with the operator `op` after the node `behind`.
     fn insert(&mut self, op: &str, name: &str, behind: NodeId, inputs: [&str; 2], output: &str) {
         let name = self.editor.fresh(name);
         let node = builder::node(self.graph.node(behind), op, &name, &inputs, output);

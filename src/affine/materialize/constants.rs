@@ -142,8 +142,8 @@ impl FoldedConstants {
         Ok(())
     }
 
-    /// Moves the rows of both biases: the bias of the operator, and the constant of the Add after
-    /// it.
+    /// Returns the moved rows of each bias: the bias of the operator, and the constant of the Add
+    /// after the operator.
     fn moved_biases(&self, moves: &RowMoves) -> Result<Vec<Recipe>, Reason> {
         let biases = [&self.bias.now, &self.added.now].into_iter().flatten();
         biases

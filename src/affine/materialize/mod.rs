@@ -169,7 +169,7 @@ pub(crate) fn written_anew<'m>(
 pub(crate) struct Failed {
     /// The sites that need the edit.
     pub sites: Vec<usize>,
-    /// The reason why it cannot be written.
+    /// The reason why the edit cannot be written.
     pub refusal: Refusal,
 }
 

@@ -28,7 +28,7 @@ pub struct WideOperator {
     pub name: String,
     /// The name of the operator.
     pub operator: String,
-    /// The reason why it stays in float32.
+    /// The reason why the operator stays in float32.
     pub why: WideReason,
 }
 

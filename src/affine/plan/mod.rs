@@ -250,7 +250,7 @@ fn is_zero(count: &usize) -> bool {
 }
 
 impl Plan {
-    /// Copies from another plan for the same model the outcome of scaling each stream.
+    /// Copies the outcome of scaling each stream from another plan for this model.
     pub(crate) fn streams_scaled_as(&mut self, other: Plan) {
         let mut scaled: std::collections::HashMap<String, Option<Scaling>> = other
             .streams

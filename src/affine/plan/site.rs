@@ -37,9 +37,9 @@ impl Direction {
 pub enum Outcome {
     /// The whole affine folds, and its operators are removed.
     Folded {
-        /// The direction in which it folds.
+        /// The direction in which the affine folds.
         direction: Direction,
-        /// The nodes that absorb it.
+        /// The nodes that absorb the affine.
         into: Vec<String>,
     },
     /// The shift folds, and the scale stays.
@@ -58,9 +58,9 @@ pub enum Outcome {
     },
     /// The affine stays.
     Kept {
-        /// The reason why it cannot fold forward, or why it cannot fold at all.
+        /// The reason why the affine cannot fold forward, or why it cannot fold at all.
         forward: Refusal,
-        /// The reason why it cannot fold backward, if that was tried.
+        /// The reason why the affine cannot fold backward, if that was tried.
         backward: Option<Refusal>,
     },
 }

@@ -100,7 +100,7 @@ impl StreamPlan {
 pub struct MergedNorm {
     /// The name of the site of the normalizer.
     pub name: String,
-    /// The sites that normalize values computed from its result.
+    /// The sites that normalize values computed from the result of the removed normalizer.
     pub followers: Vec<Follower>,
 }
 

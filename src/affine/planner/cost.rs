@@ -57,7 +57,7 @@ impl Planner<'_> {
         }
         self.check_adds(item, &propagation)?;
         // An Add between a convolution and its activation is refused if the affine is only a shift,
-        // or if it has several operators, so that its scale may fold without its shift.
+        // or if the affine has several operators, so that its scale may fold without its shift.
         let there = &self.items[item];
         let leaves_one = there.part.affine.has_no_scale() || there.size() > 1;
         let mut folds = propagation.folds.iter();
@@ -179,7 +179,7 @@ impl Planner<'_> {
         is_fused && self.is_by_place(fold)
     }
 
-    /// Whether the elements of an affine fit the element type of a part's constants.
+    /// Whether new constants of a part can store the elements of an affine in their element type.
     pub(crate) fn is_writable(&self, part: &Part, affine: &Affine) -> bool {
         let data_type = self.data_type(part);
         Rounding::Factor.fits(data_type, &affine.scale)
@@ -323,14 +323,14 @@ impl Planner<'_> {
         }
     }
 
-    /// The product of the known extents of a value.
+    /// The product of the known extents of a value. `None` if the rank is unknown.
     fn known_size(&self, value: Option<ValueId>) -> Option<usize> {
         let shape = self.overlay.facts.shape(value?)?;
         Some(shape.iter().filter_map(extent).product())
     }
 
-    /// Whether a shift of the result needs a new Add, because the bias of the operator cannot
-    /// absorb it.
+    /// Whether a fold on a result needs a new Add, because the bias of the operator cannot absorb
+    /// the shift and no Add follows.
     pub(crate) fn adds(&self, fold: &Fold) -> bool {
         let at = self.overlay.at(fold.node);
         let Some(linear) =
@@ -349,8 +349,8 @@ impl Planner<'_> {
         matches!(self.cost(propagation), (0, _, 0))
     }
 
-    /// The number of new nodes, the number of merges, and the number of elements of weights that
-    /// are copied.
+    /// The cost of a propagation: the number of new nodes, the number of merges, and the number of
+    /// elements of weights that are copied.
     pub(crate) fn cost(&self, propagation: &Propagation) -> (usize, usize, usize) {
         let mut shared: HashMap<ValueId, Vec<&Fold>> = HashMap::default();
         for fold in &propagation.folds {

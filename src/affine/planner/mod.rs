@@ -55,7 +55,7 @@ pub(crate) fn plan<'a>(
     planner.finish(sites, refused)
 }
 
-/// Refuses a site that only adds zeros if an operator after it observes the sign of a zero.
+/// Refuses a site that only adds zeros if an operator after the site observes the sign of a zero.
 fn observed_zero(graph: &Graph, signs: &ZeroSigns, site: &Site) -> Option<Refusal> {
     let mut parts = site.pre.iter().chain(&site.post);
     let part = parts.find(|part| {

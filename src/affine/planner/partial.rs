@@ -121,8 +121,8 @@ impl Planner<'_> {
         let Some(left) = self.shifts.checked_sub(1).filter(|_| is_small) else {
             return false;
         };
-        // If the scale stays, the plan gives this reason why it could not fold together with the
-        // shift.
+        // If the scale stays, the plan gives this reason why the scale could not fold together with
+        // the shift.
         let tried = there.tried.as_ref().map(|tried| &tried.forward);
         let Some(refusal) = tried.or(added).cloned() else {
             return false;
@@ -202,7 +202,9 @@ impl Planner<'_> {
         true
     }
 
-    /// Finds a forward propagation of only the scale. Also returns the shift that stays.
+    /// Finds a forward propagation of only the scale. Also returns the shift `t/s` that stays.
+    /// `None` if the propagation would create a node or copy a weight that must not be copied, or
+    /// if the shift that stays cannot be written.
     fn scale_ahead(&self, item: usize) -> Option<(Propagation, Affine)> {
         let part = &self.items[item].part;
         let affine = &part.affine;
@@ -218,7 +220,8 @@ impl Planner<'_> {
         fits.then_some((found, left))
     }
 
-    /// Finds a backward propagation of only the scale.
+    /// Finds a backward propagation of only the scale. `None` if it would create a node or copy a
+    /// weight that must not be copied.
     fn scale_back(&self, item: usize) -> Option<Propagation> {
         let scale = Affine::scale(self.items[item].part.affine.scale.clone());
         backward::backward(&self.overlay, &self.items(false), item, &scale)

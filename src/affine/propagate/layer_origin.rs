@@ -113,7 +113,8 @@ impl OriginSearch<'_, '_> {
         Some(None)
     }
 
-    /// Passes an Add of a constant, which is the bias of the layer before it or another summand.
+    /// Passes an Add of a constant, with the results of [`OriginSearch::step`]. If the constant is
+    /// the bias of the layer before the Add, returns this layer.
     fn past_sum(&mut self, node: NodeId) -> Option<Option<NodeId>> {
         let (overlay, graph, at) = (self.overlay, self.overlay.graph, self.overlay.at(node));
         let added = at.constant_operand()?;

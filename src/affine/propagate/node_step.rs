@@ -14,7 +14,7 @@ use crate::shape::facts::{Shape, extent};
 /// Returns the rule for a node, unless planned changes of the node make the rule invalid.
 ///
 /// # Errors
-/// The reason why there is no rule.
+/// The reason why there is no rule, or [`Reason::Changed`] if it is invalid.
 pub(crate) fn rule_of(overlay: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     if overlay.replaced.contains(&node) {
         // The affine is refused for now. In a later run of the pass, it may cross the nodes that

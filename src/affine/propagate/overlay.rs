@@ -274,7 +274,8 @@ impl<'a> GraphOverlay<'a> {
         merged
     }
 
-    /// Whether the bias of a node would fold into an Add that is being replaced.
+    /// Whether an Add that reads the result of a node is being replaced, so that it cannot hold a
+    /// bias of the node.
     pub(crate) fn loses_bias(&self, node: NodeId) -> bool {
         let output = self.graph.only_output(node);
         output
@@ -291,7 +292,8 @@ impl<'a> GraphOverlay<'a> {
     /// The bias Add of an operator with a weight. It is the only reader of the operator's only
     /// output, and either an Add of a constant or an activation with a bias.
     ///
-    /// Returns the node and the input of its constant.
+    /// Returns the Add and the input of its constant. `None` if there is no such Add, or if its
+    /// constant cannot change.
     pub(crate) fn bias_add(&self, node: NodeId) -> Option<(NodeId, usize)> {
         linear(self.graph.domain_op(node)).filter(|linear| linear.is_layer())?;
         let output = self.graph.only_output(node)?;

@@ -23,9 +23,10 @@ pub(crate) struct Propagation {
     pub merges: Vec<Merge>,
     /// Nodes after which a new Add is inserted.
     pub makes: Vec<NodeId>,
-    /// Affines that inputs of nodes still need from their producers.
+    /// Affines that are still needed from producers, each with the node and the input that need it.
     pub wants: Vec<(NodeId, usize, Affine)>,
-    /// Scales that other factors of products must absorb.
+    /// Scales that the other factor of a product must absorb, each with the node of the product and
+    /// the input of that factor.
     pub factors: Vec<(NodeId, usize, Affine)>,
     /// Values on which an affine is needed.
     pub wanted: Vec<ValueId>,

@@ -136,7 +136,7 @@ impl KeySearch<'_, '_> {
                 .iter()
                 .zip(places)
                 .for_each(|(&axis, place)| extents[place] = shift.shape()[axis]);
-            // The order of the scalars does not matter.
+            // The order of the scalars does not matter, so a Reshape may stand for a Transpose.
             return shift
                 .reshape(&extents)
                 .is_some_and(|shift| self.keys(output, &shift, depth - 1));
@@ -200,8 +200,8 @@ impl KeySearch<'_, '_> {
     }
 }
 
-/// The shifts of the results of a node if one operand is shifted. `None` if the node would have to
-/// change.
+/// The shifts of the results of a node if the operand at `slot` is shifted. `None` if the node
+/// would have to change.
 fn one_way(at: &At, slot: usize, shift: &Numbers) -> Option<Vec<(usize, Affine)>> {
     let inputs: Vec<_> = (0..at.arity())
         .map(|i| (i == slot).then(|| Affine::shift(shift.clone())))

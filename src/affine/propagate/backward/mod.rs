@@ -3,7 +3,8 @@
 //! A value with other readers stops the affine, unless all readers need the same affine. Both
 //! branches of a rotary embedding need the same scalar, and both ends of a roll need the same
 //! affine of channels. Such a value waits until the needs of all its readers are known. Readers
-//! that need no affine may compensate for it. Then a residual stream changes its basis.
+//! that need no affine may compensate for the affine that other readers need. Then a residual
+//! stream changes its basis.
 
 mod readers;
 mod search;
@@ -31,7 +32,7 @@ struct Mode {
     partial_readers: PartialReaders,
     /// Whether a scalar propagates past a constant with other readers instead of folding into it.
     spares_shared_constants: bool,
-    /// Whether readers that need no affine compensate for it.
+    /// Whether readers that need no affine compensate for the affine that other readers need.
     compensates: bool,
 }
 
@@ -44,7 +45,8 @@ impl Mode {
         compensates: false,
     };
 
-    /// Like [`Mode::WAITING`], but readers that need no affine compensate for it.
+    /// Like [`Mode::WAITING`], but readers that need no affine compensate for the affine that other
+    /// readers need.
     const COMPENSATING: Mode = Mode {
         compensates: true,
         ..Mode::WAITING
@@ -99,7 +101,7 @@ impl Start<'_, '_> {
         let mut searched_origin = false;
         for &partial_readers in &all[..modes] {
             // If `Alone` never looked up the nodes upstream of the start, `Apart` gives the same
-            // result.
+            // result and is skipped.
             if partial_readers == PartialReaders::Apart && !searched_origin {
                 continue;
             }
@@ -246,8 +248,8 @@ pub(crate) fn returning(
     propagation.in_one_basis(overlay)
 }
 
-/// Finds the first computed value that is in `propagation.wanted` both before and after index
-/// `place`.
+/// Finds the first value that is not constant and is in `propagation.wanted` both before and after
+/// index `place`.
 fn wanted_twice(
     overlay: &GraphOverlay,
     propagation: &Propagation,

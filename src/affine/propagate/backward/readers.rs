@@ -185,7 +185,8 @@ impl BackwardPropagation<'_, '_> {
         producers
     }
 
-    /// The producer of a value, after its position in the execution order.
+    /// The producer of a value, with its position in the execution order first, so that the pairs
+    /// sort by position.
     fn placed_producer(&self, value: ValueId) -> Option<(usize, NodeId)> {
         let graph = self.overlay.graph;
         let (node, _) = graph.producer(self.overlay.source(value))?;
@@ -230,7 +231,8 @@ impl BackwardPropagation<'_, '_> {
         let graph = self.overlay.graph;
         let has_identity_parts =
             affine.scale.iter().any(|&s| s == 1.0) && affine.shift.iter().any(|&t| t == 0.0);
-        // An arithmetic operator takes every part of its operands.
+        // An arithmetic operator takes every part of its operands, so an affine that is the
+        // identity on no part affects it.
         if !has_identity_parts && graph.category(node) == Some(Category::Arithmetic) {
             return false;
         }
@@ -260,8 +262,8 @@ pub(super) fn agreed(graph: &Graph, requests: &[Waiting]) -> Option<Affine> {
 /// example, each of its results may request an affine of one part of the input.
 fn united(graph: &Graph, requests: &[Waiting]) -> Option<Affine> {
     let (first, others) = requests.split_first()?;
-    // If there are more requests than results, two requests are for one result, and so not for
-    // different parts.
+    // If there are more requests than results, two requests are for one result, and not for
+    // different parts, so they do not combine.
     if requests.len() > graph.outputs(first.by.0).len() {
         return None;
     }

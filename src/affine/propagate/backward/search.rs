@@ -196,7 +196,8 @@ impl BackwardPropagation<'_, '_> {
         propagation.take(self.overlay, fold)
     }
 
-    /// Applies the rule of the producer of a value.
+    /// Applies the rule of the producer of a value. Returns the producer and the alternatives for
+    /// its inputs.
     fn past_producer(
         &self,
         propagation: &mut Propagation,
@@ -241,7 +242,8 @@ impl BackwardPropagation<'_, '_> {
         self.step(node, rule, slot, affine)
     }
 
-    /// Counts one more visited node, at this distance from the part.
+    /// Counts one more visited node, at the distance `depth` from the part. Fails if the budget is
+    /// used up or the distance exceeds [`DEPTH`].
     fn visit(&mut self, depth: usize) -> Result<(), Reason> {
         self.budget = self.budget.checked_sub(1).ok_or(Reason::TooFar)?;
         if depth > DEPTH {

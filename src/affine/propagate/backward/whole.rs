@@ -59,7 +59,8 @@ impl BackwardPropagation<'_, '_> {
                 Ok(step)
             }
             Ok(step) => Ok(step),
-            // The rule refuses if the size of the part is unknown.
+            // The rule refuses if the size of the part is unknown. An affine of the whole operand
+            // does not depend on this size.
             Err(reason) => self.whole(node, affine).ok_or(reason),
         }
     }

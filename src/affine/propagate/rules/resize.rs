@@ -44,7 +44,7 @@ impl Rule for Resize {
     }
 }
 
-/// Whether an axis is known to be unchanged.
+/// Whether the Resize is known to leave an axis unchanged.
 fn stays(at: &At, axis: usize, rank: usize) -> Result<bool, Reason> {
     let resized = match at.attr_ints("axes")? {
         Some(list) => axes(&list, rank)?,

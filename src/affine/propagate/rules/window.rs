@@ -19,9 +19,9 @@ pub(crate) fn meet_the_image(at: &At) -> Result<bool, Reason> {
     let dilations = at_least(at, "dilations", vec![1; axes], 1)?;
     let pads = at_least(at, "pads", vec![0; 2 * axes], 0)?;
     // If the number of windows is rounded up, the last ones reach beyond the end. Engines disagree
-    // on windows that begin beyond the end.
+    // on windows that begin beyond the end, so no window may begin there.
     let rounds_up = at.flag("ceil_mode", false)?;
-    // A small image may lie wholly in a gap of a dilated window.
+    // A small image may lie wholly in a gap of a dilated window, so a dilated pooling must not pad.
     let has_gaps = dilations.iter().any(|&dilation| dilation != 1);
     Ok(match at.attr_text("auto_pad", "NOTSET")? {
         "NOTSET" => (0..axes).all(|axis| {
@@ -31,7 +31,8 @@ pub(crate) fn meet_the_image(at: &At) -> Result<bool, Reason> {
             is_inside || !has_gaps && first.max(last) < kernel[axis] && begins_inside
         }),
         "VALID" => !rounds_up,
-        // SAME adds less padding than the extent of a window.
+        // SAME adds less padding than the extent of a window, so each window without gaps meets the
+        // image.
         "SAME_LOWER" | "SAME_UPPER" => !rounds_up && !has_gaps,
         _ => return Err(Reason::Attribute("auto_pad".into())),
     })
@@ -53,7 +54,7 @@ pub(crate) fn is_by_place(at: &At, axis: usize) -> Result<bool, Reason> {
         && (before, after) == (0, 0))
 }
 
-/// The number of axes of the windows.
+/// The number of axes of the windows, or 0 if the pooling has no kernel.
 fn kernel_axes(at: &At) -> Result<usize, Reason> {
     let kernel = at.attr_ints("kernel_shape")?;
     Ok(kernel.map_or(0, |kernel| kernel.len()))
