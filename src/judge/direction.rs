@@ -34,9 +34,9 @@ pub(super) struct EstablishedFormulas {
 }
 
 impl ComparisonDirection<'_> {
-    /// Tries to prove that the models are the same function. First, formulas replace tensors of
-    /// `other`. Then `other` also stores constants that it computes and `base` stores. At last, no
-    /// formula replaces a tensor.
+    /// Tries to prove that the models are the same function, at most three times: with formulas for
+    /// tensors of `other`; then also with initializers for the constants that `base` stores and
+    /// `other` computes; at last without formulas.
     ///
     /// # Errors
     /// The first failed proof, in which formulas replace tensors that `other` stores.

@@ -93,7 +93,7 @@ fn reduction(op: &str, value: &str, made: &str) -> NodeProto {
     }
 }
 
-/// The name of a constant with the shape of a vector of one element.
+/// The name of the constant `[1]`, the shape of a vector with one element.
 const ONE: &str = "unfold_one";
 
 /// Replaces the outputs of a graph by one vector with the largest magnitude of each named value.

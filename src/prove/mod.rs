@@ -185,7 +185,7 @@ pub(crate) fn same_function_recorded(
 }
 
 /// The assignments of sizes at which two models are compared. In the first two assignments, no size
-/// equals an extent in a model. Each symbol has different sizes in these two. In the last
+/// equals an extent in a model. The size of each symbol differs between these two. In the last
 /// assignment, each symbol of a length is 1, so that it broadcasts. Empty if no extent is open.
 #[cfg(feature = "tract")]
 pub(crate) fn sizes_of_proof([original, other]: [&Model; 2], given: &Dims) -> Vec<Dims> {
@@ -217,7 +217,8 @@ struct Proving<'p> {
 }
 
 impl Proving<'_> {
-    /// The verdict at the first assignment of sizes that decides.
+    /// Checks the claims at one assignment of sizes after another, until one gives a verdict.
+    /// Undecided if none does.
     fn verdict(&self) -> Proof {
         let mut first = None;
         let mut room = u64::MAX;

@@ -138,9 +138,9 @@ impl<'m> SizeSearch<'m> {
         sizes
     }
 
-    /// One assignment for each symbol. In it, this symbol is so large that every part of a Split
-    /// with computed lengths has places. At smaller sizes, some parts of an axis that slicing
-    /// splits are empty.
+    /// One assignment for each symbol. In it, this symbol is so large that no part of a Split with
+    /// computed lengths is empty. At smaller sizes, some parts of an axis that slicing splits are
+    /// empty.
     pub(super) fn with_all_parts(&self, dims: &Dims) -> Vec<Dims> {
         let Some(size) = size_of_all_parts(self.fused) else {
             return vec![];

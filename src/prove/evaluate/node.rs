@@ -31,7 +31,8 @@ use crate::shape::facts::Expected;
 const FEWEST: usize = 2;
 const NUMBERS: usize = 61;
 
-/// The results of a node, and whether their degree is that of an uninterpreted function's results.
+/// The results of a node, and whether they count as results of an uninterpreted function, which
+/// have degree 1.
 pub(super) type NodeResults = Result<(Vec<FieldValue>, bool), Stopped>;
 
 impl Evaluation<'_> {

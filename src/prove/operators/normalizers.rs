@@ -71,7 +71,7 @@ fn affine(
     })?))
 }
 
-/// The axes from the one that the attribute `axis` names to the last one.
+/// All axes from `axis` of the node to the last axis.
 fn behind(call: &Call, rank: usize) -> Result<Vec<usize>, NotEvaluated> {
     Ok((call.axis(-1, rank)?..rank).collect())
 }
