@@ -33,7 +33,7 @@ pub struct Baselines {
     /// LayerNorm. Movements that only moved the channels to another axis for the old normalizer are
     /// removed.
     pub ln_twin: Model,
-    /// The model without its normalizers, which is a lower bound for any folding.
+    /// The model without its normalizers. Its cost is a lower bound for that of any folded model.
     pub floor: Model,
     /// The names of the nodes of all normalizers, including those of the twin.
     pub normalizers: BTreeSet<String>,

@@ -219,7 +219,7 @@ fn affine_passes_the_new_rule() {
         };
         assert!(same.scale == affine.scale && same.shift == affine.shift && step.folds.is_empty());
     }
-    // The places where the sign is positive.
+    // Compress keeps places 0 and 2, where the sign is positive.
     let x = ArrayD::from_shape_fn(vec![1, 2, 2, 3], |at| {
         (at[1] * 6 + at[2] * 3 + at[3]) as f64
     });

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 /// A graph consists of millions of small strings and lists. With the allocators of most systems,
-/// half of the time is spent on allocation.
+/// half of the time is spent on allocation, so the command uses mimalloc.
 #[cfg(not(feature = "python"))]
 #[global_allocator]
 static ALLOCATOR: unfold::bench::CountingAllocator<mimalloc::MiMalloc> =

@@ -23,11 +23,11 @@ pub(crate) const LARGEST: usize = 1 << 24;
 /// [`Reason::MixedAxes`] if the array varies within a cut of symbolic extents.
 pub(crate) fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbers, Reason> {
     if array.ndim() != from.len() {
-        // The model contradicts itself about the rank.
+        // The ranks differ only in a model that contradicts itself.
         return Err(Reason::UnknownShape);
     }
-    // The array varies only along the last axes, and the reshape keeps these axes. This is the
-    // usual case: channels are kept, and tokens are merged.
+    // In the usual case, the array varies only along the last axes, and the reshape keeps these
+    // axes: channels are kept, and tokens are merged.
     let first = array
         .shape()
         .iter()

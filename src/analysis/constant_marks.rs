@@ -82,7 +82,7 @@ impl<'m> Marks<'m> {
     }
 
     /// The results of the two branches of an If with a constant condition. If the condition is
-    /// already known, both are the results of the branch that runs. `None` for other nodes.
+    /// already known, both lists are the results of the branch that runs. `None` for other nodes.
     fn possible_branches(&self, node: NodeId) -> Option<[&'m [Option<ValueId>]; 2]> {
         let condition = self.graph.input(node, 0)?;
         if !self.is_constant(condition) {

@@ -374,7 +374,8 @@ impl<'m> Constants<'m> {
         let result = self
             .compute(node, slot, &inputs)
             .map_err(|why| Refusal::new(Reason::Constant(why), self.graph.name(node)))?;
-        // tract computes symbolic extents where ONNX casts to integers.
+        // Where ONNX has integers, tract may compute symbolic extents, so they are cast to the type
+        // of the value.
         let mut tensor = self.typed(value, result);
         if self.is_bfloat16(value) {
             tensor = rounded_to_bfloat16(&tensor).map_err(|error| self.refuse(value, &error))?;

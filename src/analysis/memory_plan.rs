@@ -1,5 +1,5 @@
-//! Computes the memory of activations during a run. A value takes memory from the step that
-//! computes it to its last reader.
+//! Computes the memory of activations during a run. A value occupies memory between the step that
+//! computes it and its last reader.
 //!
 //! Weights are not counted. Steps run in the order of the nodes in the file, and a value is freed
 //! immediately after its last reader. An operator that an engine runs in place takes over the

@@ -25,7 +25,7 @@ pub(crate) struct At<'a> {
 }
 
 impl At<'_> {
-    /// The node's message.
+    /// The protobuf message of the node.
     pub(crate) fn proto(&self) -> &NodeProto {
         self.graph.node(self.node)
     }

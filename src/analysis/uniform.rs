@@ -1,6 +1,6 @@
 //! Finds uniform values, whose elements are all equal. Examples are an empty mask, and token types
 //! that the caller leaves out. If the exporter does not know their extents, the model computes
-//! their shape at run time.
+//! their shape at run time, so they are not constants of the graph.
 
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
@@ -16,7 +16,7 @@ const LOOKED_AT: usize = 32;
 /// The maximum number of elements of a constant that is inspected.
 const FEW: usize = 1 << 16;
 
-/// The largest step of a Range whose start is taken as a lower bound.
+/// The largest step of a Range for which its start counts as a lower bound.
 const STEP: f64 = (1_u64 << 20) as f64;
 
 /// The limit below which every integer is exact as `f64`.
@@ -118,7 +118,7 @@ impl UniformSearch<'_, '_> {
     fn product(&mut self, left: ValueId, right: ValueId, data_type: DataType) -> Option<f64> {
         match (self.number(left), self.number(right)) {
             (Some(left), Some(right)) => Some(left * right),
-            // Any integer times 0 is 0.
+            // The other factor need not be uniform, because any integer times 0 is 0.
             (Some(0.0), _) | (_, Some(0.0)) if data_type.is_integer() => Some(0.0),
             _ => None,
         }

@@ -1,5 +1,5 @@
-//! Determines whether the sign of a zero matters: `x + 0` turns `−0` into `+0`, and `1/x` turns the
-//! two into ∞ and −∞.
+//! Determines whether the sign of a zero matters: `x + 0` turns `−0` into `+0`, and `1/x` turns
+//! `+0` and `−0` into ∞ and −∞.
 //!
 //! An operator observes the sign if it divides by the value, or computes its reciprocal or a
 //! negative power. An operator that unfold does not know may observe it too, and so may a body that

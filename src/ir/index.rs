@@ -93,7 +93,7 @@ impl<'m> Graph<'m> {
             };
             readers.push((id.index(), Reader::Output));
         }
-        // Annotations and the training information refer to values by name.
+        // A value to which an annotation or the training information refers counts as an output.
         let annotations = proto.quantization_annotation.iter();
         let annotated = annotations.map(|annotation| annotation.tensor_name());
         for name in annotated.chain(read_by_training(self.model)) {
@@ -134,7 +134,8 @@ impl<'m> Graph<'m> {
         for name in captured {
             match self.ids.get(name) {
                 Some(&id) => captures.push(id),
-                // A body of a custom operator may capture values that are unknown here.
+                // A body of a custom operator may read names that are defined elsewhere, so this is
+                // not an error.
                 None if !proto.op().0.is_empty() => {}
                 None => {
                     let reason = format!("has a body that reads `{name}`, which nothing makes");

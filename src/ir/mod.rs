@@ -121,12 +121,12 @@ impl<'m> Graph<'m> {
         self.model
     }
 
-    /// The main graph's message.
+    /// The protobuf message of the main graph.
     pub(crate) fn proto(&self) -> &'m GraphProto {
         self.proto
     }
 
-    /// A node's message.
+    /// The protobuf message of a node.
     pub(crate) fn node(&self, node: NodeId) -> &'m NodeProto {
         &self.proto.node[node]
     }

@@ -182,8 +182,8 @@ impl Geometry {
     }
 
     /// Computes `L(t)`, the image of the shift `t`. If each place of the image follows from one
-    /// place of the shift, the image is the matrix product of the shift and the kernel, summed over
-    /// its taps.
+    /// place of the shift, the kernel is summed over its taps, and the image is the matrix product
+    /// of this sum and the shift.
     pub(super) fn image(&self, weight: &Recipe, shift: &Numbers) -> Result<Recipe, Reason> {
         let extents = self.room(shift)?;
         self.image_in(weight, shift, extents)

@@ -48,7 +48,8 @@ fn feeds_softmax(view: &View, input: ValueId, output: ValueId) -> bool {
             let passes = view.widens(node)
                 || view.graph.category(node) == Some(Category::Arithmetic)
                 || matches!(view.graph.op(node), Some("Concat" | "Slice" | "Split" | "Where"))
-                // Talking heads mix the scores of all heads before the softmax.
+                // Talking heads mix the scores of all heads by another matrix product before the
+                // softmax.
                 || (product && view.graph.is(node, "MatMul"));
             if steps < REACH && (passes || (product_here && !product)) {
                 let outputs = view.graph.outputs(node).iter().flatten();

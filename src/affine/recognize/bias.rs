@@ -31,7 +31,7 @@ impl Normalizer for Bias {
             return None;
         }
         let shape = view.facts.shape(output)?;
-        // A constant with more axes than the result would add axes.
+        // An Add whose constant adds axes to the input is not a bias.
         if view.facts.rank(input) != Some(shape.len()) {
             return None;
         }

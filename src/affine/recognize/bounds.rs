@@ -43,7 +43,7 @@ fn raised(pace: Option<Pace>, exponent: f64) -> Option<Pace> {
     pace.map(|pace| pace.raised(exponent))
 }
 
-/// The growth of a product.
+/// The growth of a product; `None` if the growth of a factor is unknown.
 fn product(one: Option<Pace>, other: Option<Pace>) -> Option<Pace> {
     Some(one?.times(other?))
 }
@@ -114,7 +114,7 @@ impl Bounds {
         }
     }
 
-    /// The range after a function that increases with its argument.
+    /// The range after the function `grows` is applied, which increases with its argument.
     fn image(self, grows: fn(f64) -> f64) -> Bounds {
         Bounds::within(grows(self.low), grows(self.high))
     }

@@ -75,7 +75,7 @@ fn gated(view: &View, product: ValueId, value: ValueId) -> Option<Gated> {
     .then_some(Gated { mul, gate })
 }
 
-/// Whether a product with a value broadcasts the gate to more elements.
+/// Whether a product of `gate` and `value` broadcasts the gate along an axis.
 fn is_spread(view: &View, gate: ValueId, value: ValueId) -> bool {
     let (Some(gate), Some(value)) = (view.facts.shape(gate), view.facts.shape(value)) else {
         return false;

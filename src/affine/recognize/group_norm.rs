@@ -106,8 +106,8 @@ impl Groups {
         })
     }
 
-    /// The axis of the channels in `whole`, the value before it is reshaped. `None` unless each run
-    /// of channels of each item has its own statistics, which are over all other axes.
+    /// The axis of the channels in `whole`, the value before it is reshaped. `None` unless each
+    /// item has its own statistics for each run of channels, over these channels and all places.
     fn channels(&self, view: &View, whole: ValueId) -> Option<usize> {
         let mut atoms = AxisFactors::default();
         let before = atoms.axes(&view.facts.shape(whole)?)?;

@@ -58,7 +58,7 @@ pub(crate) const FACTOR: Parameter = &["scale"];
 
 /// A formula that is written except for its last step, `scale·value + shift`, channel by channel.
 pub(crate) struct Written {
-    /// The value that is written so far.
+    /// The name of the value to which the last step is applied.
     pub value: String,
     /// The scale of the last step.
     pub scale: Numbers,
@@ -312,7 +312,8 @@ impl Expansion<'_, '_> {
     }
 
     /// Adds the constant that an operator reads, with `behind` more axes of extent 1 at the end.
-    /// Returns its name.
+    /// Returns its name. `None` if the element type is unknown, or if a factor would lose digits in
+    /// that type.
     fn constant(&mut self, op: &str, numbers: &Numbers, behind: usize) -> Option<String> {
         let mut shape = vec![numbers.len()];
         shape.extend(vec![1; if numbers.len() == 1 { 0 } else { behind }]);

@@ -9,7 +9,7 @@ use crate::affine::recognize::{Family, Kind, Normalizer, Replacement, Site, View
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 
-/// The bounded function in the middle, as the graph writes it.
+/// The bounded function `f`, as the graph computes it.
 pub(super) struct Bounded {
     /// The argument of the function.
     pub input: ValueId,
@@ -142,7 +142,7 @@ pub(super) fn site(
     }
     let axis = match chain.axis().or(chain.factor_axis) {
         Some(axis) => axis,
-        // If all channels have the same scalar, the chain has no axis of its own.
+        // If all channels have the same scalar, no axis is known, and the last axis is taken.
         None if chain.affine.axes().is_empty() => view.facts.rank(output)?.checked_sub(1)?,
         None => return None,
     };

@@ -391,7 +391,8 @@ mod tests {
         let wide = vec![[heads.clone(), places.clone()].concat()];
         assert!(factors.broadcast(&axes, &wide).is_some());
         assert_eq!(factors.leaves(&axes[1]), factors.leaves(&wide[0]));
-        // A unified axis cannot be unified with another axis, nor with one of another extent.
+        // A free axis does not unify with an axis of a different extent. Once it is unified with an
+        // axis, it does not unify with a second one.
         let tall = factors.free(TDim::from(8));
         assert_eq!(factors.broadcast(&axes, &vec![tall, vec![]]), None);
         let (mut factors, axes) = value("8,8");

@@ -238,7 +238,8 @@ mod tests {
             assert!(map.has_order(order, order.len() - 2));
             assert!(!map.has_order(order, order.len() - 1));
         }
-        // The parts of each head lie next to each other.
+        // In this layout, the three parts of each head lie next to each other, so a picked part
+        // does not precede the heads.
         let mut inside = trace("b,7,24", &["b,7,2,3,4", "3 0 2 1 4"]);
         inside.pick(0, false).unwrap();
         assert!(!inside.has_order(&[0, 2, 1, 3], 2));

@@ -79,7 +79,8 @@ impl Flat<'_> {
         }
     }
 
-    /// Whether nodes in one graph can read values of another one.
+    /// Whether nodes in graph `from` can read values of graph `to`, because `to` is `from` or
+    /// encloses it.
     fn sees(&self, from: Option<usize>, to: Option<usize>) -> bool {
         let mut next = from;
         while next != to {
@@ -91,7 +92,7 @@ impl Flat<'_> {
 }
 
 impl<'r> Restoring<'r> {
-    /// The innermost existing graph that encloses a removed body.
+    /// The body itself if it still exists, or else the innermost existing graph that encloses it.
     fn outside(&self, body: usize) -> Option<usize> {
         let mut next = Some(body);
         while let Some(body) = next.filter(|&body| !self.is_there[body]) {
@@ -151,8 +152,8 @@ impl<'r> Restoring<'r> {
         Some(main)
     }
 
-    /// Assigns a node to the graph of its region path, or to the innermost graph that defines one
-    /// of its inputs.
+    /// Assigns a node to the innermost one of the graph of its region path and the graphs that
+    /// define its inputs. `None` if one of these graphs neither encloses nor is within another.
     fn put(&mut self, node: &'r NodeProto) -> Option<()> {
         let noted = region_path(node);
         let mut home = if noted.is_empty() {

@@ -38,7 +38,7 @@ pub(crate) struct Chain {
     /// Words for the origin of the chain: the classes and module paths of its nodes, and the names
     /// of its parameters.
     pub words: Vec<String>,
-    /// The module path of its first node.
+    /// The module path of the first node that has one.
     pub path: String,
 }
 

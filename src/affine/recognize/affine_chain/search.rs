@@ -257,8 +257,8 @@ impl Search<'_> {
         self.graph.is(node, "Add") && made_by.is_some_and(Category::is_product)
     }
 
-    /// The axis along which the first constant factor of `nodes` lies that is not a scalar, even if
-    /// all its elements are equal.
+    /// The axis along which the constant factor of a node lies, for the first node whose factor is
+    /// not a scalar. `None` if all factors are scalars.
     fn factor_axis(&self, nodes: &[NodeId]) -> Option<usize> {
         nodes.iter().find_map(|&node| self.factor_axis_of(node))
     }

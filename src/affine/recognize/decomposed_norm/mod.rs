@@ -258,8 +258,8 @@ pub(crate) fn reshaped(view: &View, input: ValueId, output: ValueId) -> Option<R
     })
 }
 
-/// Finds the chain that scales a quotient. It is the chain after the result, or else the chain
-/// after the numerator, since a scale passes a division. If neither scales, returns a chain that
+/// Finds the chain that scales a quotient. It is the chain after the result, or else the chain that
+/// computes the numerator, since a scale passes a division. If neither scales, returns a chain that
 /// only shifts the result.
 pub(crate) fn scaling<'v>(
     view: &'v View,

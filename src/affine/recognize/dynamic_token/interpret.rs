@@ -165,7 +165,7 @@ struct Terms<'t> {
     mean: Term,
     /// The mean of `x ⊙ x` over the channels: `(σ²)^ln = mean_square − mean²`, equation (4).
     mean_square: Term,
-    /// `P^h x^h`.
+    /// `P^h x^h`, where `h` is a head.
     inter: Term,
     /// `P^h (x^h ⊙ x^h)`.
     inter_square: Term,

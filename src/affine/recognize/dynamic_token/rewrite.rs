@@ -29,7 +29,7 @@ use crate::recipe::{Numbers, Op, Recipe};
 /// back.
 const BY_HEAD: &[i64] = &[0, 2, 1, 3];
 
-/// Entries of `P` below this count as 0. Weights of distant tokens and partial sums can be
+/// Entries of `P` below this limit count as 0. Weights of distant tokens and partial sums can be
 /// subnormal in float32, and processors compute many times more slowly with subnormal numbers.
 const NEGLIGIBLE: f64 = 1.0 / (1u128 << 100) as f64;
 

@@ -125,7 +125,7 @@ impl Formula {
             .then(|| self.coefficient(&[]))?
     }
 
-    /// The coefficient of a term, including the scale.
+    /// The coefficient of a term, including the scale; 0 if the formula lacks the term.
     pub(super) fn coefficient(&self, factors: &[Factor]) -> Option<Coefficient> {
         match self.terms.get(factors) {
             Some(own) => own.zip(&self.scale, |a, b| a * b),

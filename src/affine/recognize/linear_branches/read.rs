@@ -94,7 +94,8 @@ impl Windowed {
         let graph = view.graph;
         let made = graph.only_output(*self.nodes.last()?)?;
         let (op, inputs) = (graph.op(node)?, graph.inputs(node));
-        // This runs for every branch of a Concat, so it must not search all inputs of the Concat.
+        // This function runs for every branch of a Concat, so it must not search all inputs of the
+        // Concat.
         let slot = match *inputs {
             [Some(value), Some(_)] if value == made => 1,
             [Some(_), Some(value)] if value == made => 0,

@@ -33,7 +33,7 @@ pub(crate) struct Quotient {
     pub square: Formula,
     /// The value that is divided.
     pub divided: ValueId,
-    /// The axes of the region's input. At first, each is one axis factor.
+    /// The axes of the region's input. Until axis factors are split, each axis is one axis factor.
     pub input: Axes,
     /// The axes of the quotient.
     pub axes: Axes,
@@ -159,7 +159,7 @@ struct Reading<'r> {
     values: HashMap<ValueId, Value>,
     /// The Resize that expands statistics of blocks to tokens.
     widening: Option<Widening>,
-    /// `P`.
+    /// The matrices `P`, if a node read so far applies them.
     mixing: Option<Mixing>,
 }
 
