@@ -28,9 +28,9 @@ use crate::refusal::{Reason, Refusal};
 /// The use of a tensor's numbers, which decides the allowed loss.
 #[derive(Debug, Clone)]
 pub(crate) enum Rounding {
-    /// Summands, or values themselves.
+    /// Summands, or values that are passed on.
     Sum,
-    /// Factors of single values.
+    /// Factors, each of which multiplies a single value.
     Factor,
     /// A weight, with its formula before the fold and the axes along which products contract it.
     Weight(Recipe, Vec<usize>),

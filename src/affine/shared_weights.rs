@@ -176,7 +176,7 @@ impl<'l> Left<'l> {
         }
     }
 
-    /// Whether no remaining node reads a value.
+    /// Whether no node that remains after the edits reads a value.
     fn is_unread(&self, value: ValueId) -> bool {
         let graph = &self.analysis.graph;
         let mut readers = graph.readers(value).iter();

@@ -88,7 +88,7 @@ pub(crate) enum Op {
     Reshape,
     /// The axes in another order: new axis `i` is old axis `perm[i]`.
     Transpose(Vec<usize>),
-    /// Places along an axis, in this order. A place that is `None` holds 0.
+    /// Selects places along an axis, in this order. A place that is `None` holds 0.
     Pick {
         /// The axis.
         axis: usize,

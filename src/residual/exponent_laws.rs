@@ -117,7 +117,8 @@ impl Node<'_, '_> {
         }
     }
 
-    /// The exponent of the first input. A constant input takes the exponent `goal`.
+    /// The exponent of the first input. A constant input takes the exponent `goal`, or 0 if there
+    /// is no goal.
     fn first(&self) -> i32 {
         if self.at.is_constant(0) {
             self.goal.unwrap_or_default()

@@ -19,7 +19,8 @@ struct NormalizedSum {
     centred: bool,
     /// The input that is added to the sum.
     bias: usize,
-    /// The inputs of the normalizer after its first input.
+    /// The inputs that are the parameters of the normalizer: γ, and β if the normalizer subtracts
+    /// the mean.
     parameters: std::ops::Range<usize>,
 }
 

@@ -168,7 +168,7 @@ pub struct Plan {
     /// Linear operators that move to values with fewer places, and linear operators that could move
     /// but stay.
     pub placed: Vec<Placed>,
-    /// The peak memory of activations and the slices, if slicing was requested.
+    /// The peak memory of activations, and the regions that are sliced, if slicing was requested.
     pub memory: Option<MemoryChange>,
     /// The changes other than folds of sites.
     pub tidy: Tidy,

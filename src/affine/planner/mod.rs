@@ -311,8 +311,8 @@ impl<'a> Planner<'a> {
         }
         there.state = State::Folded { direction, into };
         self.remove(&gone.nodes, gone.output, gone.input);
-        // The parameters of these operators become exactly 1 and 0, so no later affine may pass or
-        // change these operators.
+        // The parameters of these operators become exactly 1 and 0, but rules still see the old
+        // parameters. So no later affine may pass or change these operators.
         self.overlay
             .replaced
             .extend(gone.resets.iter().map(|reset| reset.node));

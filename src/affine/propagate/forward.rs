@@ -132,7 +132,8 @@ struct ForwardPropagation<'d, 'a> {
     /// cross this value. If this value is a dead end, the earlier value is one, too.
     from: HashMap<ValueId, ValueId>,
     queue: BTreeMap<usize, Next>,
-    /// Inputs that need the affine of their value, so the propagation does not follow them.
+    /// Inputs that need the affine for which the other readers compensate. The propagation does not
+    /// follow these inputs.
     kept: HashSet<(NodeId, usize)>,
 }
 

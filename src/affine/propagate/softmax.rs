@@ -108,9 +108,9 @@ impl KeySearch<'_, '_> {
         })
     }
 
-    /// Whether all readers ignore a shift after several movements. A movement may merge the axis of
-    /// the shift with another axis, such as the axis of heads with an unknown batch, if later
-    /// movements separate both axes again.
+    /// Whether the movement `node`, and the movements after it, lead only to readers that ignore a
+    /// shift. A movement may merge the axis of the shift with another axis, such as the axis of
+    /// heads with an unknown batch, if later movements separate both axes again.
     fn moved(&mut self, node: NodeId, trace: &LayoutMap, shift: &Numbers, depth: usize) -> bool {
         let overlay = self.overlay;
         let mut trace = trace.clone();
@@ -149,7 +149,7 @@ impl KeySearch<'_, '_> {
         })
     }
 
-    /// Whether all readers ignore a shift of an operand of a product of two values. The operand
+    /// Whether all readers of a product of two values ignore a shift of one operand. The operand
     /// contributes one axis to the result. If the shift does not vary along that axis, the summand
     /// that it adds to the result does not vary along the axis either.
     fn product(&mut self, at: &At, slot: usize, shift: &Numbers, depth: usize) -> bool {

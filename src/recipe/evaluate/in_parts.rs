@@ -67,8 +67,8 @@ impl PartOrder {
         }
     }
 
-    /// The constant of a product of a row and a stored constant. `None` for any other step, or if
-    /// the elements are not stored in the order of the parts.
+    /// The stored constant by which the step multiplies a row. `None` if the step does something
+    /// else, or if the elements of the constant are not stored in the order of the parts.
     fn stored<'s>(self, step: &Recipe, supply: &'s dyn Supply) -> Option<&'s Floats> {
         let ([_, right], [others @ .., _]) = (step.inputs(), step.shape()) else {
             return None;

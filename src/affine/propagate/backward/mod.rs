@@ -292,7 +292,7 @@ pub(crate) fn wanted(
 /// halves of a rotary embedding.
 ///
 /// # Errors
-/// The errors of [`backward`], if not all readers need the same affine.
+/// The first error of [`backward`], if no mode succeeds.
 pub(crate) fn wanted_by_all(
     overlay: &GraphOverlay,
     items: &Items,

@@ -1,4 +1,5 @@
-//! The other readers of a value on which backward propagation needs an affine.
+//! Decides whether the other readers of a value allow an affine that backward propagation needs on
+//! the value.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +25,7 @@ const READERS: usize = 64;
 /// The largest number of producers that are collected upstream of a part's input.
 const PRODUCERS: usize = 256;
 
-/// Whether a value on which an affine is needed has other readers.
+/// The other readers of a value on which an affine is needed, if the affine affects none of them.
 #[derive(Debug, PartialEq)]
 pub(super) enum Others {
     None,

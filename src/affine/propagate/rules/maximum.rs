@@ -72,7 +72,8 @@ fn is_pool(at: &At) -> bool {
     at.proto().op_type().ends_with("MaxPool")
 }
 
-/// Refuses an affine that would select other elements as maxima.
+/// Refuses an affine that does not commute with the maxima: a scale that is not positive or, for a
+/// pooling, an affine of places, or a window that may contain no place of the image.
 fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
     if !affine.scale.iter().all(|&scale| scale > 0.0) {
         return Err(at.not_linear());

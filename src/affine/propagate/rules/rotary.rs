@@ -28,7 +28,8 @@ impl Rule for Rotary {
             "scale",
         ])?;
         let last = affine.rank().checked_sub(1).ok_or(Reason::UnknownShape)?;
-        // The rotation would turn the shift by a different angle for each token.
+        // The rotation would turn a shift by a different angle for each token, so only a scale
+        // passes.
         if !affine.has_no_shift() {
             return Err(at.not_linear());
         }

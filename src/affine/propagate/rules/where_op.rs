@@ -69,8 +69,8 @@ fn of_one_side(at: &At, affine: Affine, other: usize) -> Result<Step, Reason> {
     beside_constant(at, affine, other).ok_or(Reason::ResidualStream)
 }
 
-/// The step if the other branch is a constant that can compensate for the affine. `None` if it is
-/// not.
+/// The step if the other branch is a constant that can compensate for the affine. `None` if the
+/// branch is not such a constant.
 fn beside_constant(at: &At, affine: Affine, other: usize) -> Option<Step> {
     let (inverse, numbers) = (affine.inverse()?, at.numbers(other).ok()?);
     // A single scalar may be expanded to one scalar for each channel.
