@@ -24,7 +24,7 @@ use crate::run::Dims;
 /// Called with the name of the stage, the work that is done, and the total work.
 pub type OnProgress<'o> = &'o dyn Fn(&str, usize, usize);
 
-/// The options of folding, and a progress callback.
+/// The options of folding, and the callbacks for progress and for the results of passes.
 pub struct FuseOptions<'o> {
     /// The names of passes that do not run, and the names or kinds of sites that stay. Patterns
     /// with `*` and `?` are allowed for sites.

@@ -32,8 +32,8 @@ pub(crate) struct PlanLog {
     /// collected only for an observer.
     latest: Option<Vec<Stored>>,
     passes: usize,
-    /// The index of the site that outputs each value. A value has the name under which the next
-    /// pass finds it.
+    /// Maps each value that a site outputs to the index of the site. The value has the name under
+    /// which the next pass finds it.
     makers: HashMap<String, usize>,
     refused: HashMap<usize, Refusal>,
     /// Whether a pass simplified the model, and so may have computed constants, since refusals for

@@ -50,9 +50,10 @@ pub(crate) fn means_the_same(node: &NodeProto, from: i64, to: i64) -> bool {
         }
         // More outputs meant training mode.
         "BatchNormalization" => !changed_in(14) || node.output.len() == 1,
-        // The default of the coordinates changed.
+        // The default mode of coordinates changed.
         "RoiAlign" => !changed_in(16),
-        // These sets changed which elements count in windows that reach beyond the end.
+        // Operator sets 18, 19 and 22 changed which elements count in windows that reach beyond the
+        // end.
         "AveragePool" | "LpPool" | "MaxPool" => {
             let ceil_mode = node.attr_i("ceil_mode").unwrap_or(Some(1));
             let is_changed = changed_in(18) || changed_in(19) || changed_in(22);

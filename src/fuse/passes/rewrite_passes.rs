@@ -109,7 +109,8 @@ pub(crate) static CANONICALIZE: RewritePass = RewritePass {
     )
 };
 
-/// Moves equal arithmetic on the parts of a Concat after the Concat, so that it runs once.
+/// Replaces equal arithmetic on each part of a Concat by arithmetic after the Concat, which runs
+/// once.
 pub(crate) static ARITHMETIC_BEFORE_CONCAT: RewritePass = RewritePass {
     leaves_skipped_nodes: true,
     neighbours: Neighbours::Stay,

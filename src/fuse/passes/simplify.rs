@@ -16,7 +16,7 @@ pub(super) const DUPLICATE: &[&str] = &["duplicate"];
 const CONSTANT_OF_CLEAN_UP: &[&str] = &["constant", "clean-up"];
 const DUPLICATE_OF_CLEAN_UP: &[&str] = &["duplicate", "clean-up"];
 
-/// A pass that applies one function to the whole model.
+/// A pass that simplifies the model by one function.
 pub(crate) struct SimplifyPass {
     name: &'static str,
     description: &'static str,

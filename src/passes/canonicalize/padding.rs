@@ -27,7 +27,8 @@ pub(crate) fn as_attribute<'m>(analysis: &'m Analysis, node: NodeId) -> Option<M
     at.only_attributes(attributes).ok()?;
     let automatic = at.attr_text("auto_pad", "NOTSET").ok()?;
     // Automatic padding depends on the extents of the input. With `ceil_mode`, the padding decides
-    // how far the last window may reach beyond the end. Both would change without the Pad.
+    // how far the last window may reach beyond the end. If the Pad became an attribute, both would
+    // change, so such an operator stays.
     if !matches!(automatic, "NOTSET" | "VALID") || is_set(&at, "ceil_mode") {
         return None;
     }

@@ -120,7 +120,8 @@ impl<'m> Inliner<'m> {
         }
     }
 
-    /// The body of the function that a node calls. `None` if the node stays.
+    /// The body of the function that a node calls, as described at [`body`]. `None` if the node
+    /// stays.
     fn body(&mut self, node: &NodeProto, path: &str) -> Option<Vec<(NodeProto, String)>> {
         let function = self.called(node).filter(|_| self.name_bytes_left > 0)?;
         let body = body(function, node, path, &mut self.names)?;

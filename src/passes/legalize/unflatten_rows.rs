@@ -44,11 +44,11 @@ enum RowRole {
 struct RowRegion<'a> {
     analysis: &'a Analysis<'a>,
     entry: NodeId,
-    /// The value that the entry reads.
+    /// The value that the Reshape `entry` reads.
     source: ValueId,
     /// The values of two axes, with the number of channels of each.
     rows: HashMap<ValueId, usize>,
-    /// The nodes after the entry, in execution order.
+    /// The nodes after the Reshape `entry`, in execution order, each with its role.
     nodes: Vec<(NodeId, RowRole)>,
 }
 

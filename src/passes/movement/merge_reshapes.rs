@@ -82,8 +82,9 @@ fn behind(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
     Some((source, extents))
 }
 
-/// Removes an Unsqueeze before a Transpose and a Reshape. Both are written without the axes of
-/// extent 1 that the Unsqueeze adds. `None` for other nodes.
+/// Removes the Unsqueeze from a chain of an Unsqueeze, a Transpose and the Reshape `node`. The
+/// Transpose and the Reshape are written without the axes of extent 1 that the Unsqueeze adds.
+/// `None` if `node` does not end such a chain.
 fn without_ones<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let (turned, named) = target(&analysis.at(node))?;

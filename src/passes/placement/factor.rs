@@ -12,7 +12,7 @@ pub(super) enum ResizeFactor {
 }
 
 impl ResizeFactor {
-    /// The ratio of the number of places after the Resize to the number of places before it.
+    /// The ratio of the extent after the operator to the extent before it.
     pub(super) fn ratio(self) -> f64 {
         match self {
             ResizeFactor::Same => 1.0,

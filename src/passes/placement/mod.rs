@@ -47,7 +47,7 @@ pub(crate) struct PlacementMove {
     pub edit: Edit,
 }
 
-/// Finds a move that begins at a node.
+/// A rule: returns the move that begins at a node. `None` if there is none.
 type PlacementRule = fn(&Analysis, NodeId) -> Option<PlacementMove>;
 
 /// All rules for engines on a CPU. For each node, the first move that is not refused is made.
@@ -138,7 +138,7 @@ impl PlacementMove {
         }
     }
 
-    /// The line in the plan for this move, which is refused.
+    /// The line in the plan for this move if it is refused. `why` is the reason.
     pub(crate) fn refused(self, why: Refusal) -> Placed {
         Placed {
             why: Some(why),

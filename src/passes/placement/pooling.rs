@@ -43,7 +43,7 @@ struct Mean {
     /// The number of places that each mean averages. `None` if it averages all places.
     taps: Option<usize>,
     /// A lower bound for the ratio of the numbers of places before and after the mean. `None` if
-    /// one place is left.
+    /// only one place is left.
     fewer: Option<usize>,
 }
 

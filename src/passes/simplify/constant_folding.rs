@@ -46,7 +46,7 @@ pub(super) struct StoredResults {
 pub(crate) struct NamedFloats {
     /// The name of the tensor. Outside of bodies it is the name of the value.
     pub name: String,
-    /// The name of the value.
+    /// The name of the value that the tensor replaces.
     pub value: String,
     /// The element type.
     pub data_type: DataType,

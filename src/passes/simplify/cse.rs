@@ -48,7 +48,8 @@ impl<'g> Producer<'g> {
 }
 
 /// The first of several equal producers, and the region path of its body. Large graphs have
-/// millions of producers, so only the hash is stored, and producers with equal hashes are compared.
+/// millions of producers, so only their hashes are indexed, and producers with equal hashes are
+/// compared.
 struct First<'g> {
     way: &'g str,
     maker: Producer<'g>,
@@ -161,7 +162,7 @@ struct Equals<'g, 'f> {
     /// Outputs of the model, each with an equal value that an earlier operator outputs.
     outputs: HashMap<&'g str, &'g str>,
     fixed: &'f HashSet<&'f str>,
-    /// The outputs of the model that no body and no pinned node reads by name.
+    /// The outputs of the model whose names must stay only because they are outputs.
     ends: &'f HashSet<&'f str>,
 }
 

@@ -76,7 +76,7 @@ impl<'g> Uses<'g> {
         }
     }
 
-    /// Marks each dead node, by its index. Dead nodes no longer count as readers.
+    /// Returns for each node whether it is dead. Dead nodes no longer count as readers.
     fn take_dead_nodes(&mut self) -> Vec<bool> {
         let mut dead = vec![false; self.graph.node.len()];
         let mut open: Vec<usize> = self

@@ -45,7 +45,8 @@ pub(crate) struct KnownShapes<'k> {
     pub extents: &'k dyn Fn(&str) -> Option<Shape>,
 }
 
-/// The model with its nodes in topological order. Values that bodies capture count as inputs.
+/// The model with its nodes in topological order. A value that a body captures counts as an input
+/// of the node with the body.
 pub(crate) fn sorted(mut model: Model) -> Model {
     topological_order::sort(model.graph_mut());
     model

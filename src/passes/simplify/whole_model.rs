@@ -221,7 +221,7 @@ fn has_training_info(model: &Model) -> bool {
     !model.proto.training_info.is_empty()
 }
 
-/// The names that nodes read.
+/// The names of the values that these nodes read.
 fn names_read<'g>(graph: &'g Graph, nodes: &HashSet<NodeId>) -> HashSet<&'g str> {
     nodes
         .iter()

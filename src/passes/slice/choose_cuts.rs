@@ -366,12 +366,12 @@ fn parts(extent: usize) -> Vec<usize> {
     numbers
 }
 
-/// The nodes that are in a cut.
+/// The nodes of the regions of all cuts.
 fn taken(cuts: &[PlannedCut]) -> HashSet<NodeId> {
     cuts.iter().flat_map(|cut| cut.region.nodes()).collect()
 }
 
-/// Whether no node of a region is in a cut.
+/// Whether no node of a region is in `taken`.
 fn is_free(region: &SliceRegion, taken: &HashSet<NodeId>) -> bool {
     !region.nodes().any(|node| taken.contains(&node))
 }

@@ -81,7 +81,7 @@ pub(crate) fn sliced(
     applied(&search, &chosen_cuts(&search, wanted), change)
 }
 
-/// Plans the slices that each engine on a CPU runs faster. They cut attention with many scores,
+/// Plans the slices that make every engine on a CPU faster. They cut attention with many scores,
 /// some of which a mask hides. `None` if there is no such attention.
 pub(crate) fn sliced_by_default(analysis: &Analysis) -> Option<(MemoryChange, Vec<Edit>)> {
     let has_masks = has_body(analysis).is_none() && has_masked_scores(analysis);
@@ -97,7 +97,8 @@ pub(crate) fn sliced_by_default(analysis: &Analysis) -> Option<(MemoryChange, Ve
     (!cuts.is_empty()).then(|| applied(&search, &cuts, change))
 }
 
-/// The effect of cuts, and their edits.
+/// The effect of cuts on memory, and the edits that make the cuts. `change` has the peak before the
+/// cuts.
 fn applied(
     search: &CutSearch,
     cuts: &[PlannedCut],

@@ -82,7 +82,7 @@ struct Growing<'g> {
     nodes: BTreeMap<NodeId, usize>,
     /// The values inside.
     within: HashSet<ValueId>,
-    /// Values that must be inside, each with its axis.
+    /// Values that must be inside, but whose nodes are not yet added, each with its axis.
     ahead: Vec<(ValueId, usize)>,
 }
 

@@ -92,7 +92,7 @@ struct PartWriter<'w> {
 }
 
 impl PartWriter<'_> {
-    /// A name that neither the graph nor a part has yet.
+    /// A new name from a stem and a suffix, which neither the graph nor a part has yet.
     fn name(&mut self, stem: &str, suffix: &str) -> String {
         let mut names = (0..).map(|count| match count {
             0 => format!("{stem}_{suffix}"),

@@ -14,8 +14,8 @@ pub(super) enum AttentionRefusal {
     /// The node is not the Softmax of an attention.
     #[error("no attention")]
     NoAttention,
-    /// A mask or a bias is added to the scores. The kernel of MultiHeadAttention then keeps all
-    /// scores.
+    /// A mask or a bias is added to the scores. The kernel of MultiHeadAttention then stores all
+    /// scores, as plain operators do.
     #[error("the scores have a mask or a bias")]
     Bias,
     /// Another operator is between the products and the Softmax, such as the Tanh of a soft cap.

@@ -69,7 +69,7 @@ impl RepeatedOperand {
     }
 
     /// The source of a chain of nodes, and the map from the source to the result of the chain.
-    /// `None` if the chain repeats no places, or does something else with them.
+    /// `None` if the chain repeats no places, or if the map cannot follow one of its nodes.
     fn follow(analysis: &Analysis, links: &[Link]) -> Option<(ValueId, RepeatMap)> {
         let first = links.first()?;
         let source = analysis.graph.input(first.node, first.slot)?;
