@@ -5,7 +5,7 @@
 //! harm depends on the operators that read the number.
 //!
 //! - **A summand, or a value that is passed on**, is rounded to multiples of the smallest positive
-//!   number of the type. The model rounds the sum or product that it replaces to the same
+//!   number of the type. The model computes a sum or product instead, and rounds it to the same
 //!   multiples, so the fold loses nothing that the model keeps.
 //! - **A weight** `w` that is scaled to `v = s·w` and stored as `v + e` acts like the weight `w +
 //!   e/s` in the model. A weight is one of many whose products are summed. So the error `e/s` may

@@ -7,7 +7,7 @@
 //! weight, the second version counts.
 //!
 //! Only arrays with at least two axes longer than 1 count. Vectors, such as biases and scales, are
-//! small compared with the matrices of the same model, however small the model is.
+//! small compared with the matrices of a model, however small the model is.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -62,7 +62,8 @@ pub(crate) struct Operation {
     shape: Vec<usize>,
 }
 
-/// The operation of a step on its inputs. Arithmetic broadcasts as in ONNX.
+/// The operation that a step applies to its inputs, which are called `a` and `b` here. Arithmetic
+/// broadcasts as in ONNX.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Op {
     /// A constant of the model, by the name of its value.

@@ -322,8 +322,8 @@ impl Writers<'_> {
         self.change(node, slot, recipe.sub(&mean)?)
     }
 
-    /// The change of a constant input. `None` if the type may be too narrow for values without
-    /// their mean, or if a large constant would have to be copied.
+    /// The change that replaces a constant input by `recipe`. `None` if the type may be too narrow
+    /// for values without their mean, or if a large constant would have to be copied.
     fn change(&self, node: NodeId, slot: usize, recipe: Recipe) -> Option<Change> {
         let value = self.analysis.graph.input(node, slot)?;
         let data_type = self.analysis.facts.data_type(value)?;

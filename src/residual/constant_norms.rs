@@ -27,8 +27,9 @@ const LEAST_EPSILON: f64 = 1.0;
 /// not below this variance.
 const USUAL_VARIANCE: f64 = 1.0;
 
-/// Decides which normalizers become constant. Returns their entries in the plan, and the edits.
-/// `is_skipped` decides by name or kind whether a site stays.
+/// Decides which normalizers with a large ε become constant. Returns the entries of these
+/// normalizers in the plan, and the edits. `is_skipped` decides by name or kind whether a site
+/// stays.
 pub(crate) fn constant(
     view: &View,
     sites: &[Site],

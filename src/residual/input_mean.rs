@@ -10,7 +10,8 @@ use crate::ir::{Graph, NodeId, Reader};
 
 use crate::residual::streams::{Channels, ReadBy, Stream};
 
-/// The edit that subtracts the mean of an input along its channels. `None` if nothing reads it.
+/// The edit that subtracts the mean of an input along its channels. `None` if no node reads the
+/// input.
 pub(super) fn subtracted(
     graph: &Graph,
     sites: &[Site],

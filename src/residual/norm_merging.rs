@@ -18,7 +18,7 @@ use crate::ir::{NodeId, Reader, ValueId};
 
 use crate::residual::layer_norm_to_rms::has_range;
 
-/// The name of this change for `--skip`.
+/// The name of norm merging for `--skip`.
 pub(crate) const MERGING: &str = "merging";
 
 /// The largest number of operators, in total, between a normalizer and the normalizers after it.

@@ -1,9 +1,9 @@
 //! The residual streams of a model: values that sums and movements connect, with their writers and
 //! readers.
 //!
-//! The search begins at a normalizer. The axis of its statistics is that of the channels. From
-//! there the search goes in both directions, through every node that ties values together (see
-//! `ties`).
+//! The search begins at a normalizer. The axis of the normalizer's statistics is the axis of the
+//! channels. From there the search goes in both directions, through every node that ties values
+//! together (see `ties`).
 
 use crate::affine::recognize::decomposed_norm::Core;
 use crate::affine::recognize::{Site, View, online};

@@ -36,7 +36,8 @@ const GLANCE: Duration = Duration::from_millis(20);
 pub(super) enum Computed {
     /// The tensor with its elements. It is small, or too costly to compute twice.
     Now(Box<TensorProto>),
-    /// A promise to compute the elements when they are written. They are known to fit their type.
+    /// A promise to compute the elements when they are written. The elements are known to fit their
+    /// type.
     Later(Arc<Promise>),
 }
 

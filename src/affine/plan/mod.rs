@@ -57,7 +57,8 @@ pub struct Stored {
     pub data_type: DataType,
     /// The formula of the elements.
     pub recipe: Recipe,
-    /// The constant that the tensor replaces in an operator. `None` if it replaces none.
+    /// The constant that the tensor replaces in an operator. `None` if the tensor replaces no
+    /// constant.
     pub replaces: Option<String>,
     /// The sites that need the tensor.
     pub sites: Vec<usize>,
@@ -200,7 +201,7 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// Whether `other` describes the same node and the same rule.
+    /// Whether `other` describes the same node and rule as this entry.
     pub(crate) fn is_alike(&self, other: &Placed) -> bool {
         self.rule == other.rule && self.at == other.at
     }

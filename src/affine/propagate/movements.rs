@@ -2,8 +2,8 @@
 //!
 //! MobileViT splits its tokens into patches of pixels by a Reshape to `[b·C·h, w, p, q]` and a
 //! Transpose. The next Reshape separates channels and batch again. The affine cannot be written on
-//! the values in between, where channels share an axis with the batch. On the last value it lies
-//! along one axis again.
+//! the values in between, where channels share an axis with the batch. On the last value, the
+//! affine varies along one axis again.
 
 use crate::affine::Affine;
 use crate::affine::propagate::overlay::GraphOverlay;

@@ -14,7 +14,7 @@ use crate::shape::facts::{Shape, extent};
 /// Returns the rule for a node, unless planned changes of the node make the rule invalid.
 ///
 /// # Errors
-/// The reason why there is no rule, or [`Reason::Changed`] if it is invalid.
+/// The reason why there is no rule, or [`Reason::Changed`] if the rule is invalid.
 pub(crate) fn rule_of(overlay: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     if overlay.replaced.contains(&node) {
         // The affine is refused for now. In a later run of the pass, it may cross the nodes that
@@ -44,7 +44,8 @@ pub(crate) fn passable(overlay: &GraphOverlay, node: NodeId) -> Result<&'static 
     rule_of(overlay, node)
 }
 
-/// The step of a node for the affines of its inputs.
+/// Finds the step of a node whose inputs carry the affines `inputs`, with `None` for an input
+/// without an affine.
 ///
 /// # Errors
 /// A refusal at the node, if it can neither pass nor absorb the affines.

@@ -117,7 +117,7 @@ impl Blocks {
         numbers.pick(1, channels)
     }
 
-    /// Finds the scalar of each channel. `None` if the scalars of its places differ.
+    /// Finds the scalar of each channel. `None` if the places of a channel have different scalars.
     fn once(&self, numbers: &Numbers) -> Option<Numbers> {
         let distance = if self.by_place { 1 } else { self.places };
         let once = numbers.pick(
