@@ -254,7 +254,9 @@ impl<'v, 'a> Remaking<'v, 'a> {
     }
 
     /// The earliest value whose last axis is the channels, and the movement that reads it. The
-    /// value is the block's input, or precedes it by movements without other readers.
+    /// value is the block's input, or precedes it by movements without other readers. The movement
+    /// is `None` if the value is the input itself. The result is `None` if no such value has its
+    /// channels last.
     fn channels_last(
         &self,
         site: &Site,

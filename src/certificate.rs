@@ -63,9 +63,9 @@ pub struct Certificate {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CertifiedSite {
-    /// Module path or node name.
+    /// The module path of the site, or the name of a node if no path is known.
     pub name: String,
-    /// The short name of its kind.
+    /// The short name of the kind of the site.
     pub kind: String,
     /// The outcome.
     pub outcome: Fate,

@@ -26,7 +26,7 @@ pub struct Entry {
     packed: &'static [u8],
 }
 
-/// The entry with this name, such as `swin-t.un`.
+/// The entry with this name, such as `swin-t.un`; `None` if the zoo has no such network.
 pub(crate) fn find(name: &str) -> Option<Entry> {
     Entry::all().find(|entry| entry.name == name)
 }

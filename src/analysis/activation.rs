@@ -57,7 +57,8 @@ impl Gates<'_> {
     }
 
     /// Returns the nodes that compute `gate` from `plain`, or from a value of which `plain` is a
-    /// scalar multiple. The node that computes the multiple is then included.
+    /// scalar multiple. The node that computes the multiple is then included. `None` if `gate` is
+    /// not computed in this way.
     fn gate_and_half(&self, plain: ValueId, gate: ValueId) -> Option<Vec<NodeId>> {
         if let Some(nodes) = self.gate(gate, plain) {
             return Some(nodes);
@@ -99,7 +100,7 @@ impl Gates<'_> {
         is_nonlinear.then_some(nodes)
     }
 
-    /// The operand that a node multiplies or divides by a scalar.
+    /// The operand that a node multiplies or divides by a scalar; `None` for other nodes.
     fn scaled(&self, node: NodeId) -> Option<ValueId> {
         let &[Some(left), Some(right)] = self.graph.inputs(node) else {
             return None;

@@ -100,7 +100,8 @@ fn numbers(dims: &[Option<TDim>]) -> Option<Vec<usize>> {
 
 /// Returns the shape to which an array along the last axes is expanded, and its shape after the
 /// reshape. If an axis of unknown extent is merged with axes of known extent, such as four tokens,
-/// the array repeats along the known ones.
+/// the array repeats along the known ones. `None` if the array does not lie along the last axes, or
+/// if an extent of these is unknown.
 fn repeated(
     array: &[usize],
     from: &[Option<TDim>],

@@ -278,7 +278,7 @@ impl<'m> Constants<'m> {
         }
     }
 
-    /// The elements of a constant of integers or bool.
+    /// The elements of a constant of integers or bool; `None` for other values.
     pub(crate) fn ints(&self, value: ValueId) -> Option<Vec<i64>> {
         if let Some(ints) = self.facts.ints(value) {
             return Some(ints);

@@ -120,7 +120,7 @@ impl RepeatMap {
         Some(axes)
     }
 
-    /// The axes after a Concat of one value with itself.
+    /// The axes after a Concat of one value with itself; `None` for other values.
     fn joined(&mut self, at: &At) -> Option<Axes> {
         at.only_attributes(&["axis"]).ok()?;
         let along = axis(at.proto().attr_i("axis").ok()??, at.rank(0).ok()?).ok()?;

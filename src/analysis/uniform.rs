@@ -124,7 +124,7 @@ impl UniformSearch<'_, '_> {
         }
     }
 
-    /// A lower bound of the elements of an integer value.
+    /// A lower bound of the elements of an integer value, if one is known.
     fn least(&mut self, value: ValueId) -> Option<f64> {
         let Analysis {
             graph,

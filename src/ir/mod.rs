@@ -189,7 +189,8 @@ impl<'m> Graph<'m> {
         self.names.len()
     }
 
-    /// The node that computes a value, and the index of its output.
+    /// The node that computes a value, and the index of its output; `None` for inputs and
+    /// initializers.
     pub(crate) fn producer(&self, value: ValueId) -> Option<(NodeId, usize)> {
         self.producers[value.index()]
     }
@@ -290,7 +291,8 @@ impl<'m> Graph<'m> {
         self.places[node]
     }
 
-    /// The node that is the only reader of a value, with the index of its input.
+    /// The node that is the only reader of a value, with the index of its input; `None` if the
+    /// value has no reader, several readers, or a reader that is not a node.
     pub(crate) fn only_reader(&self, value: ValueId) -> Option<(NodeId, usize)> {
         match *self.readers(value) {
             [Reader::Node { node, input }] => Some((node, input)),

@@ -160,7 +160,7 @@ impl Letters {
     }
 
     /// Reads the equation of a node with two operands, where `slot` takes the place of the weight
-    /// but need not be constant.
+    /// but need not be constant. `None` if the equation does more than multiply and sum along axes.
     fn beside(at: &At, slot: usize) -> Option<Self> {
         if at.arity() != 2 {
             return None;
@@ -260,7 +260,7 @@ impl Letters {
     }
 
     /// Composes the scales of both operands into an affine of the result. If only one operand has
-    /// an affine, that affine may have a shift.
+    /// an affine, that affine may have a shift. `None` if an affine does not pass to the result.
     fn product(at: &At, inputs: &[Option<Affine>], rank: usize) -> Option<Affine> {
         let is_only = inputs.iter().flatten().count() == 1;
         let mut product = Affine::identity(rank);

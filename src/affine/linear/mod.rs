@@ -123,7 +123,8 @@ pub(crate) trait Linear: Rule {
     fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe>;
 }
 
-/// Looks a linear operator up by its domain and its name.
+/// Looks a linear operator up by its domain and its name. `None` if the operator is not in
+/// [`LINEAR`].
 pub(crate) fn linear(operator: (&str, &str)) -> Option<&'static dyn Linear> {
     static BY_OPERATOR: LazyLock<HashMap<(&str, &str), &dyn Linear>> =
         LazyLock::new(|| by_operator(LINEAR.iter().copied()));

@@ -150,7 +150,8 @@ struct BatchItem<'i, 'v> {
 }
 
 impl BatchItem<'_, '_> {
-    /// Computes the result of the node for one item. `shape` is the shape for a whole batch.
+    /// Computes the result of the node for one item. `shape` is the shape for a whole batch. `None`
+    /// if the operator or its attributes are not supported.
     fn result(&self, shape: &Shape) -> Option<Numbers> {
         let at = &self.at;
         let extents = one_item(shape)?;
@@ -219,7 +220,8 @@ impl BatchItem<'_, '_> {
         gemm(&self.at, left, right, added)
     }
 
-    /// Computes a sum, a mean or a maximum over axes with known extents.
+    /// Computes a sum, a mean or a maximum over axes with known extents. `None` if an extent is
+    /// unknown, as along the batch.
     fn reduction(&self, op: &str) -> Option<Numbers> {
         let from = self.at.shape(0).ok()?;
         let (axes, keep) = self.at.reduction(from.len()).ok()?;
@@ -288,7 +290,8 @@ fn power(numbers: Numbers, exponent: f64) -> Option<Numbers> {
     }
 }
 
-/// Computes a Gemm of these factors and this summand.
+/// Computes a Gemm of the factors `left` and `right` and the summand `added`. `None` if the shapes
+/// do not fit.
 fn gemm(at: &At, left: Numbers, right: Numbers, added: Option<Numbers>) -> Option<Numbers> {
     at.only_attributes(&["alpha", "beta", "transA", "transB"])
         .ok()?;

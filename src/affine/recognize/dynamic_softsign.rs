@@ -30,6 +30,7 @@ impl Normalizer for DynamicSoftsign {
 }
 
 /// Finds `z / (1 + |z|)` written as Abs, Add and Div, and replaces the three nodes by a Softsign.
+/// `None` if the node does not end in this form.
 fn written_out(view: &View, div: NodeId) -> Option<Bounded> {
     let graph = view.graph;
     if !graph.is(div, "Div") {

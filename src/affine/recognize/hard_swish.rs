@@ -54,8 +54,8 @@ pub(crate) fn written_out(view: &View, node: NodeId) -> Option<NodeId> {
     nodes.first().copied()
 }
 
-/// Finds the HardSwish that ends at a node. Returns its input and its nodes. Only float32 counts,
-/// because engines support HardSwish only for float32.
+/// Finds the HardSwish that ends at a node. Returns its input and its nodes. `None` if no HardSwish
+/// ends there, or if the input is not float32, because engines support HardSwish only for float32.
 fn found(view: &View, node: NodeId) -> Option<(ValueId, Vec<NodeId>)> {
     let (input, nodes) = divided(view, node).or_else(|| gated(view, node, true))?;
     let rank = view.facts.rank(input)?;

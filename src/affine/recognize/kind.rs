@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// The family of a kind: the form in which its sites compute at inference.
+/// The family of a kind: the formula that the sites of the kind compute at inference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -13,7 +13,7 @@ pub enum Family {
     Pointwise,
     /// The statistics are computed from the input.
     Online,
-    /// Not a normalizer, but a constant scale.
+    /// Not a normalizer, but a constant scale or a constant shift.
     Scale,
     /// Operators that are linear in one value, parallel or in a row.
     Linear,
@@ -37,7 +37,7 @@ impl Family {
 pub struct Kind {
     /// The short name that papers use.
     pub name: &'static str,
-    /// Its family.
+    /// The family of the kind.
     pub family: Family,
     /// Whether the last affine of a site is applied to values of magnitude about 1, the results of
     /// a normalization by statistics or of a bounded function.

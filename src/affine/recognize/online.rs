@@ -26,7 +26,7 @@ pub(crate) fn core(view: &View, site: &Site) -> Option<Core> {
     found.filter(|core| core.is_in_place && core.input_is_squared(view))
 }
 
-/// The core of an operator that normalizes along the last axes.
+/// The core of an operator that normalizes along the last axes. `None` for other nodes.
 fn operator(view: &View, node: NodeId) -> Option<Core> {
     let (graph, at) = (view.graph, view.at(node));
     let centred = match graph.domain_op(node) {

@@ -66,7 +66,8 @@ pub(crate) struct Written {
     pub shift: Numbers,
 }
 
-/// Writes `γ(x − μ)/√(σ²+ε) + β` of a value.
+/// Writes `γ(x − μ)/√(σ²+ε) + β` of a value. `None` if the node lacks the variance σ², or if `σ²+ε`
+/// is not positive.
 pub(crate) fn fixed(node: &Expansion, value: String) -> Option<Written> {
     let (variance, epsilon) = (node.get(VARIANCE)?, node.epsilon()?);
     if !variance.iter().all(|v| v + epsilon > 0.0) {
@@ -181,7 +182,7 @@ pub(crate) fn write(
 }
 
 impl Expansion<'_, '_> {
-    /// Reads the parameters. Each must have one element, or one for each channel.
+    /// Reads the parameters. `None` if one has neither one element nor one for each channel.
     fn read(&mut self) -> Option<()> {
         for (slot, &parameter) in self.opaque.parameters.iter().enumerate() {
             if let Some(numbers) = self.parameter(slot + 1, parameter)? {
@@ -461,8 +462,9 @@ fn vector(values: Vec<f64>) -> Option<ArrayD<f64>> {
     ArrayD::from_shape_vec(IxDyn(&[values.len()]), values).ok()
 }
 
-/// Reshapes a parameter to a vector over the channels, which are followed by `behind` axes. The
-/// parameter must be a vector, or have extent 1 along all axes other than the channels.
+/// Reshapes a parameter to a vector over the channels, which are followed by `behind` axes. `None`
+/// unless the parameter is a scalar or a vector, or has extent 1 along all axes other than the
+/// channels.
 fn by_channel(numbers: &Numbers, behind: usize) -> Option<Numbers> {
     let (length, rank) = (numbers.len(), numbers.ndim());
     let along = numbers.shape().iter().position(|&extent| extent == length);

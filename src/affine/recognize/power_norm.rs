@@ -67,7 +67,7 @@ impl Normalizer for PowerNorm {
 }
 
 /// Writes PN* after `x / √(mean over a group of channels of x² + ε)`, with the channels on the last
-/// axis.
+/// axis. `None` if the groups do not divide the channels, or before operator set 13.
 fn grouped(node: &mut Expansion) -> Option<Written> {
     let pn_star = fixed(node, node.x())?;
     let (channels, rank) = node.last_axis()?;
@@ -104,7 +104,8 @@ fn grouped(node: &mut Expansion) -> Option<Written> {
     Some(Written { value, ..pn_star })
 }
 
-/// The group scaling before a value, possibly with movements in between.
+/// The group scaling before a value, possibly with movements in between. `None` if no group scaling
+/// is before it.
 fn group_scaling(view: &View, mut value: ValueId) -> Option<Core> {
     for _ in 0..REACH {
         let Some(node) = view

@@ -149,7 +149,7 @@ impl<'a> View<'a> {
         self.scalar(self.graph.input(node, slot)?)
     }
 
-    /// The scalar in a constant of one element.
+    /// The scalar in a constant of one element; `None` for other values.
     pub(crate) fn scalar(&self, value: ValueId) -> Option<f64> {
         self.constants.scalar(value)
     }

@@ -121,7 +121,8 @@ impl AxisFactors {
             .then_some(axes)
     }
 
-    /// The axes after a node that only moves elements, and whose result has the given shape.
+    /// The axes after a node that only moves elements, and whose result has the given shape; `None`
+    /// for other nodes, or if the axes cannot be expressed in factors.
     pub(crate) fn moved(&mut self, node: &NodeProto, axes: &Axes, shape: &Shape) -> Option<Axes> {
         if node.category() != Some(Category::Movement) {
             return None;
@@ -261,8 +262,8 @@ impl AxisFactors {
         self.settled(&axes)
     }
 
-    /// The union of two axes at one place. They must be equal, unless only one of them varies. Free
-    /// factors are unified with the factors at the same place.
+    /// The union of two axes at one place. `None` if both vary and are not equal. Free factors are
+    /// unified with the factors at the same place.
     fn meet(&mut self, one: &[AxisFactor], other: &[AxisFactor]) -> Option<Vec<AxisFactor>> {
         let (one, other) = (self.leaves(one), self.leaves(other));
         if one == other || other.is_empty() {

@@ -67,7 +67,8 @@ fn parameter(at: &At, slot: usize, rank: usize) -> Option<Numbers> {
     numbers.align(rank)
 }
 
-/// Removes the repetitions of a constant operand that repeats along all axes except one.
+/// Removes the repetitions of a constant operand that repeats along all axes except one. `None` if
+/// it varies along several axes, or if it has more than [`LARGEST`] elements.
 fn along_one_axis(at: &At, slot: usize, extents: &[usize]) -> Option<Numbers> {
     let count = extents
         .iter()

@@ -1,4 +1,5 @@
 //! The search backward from the last division of a normalizer, which records the nodes of its core.
+//! Its functions return `None` for values that are not computed as they describe.
 
 use crate::affine::recognize::View;
 use crate::affine::recognize::decomposed_norm::{REACH, is_in_place};
@@ -111,7 +112,8 @@ impl<'t, 'a> Trail<'t, 'a> {
         value
     }
 
-    /// The division that a node computes, as a Div or as a Mul by a reciprocal.
+    /// The division that a node computes, as a Div or as a Mul by a reciprocal. `None` for other
+    /// nodes.
     pub(super) fn division(&mut self, node: NodeId) -> Option<Division> {
         let graph = self.view.graph;
         let (left, right) = (graph.input(node, 0)?, graph.input(node, 1)?);
@@ -316,7 +318,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         is_square.then_some(base)
     }
 
-    /// The operand and the axes of a reduction.
+    /// The operand and the axes of a reduction; `None` if its axes are unknown.
     fn reduction(&self, node: NodeId) -> Option<(ValueId, Vec<usize>)> {
         let inner = self.view.graph.input(node, 0)?;
         let rank = self.view.facts.rank(inner)?;

@@ -59,7 +59,8 @@ impl Core {
     }
 }
 
-/// Finds the core that ends in a node, which is a Div or a Mul by a reciprocal.
+/// Finds the core that ends in a node, which is a Div or a Mul by a reciprocal. `None` if no core
+/// ends there.
 pub(crate) fn core(view: &View, node: NodeId) -> Option<Core> {
     scaled_core(view, node).filter(|core| core.factor.is_none())
 }

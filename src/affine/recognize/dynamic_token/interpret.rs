@@ -87,7 +87,7 @@ pub(super) fn interpret(view: &View, alike: &Alike, region: &Region) -> Option<M
 }
 
 /// Follows the quotient past movements until it has the layout of the input. Returns the value
-/// there, and the movements.
+/// there, and the movements. `None` if no value has this layout.
 fn in_place(
     view: &View,
     quotient: &mut Quotient,
@@ -188,7 +188,8 @@ impl<'t> Terms<'t> {
         }
     }
 
-    /// The coefficient of a term for each channel: [channels].
+    /// The coefficient of a term for each channel: [channels]. `None` if it varies along another
+    /// axis.
     fn weight(&self, formula: &Formula, term: &[Factor]) -> Option<Numbers> {
         formula.coefficient(term)?.along(self.channels, self.atoms)
     }

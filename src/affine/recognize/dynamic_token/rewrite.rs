@@ -1,4 +1,5 @@
-//! Writes the operators that compute a site with the least work.
+//! Writes the operators that compute a site with the least work. The functions that write constants
+//! return `None` if an element is not finite in float32.
 //!
 //! Channels whose heads blend their statistics in the same way are computed together. If a head
 //! blends both statistics, the quotient is scaled so that the statistics of a token have weight 1.

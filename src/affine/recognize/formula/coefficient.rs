@@ -28,8 +28,9 @@ impl Coefficient {
         }
     }
 
-    /// Builds a coefficient with a number for each place along these axis factors, the last of
-    /// which varies fastest.
+    /// Builds a coefficient with a number for each place along the axis factors `along`, the last
+    /// of which varies fastest. `None` if their extents do not fit the numbers, or if one occurs
+    /// twice.
     pub(crate) fn new(
         along: &[AxisFactor],
         numbers: &Numbers,

@@ -133,7 +133,7 @@ impl Formula {
         }
     }
 
-    /// The formula times a constant.
+    /// The formula times a constant. `None` if the product is too large.
     pub(super) fn scaled(mut self, by: &Coefficient) -> Option<Self> {
         self.scale = self.scale.zip(by, |a, b| a * b)?;
         Some(self)
@@ -153,7 +153,8 @@ impl Formula {
         self
     }
 
-    /// Multiplies the coefficients by the scale, and removes terms that are 0.
+    /// Multiplies the coefficients by the scale, and removes terms that are 0. `None` if a
+    /// coefficient becomes too large.
     pub(super) fn spread(&self) -> Option<Self> {
         let mut spread = Formula {
             scale: Coefficient::number(1.0),
@@ -180,7 +181,7 @@ impl Formula {
         self
     }
 
-    /// The sum of two formulas.
+    /// The sum of two formulas. `None` if a coefficient becomes too large.
     pub(super) fn plus(&self, other: &Formula) -> Option<Self> {
         if self.scale != other.scale {
             return self.spread()?.plus_same(&other.spread()?);

@@ -35,7 +35,8 @@ pub(super) struct Windowed {
 
 impl Windowed {
     /// Reads the operator with a window that outputs `value`. If the operator right before it can
-    /// be composed with it, both are read as one.
+    /// be composed with it, both are read as one. `None` if `value` is the result of another
+    /// operator.
     pub(super) fn making(view: &View, value: ValueId) -> Option<Self> {
         let operator = Self::alone(view, value)?;
         Some(
@@ -119,6 +120,7 @@ impl Windowed {
 
     /// Merges a mean over windows with an affine that is its only reader. The affine could not
     /// fold, because a mean has no weight, and no shift passes a mean that counts its padding.
+    /// `None` if no such mean is before the affine.
     pub(super) fn before_affine(view: &View, chain: &Chain) -> Option<Self> {
         let mean = Self::making(view, chain.input).filter(|mean| !mean.has_weight(view))?;
         let mut nodes = chain.nodes.iter();

@@ -188,7 +188,8 @@ impl Window {
         })
     }
 
-    /// The axis of the channels in a value of rank `rank`.
+    /// The axis of the channels in a value of rank `rank`: axis 1 if the window has spatial axes,
+    /// or else the last axis.
     pub(super) fn channel_axis(&self, rank: usize) -> Option<usize> {
         if self.axes.is_empty() {
             rank.checked_sub(1)

@@ -46,7 +46,7 @@ struct Contraction {
 
 impl Contraction {
     /// Reads an equation. `slot` is the input of the Einsum that holds the value. The other input
-    /// holds the matrix.
+    /// holds the matrix. `None` if the equation does more than apply the matrix to one axis.
     fn from_equation(equation: Equation, slot: usize) -> Option<Self> {
         let [mut of_value, mut of_matrix] = <[_; 2]>::try_from(equation.operands).ok()?;
         if slot == 1 {
@@ -76,7 +76,7 @@ impl Contraction {
         stacked
     }
 
-    /// The axes of the result for a value with these axes.
+    /// The axes of the result for a value with the axes `of_value`.
     fn axes(&self, of_value: &Axes) -> Option<Axes> {
         let mut axes = vec![];
         for &label in &self.of_result {

@@ -1,7 +1,7 @@
 //! Reads each value of a region as a formula of the region's input, place by place.
 //!
-//! No node is matched by its name or by its position in a pattern. An operator that is not
-//! understood ends the attempt.
+//! No node is matched by its name or by its position in a pattern. A function that does not
+//! understand a node returns `None`, which ends the attempt.
 
 mod blocks;
 mod matrices;
