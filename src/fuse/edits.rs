@@ -128,7 +128,7 @@ fn replaced_ends(edits: &[Edit]) -> Vec<String> {
 }
 
 /// The error for edits that cannot be applied and belong to no site, so that no site can be refused
-/// instead. It has the node and the reason of the first edit.
+/// instead. The error names the node and the reason of the first edit.
 pub(super) fn defect(model: &Model, failed: &[Failed]) -> Error {
     let first = failed
         .first()

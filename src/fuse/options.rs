@@ -30,8 +30,8 @@ pub struct FuseOptions<'o> {
     /// with `*` and `?` are allowed for sites.
     pub skip: Vec<String>,
     /// The limit for the growth by copies of weights, in percent of all weights. If other nodes
-    /// read a weight too, a fold copies it. The sites with the largest growth stay until the others
-    /// respect the limit. The default is 5.
+    /// read a weight too, a fold copies it. The sites with the largest growth stay until the growth
+    /// by the remaining sites respects the limit. The default is 5.
     pub max_growth: f64,
     /// Whether residual streams are centred, so that LayerNormalizations become RMS normalizations.
     pub centre: bool,
@@ -177,7 +177,7 @@ impl FuseOptions<'_> {
     }
 
     /// The entries of `skip` that match no pass, no site or kind of the plan, and no function of
-    /// the model. They may be misspelled.
+    /// the model. These entries may be misspelled.
     pub fn idle_skips(&self, model: &Model, plan: &Plan) -> Vec<&str> {
         let skip = self.skip.iter().map(String::as_str);
         skip.filter(|pattern| is_idle(pattern, model, plan))

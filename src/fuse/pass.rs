@@ -164,8 +164,8 @@ impl<'m> Bases<'m> {
     }
 }
 
-/// A model between two passes, with its analysis and sites. Both are computed when a pass first
-/// needs them.
+/// A model between two passes, with its analysis and sites. The analysis and the sites are computed
+/// when a pass first needs them.
 pub(crate) struct Context<'c, 'm> {
     pub settings: &'c Settings<'c>,
     pub bases: &'c Bases<'m>,

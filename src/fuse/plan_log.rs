@@ -307,8 +307,8 @@ impl PlanLog {
         self.keep(stored, &HashMap::default());
     }
 
-    /// Whether the changes so far may have undone each other. This requires that `unflatten-rows`
-    /// rewrote layers, and that no site or stream has changed.
+    /// Whether the changes so far may have undone each other. They may have done so if
+    /// `unflatten-rows` rewrote layers, and no site or stream has changed.
     pub(crate) fn may_be_unchanged(&self) -> bool {
         self.is_lifted && self.plan.is_tidied_alone()
     }
@@ -460,7 +460,7 @@ impl<'t> Earlier<'t> {
     }
 }
 
-/// Adds tensors. Each replaces an earlier tensor with the same name.
+/// Adds tensors. A tensor replaces an earlier tensor with the same name.
 fn replace(tensors: &mut Vec<Stored>, stored: Vec<Stored>) {
     let names: HashSet<&str> = stored.iter().map(|tensor| tensor.name.as_str()).collect();
     tensors.retain(|tensor| !names.contains(tensor.name.as_str()));

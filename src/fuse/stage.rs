@@ -17,8 +17,8 @@ pub(crate) struct PipelineStage {
 pub(crate) enum Repeats {
     /// Each pass runs once.
     Once,
-    /// After each change, the stage begins again with its first pass. It ends when no pass finds
-    /// anything to do, or when the bound is reached.
+    /// After each change, the stage begins again with its first pass. The stage ends when no pass
+    /// finds anything to do, or when the bound is reached.
     Fixpoint {
         /// The largest number of times that the stage begins again.
         bound: usize,

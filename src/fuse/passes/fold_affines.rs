@@ -41,7 +41,7 @@ impl Pass for FoldAffines {
         let mut folding = Folding::new(context, analysis, &sites, log);
         let mut found = Some(sites);
         // Some obstacles appear only when the new tensors are computed. Then sites are refused, and
-        // the loop plans again. It ends because each site is refused at most three times.
+        // the loop plans again. The loop ends because each site is refused at most three times.
         for _ in 0..=3 * folding.is_scale.len() {
             (context.settings.tell)("plan", 0, 1);
             let sites = found.take().map_or_else(|| context.find_sites(), Ok)?;
@@ -251,8 +251,8 @@ impl<'f> Folding<'f> {
         }
     }
 
-    /// The sites of a failed edit that are scales and not refused yet. If it has no such scales,
-    /// returns all its sites.
+    /// The sites of a failed edit that are scales and not refused yet. If no site of the edit is an
+    /// unrefused scale, all sites of the edit.
     fn first_to_refuse(&self, failed: &Failed) -> Vec<usize> {
         let sites = failed.sites.iter().copied();
         let scales: Vec<usize> = sites

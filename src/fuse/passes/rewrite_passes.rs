@@ -205,7 +205,7 @@ pub(crate) static LEGALIZE_ENGINE: RewritePass = RewritePass {
 };
 
 /// Writes products with biases in the form of the target. This pass runs after the stages that
-/// fold, because their passes do not recognize its result.
+/// fold, because the passes of those stages do not recognize the products that this pass writes.
 pub(crate) struct LegalizeProducts;
 
 impl Pass for LegalizeProducts {

@@ -280,8 +280,8 @@ fn without_broadcast<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'
     }
     let mut maker = Maker::new(graph, node);
     let output = graph.only_output(node)?;
-    // If one operand is as large as the result, the other one can be broadcast by the operator
-    // itself.
+    // If one operand has the shape of the result, the operator itself broadcasts the other operand,
+    // which may be smaller.
     let are_alike = is_as_large(analysis, one, other);
     let [is_first_whole, is_second_whole] =
         [one, other].map(|value| are_alike || is_as_large(analysis, value, output));

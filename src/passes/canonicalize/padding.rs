@@ -1,9 +1,9 @@
 //! Writes a Pad before a convolution or a pooling as the `pads` attribute of that operator.
 //!
-//! PyTorch ports of TensorFlow networks use a Pad to pad one end more than the other. Zeros can
-//! become the padding of a convolution, and of an AveragePool that counts its padding. −∞ can
-//! become the padding of a MaxPool. As an attribute, the padding does not separate the operator
-//! from the normalizer before it, and engines read the image once.
+//! PyTorch ports of TensorFlow networks use a Pad to pad one end of an axis more than its other
+//! end. Zeros can become the padding of a convolution, and of an AveragePool that counts its
+//! padding. −∞ can become the padding of a MaxPool. As an attribute, the padding does not separate
+//! the operator from the normalizer before it, and engines read the image once.
 
 use crate::affine::propagate::rules::pad::Padding;
 use crate::analysis::Analysis;

@@ -10,8 +10,8 @@ use crate::ir::ValueId;
 use crate::passes::packed_products::{PackedProduct, TakenPart, divided, parts};
 
 /// Divides a packed product whose result is a cut of the region, or is divided by a Split into
-/// values that are cuts. `None` if there is no such product, or if all or none of its parts are
-/// needed at fewer places.
+/// values that are cuts. `None` if no cut comes from a packed product, or if all or none of the
+/// product's parts are needed at fewer places.
 pub(super) fn split_product(analysis: &Analysis, region: &NarrowRegion) -> Option<Replacement> {
     region.cuts.iter().find_map(|&(value, along)| {
         let whole = split_value(analysis, value).unwrap_or(value);

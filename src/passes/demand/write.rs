@@ -241,7 +241,7 @@ fn row_shapes(
     let shape = analysis.facts.shape(value)?;
     let extents: Option<Vec<usize>> = shape.iter().skip(axis + 1).map(extent).collect();
     let extents: Vec<i64> = extents?.into_iter().map(|it| it as i64).collect();
-    // A 0 copies the extent of the same axis.
+    // A 0 in the target of a Reshape copies the extent of the axis with the same index.
     let copied = vec![0; axis];
     let apart = [&copied[..], &[-1, places as i64], &extents].concat();
     let rows = [&copied[..], &[-1], &extents].concat();

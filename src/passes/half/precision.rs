@@ -178,8 +178,8 @@ impl<'p> Precisions<'p> {
                 .is_none_or(|output| !is_mask(self.analysis, output))
     }
 
-    /// Whether a node casts from integers, or computes only with results of such nodes and small
-    /// constants.
+    /// Whether a node is a Cast from integers, or reads floats that are computed from Casts of
+    /// integers, and no other floats except small constants.
     fn is_from_integers(&self, node: NodeId) -> bool {
         let graph = &self.analysis.graph;
         let inputs: Vec<ValueId> = graph.inputs(node).iter().flatten().copied().collect();

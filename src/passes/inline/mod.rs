@@ -1,11 +1,11 @@
 //! Writes opaque normalizers out in operators of ONNX before sites are recognized.
 //!
 //! A normalizer may be exported as one node: as a node of a custom domain, by the convention in
-//! `docs/opaque.md`, or as a call of a local function. Both are replaced by the operators that
-//! define them. A node with an unknown attribute stays. A normalization that is scaled before its
-//! mean is subtracted is rewritten. A sequence that is read only in parts becomes a Split. On
-//! request, all other functions and the Scaler of `ai.onnx.ml` are inlined too. The caller discards
-//! the result of such a request if it does not fold more.
+//! `docs/opaque.md`, or as a call of a local function. The node or call is replaced by the
+//! operators that define it. A node with an unknown attribute stays. A normalization that is scaled
+//! before its mean is subtracted is rewritten. A sequence that is read only in parts becomes a
+//! Split. On request, all other functions and the Scaler of `ai.onnx.ml` are inlined too. If no
+//! more folds then, the caller discards the result.
 
 mod custom_domains;
 mod distributed_norm;

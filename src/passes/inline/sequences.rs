@@ -26,8 +26,8 @@ struct Sequence {
     taken: Vec<(NodeId, usize)>,
 }
 
-/// Replaces each sequence that only SequenceAts read. `None` if the model has no such sequence, or
-/// if all of them together have too many parts.
+/// Replaces each sequence that only SequenceAts read. `None` if only other nodes read sequences, or
+/// if the sequences together have too many parts.
 pub(super) fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
     if !model.graph().node.iter().any(is_split) {
         return None;
@@ -87,7 +87,7 @@ impl Sequence {
 }
 
 /// The SequenceAt that reads a sequence, and the index of the part that it takes. `None` for
-/// another reader, or if there is no such part.
+/// another reader, or if the sequence has no part with this index.
 fn taken_part(
     Analysis { graph, facts, .. }: &Analysis,
     parts: &SequenceParts,

@@ -1,6 +1,6 @@
 //! Moves a layer before the movements that cut its tokens into windows, for tract. tract itself
-//! moves only the product. It leaves the bias as an Add over the windows, and cannot fuse that Add
-//! into a product.
+//! moves only the product. tract leaves the bias as an Add over the windows, and cannot fuse that
+//! Add into a product.
 //!
 //! Before: `Reshape, Transpose, Reshape, MatMul W, Add b`. After: `MatMul W, Add b, Reshape,
 //! Transpose, Reshape`, each Reshape with as many channels as W outputs. This is exact, because a

@@ -1,9 +1,9 @@
 //! Removes the shapes with unknown extents from `value_info` for onnxruntime.
 //!
-//! onnxruntime recognizes equal shapes by the names of their unknown extents. It plans to reuse one
-//! buffer for values of equal shape, and keeps a set of buffers for each shape. Without the names,
-//! it takes the memory that was freed last, whatever its shape was. Memory that was freed last is
-//! still in the caches.
+//! onnxruntime recognizes equal shapes by the names of their unknown extents. By these names, it
+//! plans to reuse one buffer for values of equal shape, and keeps a set of buffers for each shape.
+//! Without the names, it takes the memory that was freed last, whatever its shape was. Memory that
+//! was freed last is still in the caches.
 
 use crate::onnx::proto::{Dim, GraphProto, TensorType};
 

@@ -182,7 +182,8 @@ impl<'a> RowRegion<'a> {
 
     /// The extents of the axes that all values of the region get before their channels. They are
     /// taken from the source or from a result, whichever has the fewest axes. At most one of the
-    /// extents is unknown. `None` if neither the source nor a result has such axes.
+    /// extents is unknown. `None` if neither the source nor a result has at least two axes before
+    /// its channels.
     fn leading(&self) -> Option<Vec<Option<usize>>> {
         let Analysis { graph, facts, .. } = self.analysis;
         let entered = (
@@ -214,7 +215,8 @@ impl<'a> RowRegion<'a> {
     }
 
     /// Writes the region with the axes of [`Self::leading`] before the channels of all its values,
-    /// in place of one axis of rows. `None` if no such axes are found.
+    /// in place of one axis of rows. `None` if [`Self::leading`] returns `None`, or if a node
+    /// cannot be written.
     fn unflattened(&self) -> Option<Edit> {
         let graph = &self.analysis.graph;
         let leading = self.leading()?;
@@ -350,9 +352,9 @@ impl Lifting<'_, '_> {
     }
 }
 
-/// Gives a new node the metadata of the node that it replaces. If both have the same operator, the
-/// new node also gets its domain and its name. The MatMul of a layer gets the metadata and the name
-/// of the Gemm.
+/// Gives a new node the metadata of the node that it replaces. If both nodes have the same
+/// operator, the new node also gets the domain and the name of the old one. The MatMul of a layer
+/// gets the metadata and the name of the Gemm.
 fn take_over(made: &mut NodeProto, like: &NodeProto) {
     made.metadata_props.clone_from(&like.metadata_props);
     let is_same = made.op_type == like.op_type;

@@ -2,7 +2,8 @@
 //! operators work on the value before the first movement.
 //!
 //! GPT-2 in Hugging Face reshapes the input of each layer to rows, and the result back to
-//! sentences. It does so even before a GELU whose result is reshaped to rows again.
+//! sentences. It reshapes the result back even before a GELU, although the result of the GELU is
+//! then reshaped to rows again.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;

@@ -1,7 +1,7 @@
 //! Writes a GatherND that takes all places of a value in order as an Unsqueeze of the value.
 //!
-//! torch's `vmap` over a padding mask takes `mask[b, k]` for all b and k. It exports two Ranges
-//! that are expanded to each other's axes, a Concat of both, and a GatherND.
+//! torch's `vmap` over a padding mask takes `mask[b, k]` for all b and k. This is exported as two
+//! Ranges that are expanded to each other's axes, a Concat of both, and a GatherND.
 
 use ndarray::{ArrayD, Axis};
 

@@ -36,7 +36,8 @@ fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
-/// The inputs of the Concat that produces a value, if it has the same axis and no other reader.
+/// The inputs of the Concat that produces a value, if this Concat has the axis `along`, and
+/// `reader` is the only reader of the value.
 fn inner_parts<'a>(
     analysis: &'a Analysis,
     value: ValueId,

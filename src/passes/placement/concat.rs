@@ -4,10 +4,10 @@
 //! Before: `W·concat(a, resize(b)) + c`. After: `(Wₐ·a + c) + resize(W_b·b)`, each with its own
 //! columns of W. Values that no Resize makes larger stay together.
 //!
-//! This is exact: a product with concatenated channels is a sum of products, and each commutes with
-//! a linear map of places. The bias is added to a product without a Resize, or before a Resize
-//! whose weights add up to 1 at each place. The operator is split if the saved multiplications cost
-//! more than the additional sum and the additional channels that are resized.
+//! This is exact: a product with concatenated channels is a sum of products, and each of these
+//! products commutes with a linear map of places. The bias is added to a product without a Resize,
+//! or before a Resize whose weights add up to 1 at each place. The operator is split if the saved
+//! multiplications cost more than the additional sum and the additional channels that are resized.
 
 use super::layer::ChannelOperator;
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};

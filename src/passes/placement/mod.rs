@@ -61,7 +61,7 @@ const RULES: &[PlacementRule] = &[
     before_resize::find,
 ];
 
-/// The rules for any engine. They do not replace a convolution by more operators.
+/// The rules for any engine. These rules do not replace a convolution by more operators.
 const PORTABLE: &[PlacementRule] = &[pooling::find];
 
 /// The moves of a model that are not refused and do not overlap. The site of each edit is the index
@@ -93,8 +93,8 @@ pub(crate) fn moves(
     found
 }
 
-/// The lines in the plan for work that could be done with fewer places, but is not. They are valid
-/// once no move is left.
+/// The lines in the plan for work that could be done with fewer places, but is not. The lines are
+/// valid once no move is left.
 pub(crate) fn refusals(analysis: &Analysis, target: Target) -> Vec<Placed> {
     if target == Target::Portable {
         return vec![];

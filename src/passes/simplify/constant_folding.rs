@@ -1,7 +1,7 @@
 //! Constant folding: computes once the values that do not depend on the inputs of the model. These
 //! are expressions over weights and arithmetic of fixed extents.
 //!
-//! A value keeps its name, and a tensor replaces its producer. Nodes whose results only such
+//! A value keeps its name, and a tensor replaces its producer. Nodes whose results only replaced
 //! producers read then have no readers, and are removed as dead code.
 
 use crate::analysis::Analysis;
@@ -34,7 +34,7 @@ const ROUNDS: usize = 8;
 pub(super) struct StoredResults {
     /// The removed nodes, with their results.
     stored: Vec<(NodeId, Vec<(ValueId, TensorProto)>)>,
-    /// Identities of constants. Their readers read the constant itself.
+    /// Identities of constants. The readers of an identity then read the constant itself.
     aliases: Vec<(NodeId, ValueId, ValueId)>,
     /// The expressions that stay, with the reasons.
     pub kept: Vec<Refusal>,
@@ -245,8 +245,9 @@ fn is_open_range(analysis: &Analysis, reader: &Reader) -> bool {
     range.is_some_and(|range| constants.tensor(range).is_err())
 }
 
-/// Whether a node computes floats from floats. Such a node identifies a kind, unlike a node that
-/// computes a mask. Only the first input counts, because the others may be axes and shapes.
+/// Whether a node computes floats from floats. A node that computes floats from floats may identify
+/// a kind, while a node that computes a mask does not. Only the first input counts, because the
+/// other inputs may be axes and shapes.
 fn is_float_operator(analysis: &Analysis, node: NodeId) -> bool {
     let graph = &analysis.graph;
     let first = graph.inputs(node).first().copied().flatten();
@@ -381,7 +382,7 @@ impl Frontier<'_> {
     }
 
     /// The growth by all results, and the refused results. If all growing results together exceed
-    /// the limit, all of them are refused, so that the next run decides in the same way.
+    /// the limit, all of these results are refused, so that the next run decides in the same way.
     fn weigh(&self, roots: &Roots, allowed: f64) -> (u64, Vec<(NodeId, Refusal)>) {
         let mut seen = HashSet::default();
         let mut room = 0;

@@ -1,5 +1,5 @@
-//! Common subexpression elimination of movements: Reshapes, Transposes and others of one value with
-//! equal results.
+//! Common subexpression elimination of movements: Reshapes, Transposes and other movements of one
+//! value that have equal results.
 
 use crate::hash::{HashMap, HashSet};
 use crate::ir::regions::{region_path, sees};
@@ -8,9 +8,9 @@ use crate::passes::simplify::cse::merge_into;
 use crate::passes::simplify::{KnownShapes, is_movement};
 use crate::shape::facts::Shape;
 
-/// Merges movements of the same seed that have equal results: all their readers read the first
-/// result. The nodes are in order, so the first movement reads no result of the others. Returns
-/// whether any were merged.
+/// Merges movements of one seed that have equal results: all readers of these results read the
+/// first of them. The nodes are in order, so the first of the merged movements reads no result of
+/// the later ones. Returns whether any were merged.
 pub(super) fn merge(graph: &mut GraphProto, seeds: &[String], shapes: &KnownShapes) -> bool {
     let outputs: HashSet<&str> = graph.output.iter().map(|output| output.name()).collect();
     let mut open: HashSet<&str> = seeds.iter().map(String::as_str).collect();

@@ -1,5 +1,5 @@
-//! Simplification: removes dead code, and movements around folded sites. It also folds constants
-//! and branches, and eliminates common subexpressions.
+//! Simplification: removes dead code, and movements around folded sites. These passes also fold
+//! constants and branches, and eliminate common subexpressions.
 //!
 //! Values that no node read in the original model stay.
 
@@ -52,7 +52,7 @@ pub(crate) fn sorted(mut model: Model) -> Model {
     model
 }
 
-/// Finishes an edited graph. It cancels and merges movements around the seeds. Then it removes
+/// Finishes an edited graph. First cancels and merges movements around the seeds. Then removes
 /// nodes and constants that only removed nodes read, and metadata of removed values.
 ///
 /// `seeds` are the values at which nodes were removed.

@@ -149,7 +149,7 @@ struct Edits {
 }
 
 impl Edits {
-    /// Whether a node was removed or got another input. All nodes after such a node were already
+    /// Whether a node was removed or got another input. If so, all nodes after it were already
     /// followed from the start of its chain.
     fn have(&self, graph: &GraphProto, place: usize) -> bool {
         let output = graph.node[place].output.first();

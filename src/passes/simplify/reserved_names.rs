@@ -1,8 +1,8 @@
 //! Renames values if onnxruntime's own passes would give their names to new values.
 //!
-//! A file that onnxruntime wrote contains such names. onnxruntime refuses to load the file if its
-//! pass then finds another match, such as a product with a bias: "Attempt to replace the existing
-//! tensor".
+//! A file that onnxruntime wrote contains names that its passes give. onnxruntime refuses to load
+//! the file if its pass then finds another match, such as a product with a bias: "Attempt to
+//! replace the existing tensor".
 
 use crate::hash::HashSet;
 use crate::ir::editor::collect_names;

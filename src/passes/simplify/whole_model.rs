@@ -25,7 +25,7 @@ pub(crate) struct Simplified {
     pub computed: Vec<NamedFloats>,
     /// The number of operators that were removed because their results are stored.
     pub constants: usize,
-    /// The number of operators that were removed because others compute equal values.
+    /// The number of operators that were removed because other operators compute equal values.
     pub duplicates: usize,
     /// The number of bytes that were added.
     pub growth: u64,

@@ -68,7 +68,7 @@ struct CutChoice {
 
 impl CutChoice {
     /// The rank among choices, the best first. Cuts under the goal come first, ordered by the
-    /// number of added nodes. The others are ordered by their bytes.
+    /// number of added nodes. Cuts above the goal are ordered by their bytes.
     fn rank(&self, goal: u64) -> (u8, u64, u64) {
         match self.bytes <= goal {
             true => (0, self.added as u64, self.bytes),

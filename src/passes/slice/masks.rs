@@ -2,7 +2,7 @@
 //! them.
 //!
 //! A softmax gives a place of −∞ the weight 0, and no other place depends on it. So a product that
-//! computes only such places need not run. A mask is added to the scores, or selects between them
+//! computes only places of −∞ need not run. A mask is added to the scores, or selects between them
 //! and −∞. The mask may be stored, or computed from extents and stored numbers.
 //!
 //! The lowest finite number of a type counts as −∞ if, for every input, the mask adds 0 to another

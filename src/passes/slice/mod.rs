@@ -81,8 +81,8 @@ pub(crate) fn sliced(
     applied(&search, &chosen_cuts(&search, wanted), change)
 }
 
-/// Plans the slices that make every engine on a CPU faster. They cut attention with many scores,
-/// some of which a mask hides. `None` if there is no such attention.
+/// Plans the slices that make every engine on a CPU faster. These slices cut attention with many
+/// scores, some of which a mask hides. `None` if there is no such attention.
 pub(crate) fn sliced_by_default(analysis: &Analysis) -> Option<(MemoryChange, Vec<Edit>)> {
     let has_masks = has_body(analysis).is_none() && has_masked_scores(analysis);
     let sized = has_masks.then(|| sizes::sized(analysis.graph.model(), &BTreeMap::new()))?;

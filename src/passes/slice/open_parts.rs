@@ -6,7 +6,7 @@
 //! ```
 //!
 //! `m` is the number of places of a part at the expected size. So `places` is never smaller than
-//! planned. At small sizes the first part has all places and the others have none.
+//! planned. At small sizes the first part has all places, and the other parts have none.
 
 use crate::analysis::Analysis;
 use crate::ir::builder::{Maker, int};

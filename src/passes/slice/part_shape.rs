@@ -1,8 +1,8 @@
 //! The target shape of a Reshape or an Expand that runs part by part.
 //!
 //! A known extent is written as a number. If the cut axis has a known extent, the writer replaces
-//! it by the extent of the part. A Reshape infers one open extent as `-1` and copies the others as
-//! `0`. An Expand keeps the open extents of its operand as `1`.
+//! it by the extent of the part. A Reshape infers one open extent as `-1` and copies all other open
+//! extents as `0`. An Expand keeps the open extents of its operand as `1`.
 
 use super::axes::PartRead;
 use crate::analysis::node_view::At;
@@ -88,7 +88,8 @@ impl PartTarget {
         from.is_some_and(|from| same(&self.before[from], &self.behind[place]))
     }
 
-    /// The known extents, with `open` for the others. `None` if an extent is 0.
+    /// The extents of the result, with `open` in place of each unknown extent. `None` if an extent
+    /// is 0.
     fn numbers(&self, open: i64) -> Option<Vec<i64>> {
         let extents = self.behind.iter().map(extent);
         let numbers = extents.map(|extent| match extent {

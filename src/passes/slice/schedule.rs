@@ -44,8 +44,8 @@ impl PlannedCut {
         Some(keys)
     }
 
-    /// The number of scores for each head, and the number of scores that no part computes. Both are
-    /// 0 if no key is hidden.
+    /// The number of scores for each head, and the number of scores that no part computes. Both
+    /// numbers are 0 if no key is hidden.
     pub(super) fn scores(&self) -> (usize, usize) {
         let (Some(keys), Some(axis)) = (self.keys(), &self.region.keys) else {
             return (0, 0);

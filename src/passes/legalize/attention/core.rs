@@ -190,8 +190,8 @@ fn multiplied(analysis: &Analysis, mul: NodeId) -> Option<(NodeId, f64)> {
     Some((product, analysis.constants.scalar(factor)?))
 }
 
-/// The reason to keep an attention whose scores are neither a product nor a scaled product. It is
-/// `NoAttention` if no product of two varying values is found before the scores.
+/// The reason to keep an attention whose scores are neither a product nor a scaled product. The
+/// reason is `NoAttention` if no product of two varying values is found before the scores.
 fn kept(analysis: &Analysis, mut node: NodeId) -> AttentionRefusal {
     const REACH: usize = 8;
     let graph = &analysis.graph;

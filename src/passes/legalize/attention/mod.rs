@@ -5,8 +5,8 @@
 //! scores, the kernel of the operator computes them block by block and never stores all of them.
 //!
 //! [`core`] finds the products and the Softmax. [`operand_rows`] follows the movements around the
-//! products. It compares the factors of axes, so that all movements with the same effect are
-//! recognized alike.
+//! products. That search compares the factors of axes, so that all movements with the same effect
+//! are recognized alike.
 
 mod core;
 mod operand_rows;

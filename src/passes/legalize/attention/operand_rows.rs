@@ -136,8 +136,8 @@ fn at(
     })
 }
 
-/// The value from which the producer of `value` moves or picks elements, and the step that does so.
-/// `None` if it does neither, or if it reads a constant.
+/// The value from which the producer of `value` moves or picks elements, and the step that moves or
+/// picks them. `None` if it does neither, or if it reads a constant.
 fn before(analysis: &Analysis, value: ValueId) -> Option<(ValueId, RowStep)> {
     let graph = &analysis.graph;
     let (node, slot) = graph.producer(value)?;
@@ -205,8 +205,9 @@ fn counted(place: i64, places: usize) -> Option<usize> {
 }
 
 /// Follows the movements after `output` to a value whose elements are in rows. Returns that value
-/// and the movements. Of several such values, the first with the axes batch, token and channel is
-/// returned, or without such a value the last. `None` if no value has its elements in rows.
+/// and the movements. If several values have their elements in rows, returns the first that has the
+/// axes batch, token and channel. If none has these axes, returns the last value. `None` if no
+/// value has its elements in rows.
 pub(super) fn joined(
     analysis: &Analysis,
     output: ValueId,

@@ -14,7 +14,8 @@ const MOST_NODES: usize = 64;
 /// matrices.
 const MATRIX: usize = 2;
 
-/// A node that passes elements on. It moves or repeats them, or computes each of them separately.
+/// A node that passes elements on. The node moves or repeats elements, or computes each element
+/// separately.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Link {
     /// The node.

@@ -25,8 +25,8 @@ pub(super) fn rearranged(
     reshaped(factors, &value, [&turned, to], maker)
 }
 
-/// The permutation that turns the axes `from` into the axes `to`. `None` if they are not the same
-/// axes. Axes of extent 1 keep their order.
+/// The permutation that turns the axes `from` into the axes `to`. `None` if `to` contains other
+/// axes than `from`. Axes of extent 1 keep their order.
 fn order(from: &Axes, to: &Axes) -> Option<Vec<usize>> {
     let mut free: Vec<Option<&Vec<AxisFactor>>> = from.iter().map(Some).collect();
     let mut order = vec![];
