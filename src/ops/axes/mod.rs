@@ -32,9 +32,8 @@ pub(crate) enum AxisRead {
     /// Possibly every element of the input: the operator mixes all places, or no axis of the input
     /// corresponds to the output's axis.
     All,
-    /// The same elements of the input for every place `i`: the input is broadcast, because it lacks
-    /// the axis, or because its extent along the axis is known to be 1. Also the answer for an
-    /// absent input.
+    /// Elements that do not depend on `i`: the input is broadcast, because it lacks the axis, or
+    /// because its extent along the axis is known to be 1. Also the answer for an absent input.
     Absent,
     /// Place `start + i · step` along this axis of the input.
     Strided {

@@ -31,8 +31,8 @@ fn transpose(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
 }
 
 /// The reads of a Reshape or a similar operator. An output axis corresponds to the input axis that
-/// consists of the same factors. Returns an error if there is none. An output axis of extent 1
-/// needs none, because it has only one place.
+/// consists of the same factors. Returns an error if no input axis has these factors. An output
+/// axis of extent 1 reads everything.
 fn regrouped(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["allowzero", "axes", "axis"])?;
     let (before, behind) = (at.shape(0)?, at.output_shape(0)?);

@@ -30,7 +30,7 @@ impl PlaceAxis {
         }
     }
 
-    /// The same variant with another index of the axis.
+    /// Returns this variant with another index of the axis.
     pub(crate) fn moved(self, axis: usize) -> Self {
         match self {
             PlaceAxis::Own(_) => PlaceAxis::Own(axis),

@@ -342,7 +342,7 @@ fn is_incomplete(fact: &InferenceFact) -> bool {
 }
 
 /// Completes the unknown parts of `fact` by the declared ones. If the two contradict each other,
-/// `fact` stays as it is.
+/// `fact` is returned unchanged.
 fn completed(fact: InferenceFact, declared: &InferenceFact) -> InferenceFact {
     match fact.clone().unify(declared) {
         Ok(unified) => unified.without_value(),
