@@ -204,7 +204,8 @@ impl<'c, 'm> Context<'c, 'm> {
         self.bases.first()
     }
 
-    /// The model that the pass reads.
+    /// The model that the pass reads: the result so far, or before the first change the first
+    /// model.
     pub(super) fn model(&self) -> &'c Model {
         self.result.unwrap_or_else(|| self.first())
     }

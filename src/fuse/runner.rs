@@ -201,7 +201,7 @@ impl<'p> Progress<'p> {
         Ok(effect)
     }
 
-    /// Records the effect of a pass.
+    /// Records that a pass had an effect, and what it was.
     fn note_change(&mut self, pass: &'static dyn Pass, context: &Context, effect: &Effect) {
         self.idle.clear();
         self.has_changed = true;

@@ -9,9 +9,9 @@ use crate::fuse::stage::PipelineStage;
 /// The change or pass after which only required passes run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopAfter {
-    /// This number of changes of the model.
+    /// After this number of changes of the model.
     Changes(usize),
-    /// The first run of this pass.
+    /// After the first run of this pass.
     Pass(&'static str),
 }
 

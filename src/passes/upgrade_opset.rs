@@ -39,33 +39,32 @@ pub(crate) fn means_the_same(node: &NodeProto, from: i64, to: i64) -> bool {
     };
     let changed_in = |set: i64| from < set && set <= to;
     match op {
-        // Training mode became an input.
+        // Since set 12, training mode is an input.
         "Dropout" => !changed_in(12),
-        // Hardmax flattened all axes from the given axis to the last.
+        // Before set 13, Hardmax flattened all axes from the given axis to the last.
         "Hardmax" => !changed_in(13),
-        // One way to compute coordinates was removed.
+        // Set 13 removed one way to compute coordinates.
         "Resize" => {
             let mode = node.attr_s("coordinate_transformation_mode");
             !changed_in(13) || mode.unwrap_or_default() != Some("tf_half_pixel_for_nn")
         }
-        // More outputs meant training mode.
+        // Before set 14, several outputs meant training mode.
         "BatchNormalization" => !changed_in(14) || node.output.len() == 1,
-        // The default mode of coordinates changed.
+        // Set 16 changed the default mode of coordinates.
         "RoiAlign" => !changed_in(16),
-        // Operator sets 18, 19 and 22 changed which elements count in windows that reach beyond the
-        // end.
+        // Sets 18, 19 and 22 changed which elements count in windows that reach beyond the end.
         "AveragePool" | "LpPool" | "MaxPool" => {
             let ceil_mode = node.attr_i("ceil_mode").unwrap_or(Some(1));
             let is_changed = changed_in(18) || changed_in(19) || changed_in(22);
             matches!(ceil_mode, None | Some(0)) || !is_changed
         }
-        // The names of the modes changed.
+        // Set 20 changed the names of the modes.
         "GridSample" => !changed_in(20),
-        // The axis became an input.
+        // Since set 20, the axis is an input.
         "DFT" => !changed_in(20),
-        // Scales of groups became scales of channels.
+        // Since set 21, there is one scale for each channel rather than for each group.
         "GroupNormalization" => !changed_in(21),
-        // These operators were removed.
+        // Later sets do not have these operators.
         "Scatter" | "Upsample" => false,
         _ => true,
     }

@@ -121,7 +121,7 @@ pub(crate) static ARITHMETIC_BEFORE_CONCAT: RewritePass = RewritePass {
     )
 };
 
-/// Moves Splits before Transposes.
+/// Moves a Split before the Transpose whose result it splits.
 pub(crate) static SPLIT_BEFORE_TRANSPOSE: RewritePass = RewritePass::new(
     "split-before-transpose",
     "splits queries, keys and values before they are transposed",
@@ -145,7 +145,7 @@ pub(crate) static GATHER_ND_TO_RESHAPE: RewritePass = RewritePass {
     )
 };
 
-/// Merges several Reshapes into one.
+/// Merges Reshapes that follow one another into one.
 pub(crate) static MERGE_RESHAPES: RewritePass = RewritePass {
     aliases: DUPLICATE,
     ..RewritePass::new(
@@ -155,7 +155,7 @@ pub(crate) static MERGE_RESHAPES: RewritePass = RewritePass {
     )
 };
 
-/// Merges several Slices into one.
+/// Merges Slices that follow one another into one.
 pub(crate) static MERGE_SLICES: RewritePass = RewritePass {
     aliases: DUPLICATE,
     ..RewritePass::new("merge-slices", "merges Slices in a row", |analysis, _| {
@@ -163,7 +163,7 @@ pub(crate) static MERGE_SLICES: RewritePass = RewritePass {
     })
 };
 
-/// Merges several Concats into one.
+/// Merges a Concat into the Concat that reads its result.
 pub(crate) static MERGE_CONCATS: RewritePass = RewritePass {
     aliases: DUPLICATE,
     ..RewritePass::new(

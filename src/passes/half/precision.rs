@@ -111,7 +111,7 @@ impl<'p> Precisions<'p> {
         let inputs = graph.inputs(node).iter().enumerate();
         let inputs = inputs.map(|(slot, &value)| {
             let formal = schema.and_then(|it| formal(&it.inputs, slot));
-            // A Cast reads any type.
+            // A Cast reads any type, so its input keeps the type that it has.
             let read = value.filter(|_| !graph.is(node, "Cast"));
             self.type_at(read, is_wide || !allows(schema, formal, self.to))
         });

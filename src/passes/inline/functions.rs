@@ -243,7 +243,7 @@ fn to_inline(model: &Model, lowering: Lowering) -> HashMap<FunctionId<'_>, &Func
     found
 }
 
-/// The identifier of a function in calls.
+/// The identifier by which calls name a function.
 pub(crate) fn key(function: &FunctionProto) -> FunctionId<'_> {
     (
         canonical_domain(function.domain()),

@@ -45,7 +45,7 @@ pub(crate) fn lower(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<
     written_out(model, Lowering::Normalizers, skip)
 }
 
-/// The extent of inlining.
+/// The nodes and calls that are inlined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lowering {
     /// Normalizers that are recognized by name, functions that call one, and sequences that become

@@ -202,7 +202,7 @@ fn biases(analysis: &Analysis, convolutions: &[NodeId]) -> Option<Vec<Recipe>> {
     constants(analysis, convolutions, 2)
 }
 
-/// The attributes of a node, by name.
+/// The attributes of a node, sorted by name.
 fn sorted_attributes(graph: &Graph, node: NodeId) -> Vec<AttributeProto> {
     let mut attributes = graph.node(node).attribute.clone();
     attributes.sort_by(|one, other| one.name().cmp(other.name()));

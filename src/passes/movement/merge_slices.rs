@@ -38,7 +38,7 @@ fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
-/// Writes a Slice of several axes.
+/// Writes one Slice that makes all these cuts of a value.
 fn write(maker: &mut Maker, value: &str, all: &[(usize, Cut)]) {
     let starts: Vec<i64> = all.iter().map(|(_, cut)| cut.start).collect();
     let ends: Vec<i64> = all.iter().map(|(_, cut)| cut.end).collect();

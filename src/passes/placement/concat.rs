@@ -47,7 +47,7 @@ impl ConcatTerm {
     }
 }
 
-/// The operator that is split.
+/// A linear operator that is split over the Concat that it reads.
 struct DividedConcat<'a> {
     analysis: &'a Analysis<'a>,
     layer: ChannelOperator,

@@ -28,7 +28,7 @@ pub(super) struct ChannelOperator {
     pub channels: [usize; 2],
     /// The number of multiplications for each place.
     pub products: usize,
-    /// Whether it adds a bias.
+    /// Whether the operator adds a bias.
     pub has_bias: bool,
 }
 
@@ -46,7 +46,8 @@ impl ChannelOperator {
         layer.filter(|_| is_wide(analysis, output) && !analysis.constants.is_constant(output))
     }
 
-    /// Writes the operator on another value. Returns the name of the result.
+    /// Writes the operator with `value` in place of the value that it multiplies. Returns the name
+    /// of the result.
     pub(super) fn on(&self, analysis: &Analysis, value: &str, maker: &mut Maker) -> String {
         again(analysis, (self.node, 0), value, maker)
     }

@@ -36,7 +36,7 @@ struct Mean {
     value: ValueId,
     /// The averaged axes.
     axes: Vec<usize>,
-    /// Whether these axes stay, with fewer places.
+    /// Whether the averaged axes stay in the result, with fewer places.
     keeps_axes: bool,
     /// The sum of the weights of each mean, if all means have the same sum.
     sum_of_weights: Option<usize>,
@@ -55,7 +55,7 @@ enum PassedNode {
     Same(ValueId),
     /// A linear operator on the mean.
     ChannelOperator(ChannelOperator, Box<PassedNode>),
-    /// An Add, Sub, Mul or Div.
+    /// An Add, Sub, Mul or Div of two terms.
     Pair(NodeId, Box<[PassedNode; 2]>),
 }
 
@@ -217,7 +217,8 @@ impl Mean {
         let [inner, outer] = layer.channels;
         let more = inner.saturating_sub(outer);
         match (self.taps, self.fewer) {
-            // At least two places become one.
+            // In the worst case, two places become one: the operator then runs at one place less,
+            // but `more` additional channels are averaged at both places.
             (None, _) | (_, None) => layer.products > more.saturating_mul(2),
             (Some(taps), Some(fewer)) => {
                 layer.products.saturating_mul(fewer - 1) > taps.saturating_mul(more)

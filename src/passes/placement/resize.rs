@@ -38,7 +38,7 @@ enum ResizeMode {
 pub(super) struct Enlarged {
     /// The node.
     pub node: NodeId,
-    /// The value that it reads.
+    /// The value that the node reads.
     pub value: ValueId,
     /// The factor of each axis.
     pub factors: Vec<ResizeFactor>,

@@ -48,7 +48,7 @@ impl TakenBranches {
         found
     }
 
-    /// Whether no branch is taken.
+    /// Whether no If has a constant condition.
     pub(super) fn is_empty(&self) -> bool {
         self.results.is_empty()
     }

@@ -192,7 +192,7 @@ impl Edits {
     }
 }
 
-/// The movements from one start.
+/// A walk along the movements that begin at one value.
 struct Walk<'w> {
     graph: &'w GraphProto,
     links: &'w Links<'w>,

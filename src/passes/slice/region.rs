@@ -29,7 +29,7 @@ const MOST: usize = 256;
 pub(super) struct RegionNode {
     /// The node.
     pub node: NodeId,
-    /// The axis of its outputs.
+    /// The axis of the node's outputs along which it runs part by part.
     pub axis: usize,
     /// The part of each operand that is read to compute one place along the axis.
     pub reads: Vec<PartRead>,

@@ -1,4 +1,4 @@
-//! Writes a region as its parts.
+//! Writes the nodes of a region once for each part.
 //!
 //! ```text
 //! before                          after, in two parts

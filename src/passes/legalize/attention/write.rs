@@ -12,7 +12,7 @@ use crate::ir::builder::{Maker, float, int};
 use crate::ir::{NodeId, ValueId};
 use crate::shape::facts::{Shape, extent, same, same_shape};
 
-/// The nodes that replace an attention.
+/// The nodes that replace an attention, or the reason why it stays.
 pub(super) fn fused(
     analysis: &Analysis,
     core: &AttentionCore,
@@ -22,7 +22,7 @@ pub(super) fn fused(
     writer.write().ok_or(AttentionRefusal::UnknownShape)
 }
 
-/// An operand of an attention.
+/// An operand of an attention, and the way to read it in rows.
 struct AttentionOperand {
     value: ValueId,
     order: RowOrder,

@@ -25,7 +25,7 @@ use crate::recipe::Recipe;
 use crate::shape::facts::{extent, same};
 use projection::Projection;
 
-/// The name of this rule.
+/// The name of this rule in the plan and for `--skip`.
 const RULE: &str = "association";
 
 /// The rank of both operands: samples, heads, rows, columns.

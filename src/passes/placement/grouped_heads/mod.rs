@@ -30,7 +30,7 @@ use crate::shape::facts::{Shape, same};
 use operand::{Link, RepeatedOperand};
 use rearrange::rearranged;
 
-/// The name of this rule.
+/// The name of this rule in the plan and for `--skip`.
 const RULE: &str = "heads";
 
 /// The number of axes of a matrix.
@@ -106,7 +106,7 @@ impl<'a> GroupedProduct<'a> {
         Some(Self::with(analysis, node, operand))
     }
 
-    /// The product with this repeated operand.
+    /// Reads the product whose second operand is `operand`.
     ///
     /// # Errors
     /// If the first operand does not have a matrix for each repeated matrix, if the repeated values
