@@ -1,8 +1,8 @@
 //! Baselines of a model that show the cost of its normalizers: one with LayerNorm instead of them,
 //! and one without any normalizer.
 //!
-//! They do not compute the function of the model, and are only timed. Opaque normalizers are
-//! inlined first, so that the variants run even if the model does not.
+//! The baselines do not compute the function of the model, and are only timed. Opaque normalizers
+//! are inlined first, so that the baselines run even if the model does not.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -24,7 +24,7 @@ use crate::passes::inline::lower;
 use crate::passes::simplify::{is_movement, simplify_known};
 use crate::recipe::Numbers;
 
-/// The variants of a model.
+/// The baselines of a model.
 pub struct Baselines {
     /// The model with a LayerNorm in place of every other normalizer, over the same channels and
     /// with the same γ and β. Papers on normalizers compare with this model.
@@ -40,7 +40,7 @@ pub struct Baselines {
 }
 
 impl Baselines {
-    /// Builds the variants.
+    /// Builds the baselines.
     ///
     /// # Errors
     /// If the model's graph is invalid.
@@ -146,8 +146,8 @@ fn blocks(view: &View, site: &Site) -> Option<Vec<Block>> {
     Some(blocks)
 }
 
-/// The axis of the channels in the output of a block. It may differ from the axis in the site if
-/// movements belong to the block.
+/// The axis of the channels in the output of a block. This axis may differ from the axis of the
+/// site if movements belong to the block.
 fn axis(site: &Site, block: &Block) -> usize {
     let part = site
         .post

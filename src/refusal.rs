@@ -1,6 +1,6 @@
 //! The reasons why a site does not fold.
 //!
-//! A refusal is not an error. It reports why unfold does not fold a site, and which node causes
+//! A refusal is not an error, but reports why unfold does not fold a site, and which node causes
 //! this.
 
 use serde::Serialize;

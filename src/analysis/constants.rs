@@ -125,8 +125,8 @@ impl<'m> Constants<'m> {
         self.read(value).ok()?.first().copied()
     }
 
-    /// The elements of a floating-point constant, with its name as their recipe. They are marked as
-    /// blurred if [`Constants::is_blurred`] returns true.
+    /// The elements of a floating-point constant, with its name as their recipe. The elements are
+    /// marked as blurred if [`Constants::is_blurred`] returns true.
     ///
     /// # Errors
     /// The errors of [`Constants::read`].

@@ -18,7 +18,7 @@ pub(crate) struct Editor<'m> {
     changed: Vec<Option<Box<NodeProto>>>,
     /// Whether each node of the original graph is removed.
     is_removed: Vec<bool>,
-    /// The replacements of removed values. They are applied to all nodes at the end.
+    /// The replacements of removed values, which are applied to all nodes at the end.
     renamed: HashMap<String, String>,
     /// For each value that must be computed under the name of an output of the model, that name.
     made_as: HashMap<String, String>,
@@ -30,7 +30,7 @@ pub(crate) struct Editor<'m> {
     /// Names to which the caller or the training information refers.
     outputs: HashSet<&'m str>,
     captured: HashSet<&'m str>,
-    /// Initializers to which a training graph refers, and inputs with defaults. They must stay
+    /// Initializers to which a training graph refers, and inputs with defaults. Both must stay
     /// unchanged.
     pinned: HashSet<&'m str>,
     /// Whether new constants are Constant nodes. Before IR version 4, an initializer is an input

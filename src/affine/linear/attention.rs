@@ -13,7 +13,7 @@ use crate::refusal::Reason;
 /// Attention of `com.microsoft`.
 pub(super) struct Attention;
 
-/// Attributes of heads and scores. They concern only the operators after the projection.
+/// Attributes of heads and scores, which concern only the operators after the projection.
 const KNOWN: &[&str] = &[
     "do_rotary",
     "mask_filter_value",

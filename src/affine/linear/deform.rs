@@ -1,9 +1,9 @@
 //! DeformConv: a convolution whose taps are moved at each place by offsets that another layer
 //! computes.
 //!
-//! It is linear in its input, channel by channel, and in its weight. But it interpolates between
-//! places, reads zeros outside of the image, and scales places by a mask. So a shift of the input
-//! is refused. A shift of the result is added to the bias.
+//! The operator is linear in its input, channel by channel, and in its weight. But it interpolates
+//! between places, reads zeros outside of the image, and scales places by a mask. So a shift of the
+//! input is refused. A shift of the result is added to the bias.
 
 use crate::affine::Affine;
 use crate::affine::linear::conv::{along, along_grouped, as_vector, per_channel};

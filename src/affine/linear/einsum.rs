@@ -3,9 +3,9 @@
 //!
 //! `y[o] = Σ x[i]·W[w]`, where each letter of an operand is an index. A scale along letters of the
 //! weight can be multiplied into the weight, from the input or from the result. A scale along
-//! letters that are not summed is the same on the input and on the result. A shift `t` adds `Σ
-//! t[i]·W[w]`, whatever letters it varies along. Each summand is a product of one element of every
-//! operand, so a scalar scale of any operand is also a scale of the result.
+//! letters that are not summed has the same effect on the input and on the result. A shift `t` adds
+//! `Σ t[i]·W[w]`, whatever letters it varies along. Each summand is a product of one element of
+//! every operand, so a scalar scale of any operand is also a scale of the result.
 
 use crate::affine::Affine;
 use crate::affine::linear::{Linear, Slots};

@@ -55,7 +55,7 @@ pub(crate) const LINEAR: &[&dyn Linear] = &[
 pub(crate) struct Slots {
     /// The input that is multiplied, if there is one.
     pub weight: Option<usize>,
-    /// The input that is added. If the node lacks it, a constant can be added there.
+    /// The input that is added. If the node lacks this input, a fold can add it as a new constant.
     pub bias: Option<usize>,
 }
 
@@ -204,7 +204,8 @@ fn check_channels(affine: &Affine, axis: usize, channels: usize) -> Result<(), R
     }
 }
 
-/// The attributes of the activation of fused operators. They do not concern the input.
+/// The attributes of the activation of fused operators. Folds into the operator do not depend on
+/// them.
 const ACTIVATION: &[&str] = &[
     "activation",
     "activation_alpha",

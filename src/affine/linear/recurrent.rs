@@ -17,7 +17,7 @@ pub(super) struct Recurrent;
 /// The axis of the channels in X and in W.
 const CHANNELS: usize = 2;
 
-/// Attributes of gates and directions. They concern only the operators after the projection.
+/// Attributes of gates and directions, which concern only the operators after the projection.
 const KNOWN: &[&str] = &[
     "activation_alpha",
     "activation_beta",

@@ -64,10 +64,9 @@ pub(super) struct Bounds {
     pub low: f64,
     /// An upper bound of all values.
     pub high: f64,
-    /// The magnitude of the function is at most this, for each `z`. `None` if no such growth is
-    /// known.
+    /// A growth that the magnitude of the function does not exceed for any `z`, if one is known.
     most: Option<Pace>,
-    /// The magnitude of the function is at least this, for each `z`. `None` if no such growth is
+    /// A growth that the magnitude of the function reaches or exceeds for each `z`, if one is
     /// known.
     least: Option<Pace>,
 }

@@ -179,7 +179,7 @@ fn varies(view: &View, node: NodeId) -> bool {
     outputs.any(|&output| !view.constants.is_constant(output))
 }
 
-/// Appends a number to the name of each site of a module except the first.
+/// Makes the names of sites unique: appends a number to each repetition of a name.
 fn unique_names(sites: &mut [Site]) {
     let mut seen = HashMap::<String, usize>::default();
     for site in sites {

@@ -10,7 +10,8 @@ use crate::refusal::{Reason, Refusal};
 /// The axes of the value along which the parameters lie.
 #[derive(Clone, Copy)]
 pub(super) enum Along {
-    /// The last axes, as broadcasting aligns them. Operators with such parameters may lack a bias.
+    /// The last axes, as broadcasting aligns them. Operators with their parameters along the last
+    /// axes may lack a bias.
     Trailing,
     /// One axis, with one parameter for each place.
     Axis(usize),

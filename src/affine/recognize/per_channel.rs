@@ -36,8 +36,8 @@ impl Normalizer for PerChannel {
     }
 }
 
-/// Whether a node divides a varying value by another varying value. Then the statistics of the site
-/// are computed from the input.
+/// Whether a node divides a varying value by another varying value. If so, the statistics of the
+/// site are computed from the input.
 fn is_quotient(view: &View, node: NodeId) -> bool {
     match view.graph.op(node) {
         Some("Div") => view.both_vary(node),

@@ -1,7 +1,7 @@
-//! Shift: a constant that is added or subtracted. It may be before a linear operator, which absorbs
-//! it, or after a linear operator or a normalizer that has an input for it. It may also be before a
-//! movement and another sum with a constant. For example, the bias of relative positions is added
-//! before the mask of windows.
+//! Shift: a constant that is added or subtracted. A shift may be before a linear operator, which
+//! absorbs it, or after a linear operator or a normalizer that has an input for it. A shift may
+//! also be before a movement and another sum with a constant. For example, the bias of relative
+//! positions is added before the mask of windows.
 
 use crate::affine::Affine;
 use crate::affine::recognize::scalar::is_of_extents;

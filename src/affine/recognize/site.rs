@@ -64,9 +64,9 @@ impl Site {
 pub(crate) struct Replacement {
     /// The nodes that are removed.
     pub nodes: Vec<NodeId>,
-    /// The nodes that are added, in execution order. They read values of the graph, each other's
-    /// outputs and `constants`. Values that the graph still reads keep their names. All other names
-    /// may be changed when the nodes are inserted.
+    /// The nodes that are added, in execution order. The added nodes read values of the graph, each
+    /// other's outputs and `constants`. Values that the graph still reads keep their names. All
+    /// other names may be changed when the nodes are inserted.
     pub made: Vec<NodeProto>,
     /// The constants that the new nodes read.
     pub constants: Vec<NewConstant>,

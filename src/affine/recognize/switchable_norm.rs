@@ -79,7 +79,7 @@ fn mixes(numerator: &Formula, square: &Formula) -> bool {
         && ignores_shifts(square).unwrap_or(false)
 }
 
-/// The axes over which a term averages `product`. `None` if it is not such a mean.
+/// The axes over which a term averages `product`. `None` if the term is not a mean of `product`.
 fn axes_of_mean<'t>(term: &'t Term, product: &[Factor]) -> Option<&'t BTreeSet<AxisFactor>> {
     match &term[..] {
         [Factor::Mean(over, inner)] if inner == product => Some(over),

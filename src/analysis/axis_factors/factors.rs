@@ -309,7 +309,7 @@ fn split_number(number: i64, needed: i64) -> Option<Vec<TDim>> {
 }
 
 /// Splits a symbolic extent into the first extents of `dims` whose product equals it. `None` if no
-/// such product does.
+/// product of first extents equals it.
 fn split_symbol(whole: &TDim, dims: &[TDim]) -> Option<Vec<TDim>> {
     let mut covered = TDim::from(1);
     let last = dims.iter().position(|dim| {

@@ -66,7 +66,7 @@ pub(crate) fn sees(from: &str, made: &str) -> bool {
     made.is_empty() || made == from
 }
 
-/// The region path of a node of a flattened model. It is empty in the main graph.
+/// The region path of a node of a flattened model, which is empty in the main graph.
 pub(crate) fn region_path(node: &NodeProto) -> &str {
     let note = node.metadata_props.iter().find(|entry| entry.key() == BODY);
     note.map_or("", |entry| entry.value())

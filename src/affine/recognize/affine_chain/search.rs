@@ -64,8 +64,8 @@ struct Search<'s> {
     /// For each value, the longest form that ends in it, unless another form has extended it.
     ends: Vec<Option<Box<Form>>>,
     /// For each value, the one or two values whose forms were extended to the form that ends in it.
-    /// They have no other readers, so the nodes of all forms are a forest. The nodes of a form are
-    /// found by following these links backward.
+    /// These values have no other readers, so the nodes of all forms are a forest. The nodes of a
+    /// form are found by following these links backward.
     from: Vec<[Option<ValueId>; 2]>,
     widening: Narrowing,
 }

@@ -70,7 +70,7 @@ impl<'t, 'a> Trail<'t, 'a> {
             .filter(|&node| self.view.widens(node))
     }
 
-    /// The nodes directly before a value that only move or widen it, the last one first.
+    /// The row of nodes that leads to a value and only moves or widens it, the last node first.
     fn movements(&self, mut value: ValueId) -> Vec<NodeId> {
         let mut nodes = vec![];
         while let Some(node) = self.widening(value).filter(|_| nodes.len() < REACH) {

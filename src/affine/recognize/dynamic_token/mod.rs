@@ -203,7 +203,7 @@ impl SiteRewrite<'_> {
         present.len() <= made.len() && without_reshapes(present) == without_reshapes(made)
     }
 
-    /// The affine after the new operators. It includes `factor`, which they leave out.
+    /// The affine after the new operators. It includes `factor`, which the new operators leave out.
     fn with_factor(&self, core: ValueId, factor: &Numbers) -> Option<Part> {
         let factor = Affine::scale(factor.reshape(&[1, 1, self.meaning.channels])?);
         let output = self.meaning.output;

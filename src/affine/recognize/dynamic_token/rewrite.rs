@@ -43,7 +43,7 @@ enum Blend {
     Inter,
     /// λ = 0, and all tokens have equal weights. This is IN.
     Uniform,
-    /// Both statistics.
+    /// The statistics of the token and of the neighbours.
     Both,
 }
 
@@ -218,7 +218,7 @@ impl Job<'_> {
     }
 
     /// Whether the operator set has a LayerNormalization, and all channels have the same epsilon,
-    /// so that it can be its attribute.
+    /// so that this epsilon can be the attribute of the operator.
     fn has_operator_for(&self, epsilon: &Numbers) -> bool {
         let first = epsilon.first();
         let is_one = epsilon.iter().all(|e| Some(e) == first);

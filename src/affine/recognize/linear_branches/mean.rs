@@ -1,10 +1,10 @@
-//! Subtracted mean: `x − mean(x)`, which is linear in `x`. It remains of a LayerNorm if σ becomes a
-//! constant.
+//! Subtracted mean: `x − mean(x)`, which is linear in `x`. A LayerNorm becomes a subtracted mean
+//! and an affine if its σ becomes a constant.
 //!
 //! Before: `L(x − mean(x))` or `L(x) − mean(L(x))`, where the mean is over the channels, and L is a
-//! convolution or a product with a constant matrix. After: L, whose weight is replaced by the
-//! weight minus its own mean over these channels. In the second form, the bias is replaced in the
-//! same way. This is exact even if L pads, because the mean of zeros is 0.
+//! convolution or a product with a constant matrix. After: L, from whose weight the mean of the
+//! weight over these channels is subtracted. In the second case, the bias changes in the same way.
+//! This is exact even if L pads, because the mean of zeros is 0.
 
 use crate::affine::recognize::linear_branches::operator::operator;
 use crate::affine::recognize::linear_branches::read::{Branch, Windowed};

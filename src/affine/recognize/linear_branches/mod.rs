@@ -2,7 +2,7 @@
 //!
 //! Before: `L₁(x) + L₂(x) + s·x + t + x`, where each `Lᵢ` is a convolution, a mean over windows or
 //! a product with a constant matrix. After: one operator. Its weight is the sum of all weights,
-//! each extended by zeros to the taps of the others. Its bias is the sum of all biases.
+//! each extended by zeros to the taps of all of them. Its bias is the sum of all biases.
 //!
 //! This is exact if all branches have results of equal extents and equal strides, because then the
 //! zeros around the input are the same for all. The branches are merged if the one operator

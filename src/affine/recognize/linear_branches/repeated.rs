@@ -139,9 +139,9 @@ impl<'l> Apart<'l> {
             .where_it_is_less(view)
     }
 
-    /// Treats repeated operands with fewer than [`WIDE`] channels like the others, unless the split
-    /// removes the Concat. `None` if no repeated operand is left, or if there is an axis along
-    /// which every operand is repeated.
+    /// Treats repeated operands with fewer than [`WIDE`] channels like operands that are not
+    /// repeated, unless the split removes the Concat. `None` if no repeated operand is left, or if
+    /// there is an axis along which every operand is repeated.
     fn where_it_is_less(mut self, view: &View) -> Option<Self> {
         if self.parts.iter().filter(|part| !part.is_repeated).count() > 1 {
             self.parts

@@ -1,9 +1,9 @@
 //! Windows of linear operators, and the union of two windows.
 //!
 //! Each place `o` of the result is a sum over taps `t` of the input at `o·stride + t·dilation −
-//! before`, which is 0 outside of the input. Windows merge if they have equal strides, and if their
-//! results have equal extents for any input. The union has a tap wherever either window has a tap.
-//! A matrix product is a window without spatial axes.
+//! before`, where places outside of the input count as 0. Windows merge if they have equal strides,
+//! and if their results have equal extents for any input. The union has a tap wherever either
+//! window has a tap. A matrix product is a window without spatial axes.
 
 use crate::recipe::Recipe;
 
