@@ -78,7 +78,7 @@ impl Drop for Running {
 ///
 /// The peak is reset before the runs, so that memory for loading and preparing the model counts
 /// only if it is still allocated. If the operating system cannot reset the peak, the peak since the
-/// start of the process is returned.
+/// start of the process is returned. `None` if the operating system does not report the peak.
 ///
 /// # Errors
 /// If tract cannot run the model.

@@ -231,8 +231,8 @@ impl FuseReport {
         }
     }
 
-    /// Measures the error of half precision, on the samples or on random inputs. `None` if the
-    /// result is not in half precision.
+    /// Measures the error of half precision, on the samples or on random inputs. `None` if there is
+    /// no result, or if it is not in half precision.
     fn half_error(&self, options: &VerifyOptions) -> Option<Result<HalfError, Failure>> {
         let (wide, half) = (&self.wide.as_ref()?.model, self.after.as_ref()?);
         let to: HalfType = self.plan.half.as_ref()?.to.parse().ok()?;
@@ -263,7 +263,7 @@ impl FuseReport {
         Summary::from_plan(&self.plan)
     }
 
-    /// The sizes of the model before and after folding. `None` if nothing was folded.
+    /// The sizes of the model before and after folding. `None` in a dry run, or if nothing folds.
     pub(crate) fn sizes(&self) -> Option<Sizes> {
         let written = self.written.as_ref().map(|saved| saved.bytes);
         self.after

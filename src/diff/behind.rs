@@ -162,8 +162,8 @@ pub(super) struct FirstDifference {
 
 impl DifferingModels<'_, '_> {
     /// The pair of values that explains most of the difference: if these values are assumed to be
-    /// equal, the fewest nodes lack a counterpart. `None` if the outputs agree, or if no pair is a
-    /// candidate.
+    /// equal, the fewest nodes lack a counterpart. `None` if the outputs agree, or if the models
+    /// cannot be compared under any of these assumptions.
     pub(super) fn first_difference(&self) -> Option<FirstDifference> {
         if self.alignment.parted.is_empty() {
             return None;

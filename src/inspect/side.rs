@@ -121,8 +121,8 @@ impl<'m> GraphSide<'m> {
         values
     }
 
-    /// The distribution of the elements of an initializer. `None` if its elements are not floats,
-    /// or too many.
+    /// The distribution of the elements of an initializer. `None` if it has no elements or too
+    /// many, or if they are not finite floats.
     fn distribution(&self, value: ValueId) -> Option<Distribution> {
         let tensor = self.graph.initializer(value)?;
         let count: i64 = tensor.dims.iter().product();

@@ -20,7 +20,8 @@ pub(super) struct StoredTwins {
 }
 
 /// Replaces each constant that the second model computes by an initializer, if a tensor of the
-/// first model equals it up to rounding. `None` if there is no such constant.
+/// first model equals it up to rounding. `None` if there is no such constant, or if one cannot be
+/// stored.
 pub(super) fn stored(first: &Model, second: &Model) -> Option<StoredTwins> {
     let [of_first, of_second] = [Analysis::new(first).ok()?, Analysis::new(second).ok()?];
     let [of_first, of_second] = [&of_first, &of_second].map(ComputedConstants::new);

@@ -191,7 +191,7 @@ impl<'c> ComputedConstants<'c> {
     }
 
     /// The bound on the error of a resized constant. Computes the elements too, because no engine
-    /// supports all modes. `None` if no bound is known for the mode.
+    /// supports all modes. `None` if no bound is known.
     fn resized(&self, node: NodeId, value: ValueId, data_type: DataType) -> Option<ErrorBound> {
         let graph = &self.analysis.graph;
         if matches!(graph.node(node).attr_s("mode"), Ok(None | Some("nearest"))) {
@@ -203,7 +203,8 @@ impl<'c> ComputedConstants<'c> {
     }
 
     /// Evaluates a BatchNormalization in training mode with a constant input. Returns the bound on
-    /// the error of the result. `None` outside of training mode, or for the other results.
+    /// the error of the result. `None` outside of training mode, for the other results, or if no
+    /// bound is known.
     fn standardized(
         &self,
         node: NodeId,
@@ -272,7 +273,8 @@ impl<'c> ComputedConstants<'c> {
         of_sums(&carried, terms, &result, &magnitudes, data_type)
     }
 
-    /// The bound on the error of the root of a sum of squares.
+    /// The bound on the error of the root of a sum of squares. `None` if the bound on the error of
+    /// the operand is unknown.
     fn euclidean_norm(
         &self,
         node: NodeId,

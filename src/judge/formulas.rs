@@ -11,7 +11,7 @@ use crate::onnx::tensor::DataType;
 use crate::recipe::{Op, Recipe, computed};
 
 /// Evaluates a recipe whose operations have the given type. `None` if a constant cannot be read or
-/// an operation has no bound.
+/// has another shape than in the recipe, or if no bound is known for an operation.
 pub(super) fn value(
     recipe: &Recipe,
     data_type: DataType,

@@ -38,7 +38,7 @@ pub(super) fn of_bias(data_type: DataType, bias: &ArrayD<f64>) -> ErrorBound {
     }
 }
 
-/// `w·γ/√(v + ε)`
+/// The formula of a folded weight, `w·γ/√(v + ε)`.
 fn weight() -> Option<Recipe> {
     let [w, gamma, variance, epsilon] =
         ["w", "γ", "v", "ε"].map(|name| Recipe::constant(name, &[]));
@@ -46,7 +46,8 @@ fn weight() -> Option<Recipe> {
     w.mul(&gamma.div(&deviation)?)
 }
 
-/// `(b − μ)·γ/√(v + ε) + β`. [`operand`] gives β a value for which the sum does not cancel.
+/// The formula of a folded bias, `(b − μ)·γ/√(v + ε) + β`. [`operand`] gives β a value for which
+/// the sum does not cancel.
 fn term() -> Option<Recipe> {
     let [bias, mean, gamma, variance, epsilon, shift] =
         ["b", "μ", "γ", "v", "ε", "β"].map(|name| Recipe::constant(name, &[]));

@@ -142,7 +142,8 @@ fn identity(graph: &GraphProto, from: &str, to: &str) -> Result<NodeProto, Strin
 }
 
 /// The type of an input of the first model, if its counterpart has the same element type and the
-/// same known extents. The symbols of open extents may differ.
+/// same known extents. The symbols of open extents may differ. If one of the two is not declared as
+/// a tensor, they are not compared, and the type of the counterpart is returned.
 ///
 /// # Errors
 /// If the element types, ranks or known extents differ.

@@ -160,7 +160,7 @@ impl FoldingLayer<'_> {
     }
 
     /// The vector that folding the shift of an affine adds to the bias. `None` if the affine has no
-    /// shift.
+    /// shift, or if the image of the shift under the operator is unknown.
     fn shift(&self, side: Side, affine: &Affine) -> Option<Recipe> {
         if affine.has_no_shift() {
             return None;

@@ -26,8 +26,8 @@ const OPERATIONS: f64 = 5.0;
 /// Half a unit in the last place of 1 in float32.
 const UNIT: f64 = f32::EPSILON as f64 / 2.0;
 
-/// Evaluates a Resize with linear or cubic interpolation. `None` for other modes, or if an extent
-/// is unknown.
+/// Evaluates a Resize with linear or cubic interpolation. `None` for other modes, if an extent or a
+/// coordinate is unknown, or if the result is too large.
 pub(super) fn value(
     analysis: &Analysis,
     node: NodeId,
@@ -68,8 +68,8 @@ struct InterpolatedAxis {
     region: [f32; 2],
 }
 
-/// The axes along which the Resize interpolates. `None` if an extent is unknown, or the result is
-/// too large.
+/// The axes along which the Resize interpolates. `None` before operator set 11, if an extent is
+/// unknown, if the input is empty, or if the result is too large.
 fn resized_axes(
     analysis: &Analysis,
     node: NodeId,
@@ -181,7 +181,8 @@ struct Interpolation<'n> {
 }
 
 impl<'n> Interpolation<'n> {
-    /// Reads the attributes. `None` if no bound is known for the mode.
+    /// Reads the attributes. `None` if the mode is neither linear nor cubic, if antialiasing is on,
+    /// or if the result keeps the aspect ratio.
     fn new(node: &'n NodeProto) -> Option<Self> {
         let mode = node.attr_s("mode").ok()?.unwrap_or("nearest");
         let policy = node.attr_s("keep_aspect_ratio_policy").ok()?;
@@ -213,9 +214,9 @@ impl<'n> Interpolation<'n> {
             .collect()
     }
 
-    /// The taps of one output place. The bound on the error of a weight is the sum of two terms:
-    /// the change of the weight if the coordinate moves by its error, and the rounding of the
-    /// polynomial.
+    /// The taps of one output place. `None` if its coordinate is not known. The bound on the error
+    /// of a weight is the sum of two terms: the change of the weight if the coordinate moves by its
+    /// error, and the rounding of the polynomial.
     fn taps_of(&self, axis: &InterpolatedAxis, place: usize) -> Option<Vec<Tap>> {
         let coordinate = axis.coordinate(place, self.coordinates)?;
         let error = axis.coordinate_error(coordinate);

@@ -18,8 +18,8 @@ pub(super) struct Standardization {
 }
 
 impl Standardization {
-    /// Evaluates the standardization. `None` if the parameters do not fit the channels along axis
-    /// 1, or if a bound is infinite.
+    /// Evaluates the standardization. `None` if the input is empty, if the parameters do not fit
+    /// the channels along axis 1, or if a bound is infinite.
     pub(super) fn value(&self, data_type: DataType) -> Option<Rounded> {
         let unit = FloatRounding::new(data_type)?.unit * ROUNDINGS;
         let shape = self.input.values.shape();

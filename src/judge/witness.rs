@@ -95,7 +95,8 @@ struct Engines {
 }
 
 impl Engines {
-    /// Loads both models. `None` if tract cannot run them.
+    /// Loads both models. `None` if tract cannot run them, or if its results on them are not
+    /// trusted.
     fn load(first: &Model, second: &Model, dims: &Dims) -> Option<Self> {
         if doubt(first, second, dims).is_some() {
             return None;
@@ -113,7 +114,7 @@ impl Engines {
     }
 
     /// Runs the models on these inputs. Returns a witness if the outputs differ by far more than
-    /// rounding explains.
+    /// rounding explains. `None` if they do not, or if a run fails.
     fn witness(&self, inputs: Vec<Tensor>) -> Option<Witness> {
         let [reference, moved, other] =
             [&self.first, &self.moved, &self.second].map(|engine| engine.run(&inputs).ok());

@@ -272,7 +272,8 @@ fn images(
 }
 
 /// The element-wise products of two rows of equal length, or the products of a single element with
-/// each element of a row.
+/// each element of a row. A product is `None` if a factor is. The whole result is `None` if the
+/// lengths differ and neither is 1.
 fn multiplied(one: &[Option<u32>], other: &[Option<u32>]) -> Option<Vec<Option<u32>>> {
     let (short, long) = if one.len() < other.len() {
         (one, other)

@@ -156,10 +156,10 @@ impl<'m> SizeSearch<'m> {
         with(dims, &self.named(ExtentKind::Length), 1)
     }
 
-    /// Sizes that are neither an extent in either model nor a size in `before`. If `is_apart`, each
-    /// symbol gets its own size. Otherwise, symbols of the same kind get the same size. If
-    /// `may_be_one`, the first symbol of a batch gets the size 1. `None` if there are not enough
-    /// candidates.
+    /// Sizes that are neither an extent in either model, nor a size in `before`, nor a given size.
+    /// If `is_apart`, each symbol gets its own size. Otherwise, symbols of the same kind get the
+    /// same size. If `may_be_one`, the first symbol of a batch gets the size 1. `None` if there are
+    /// no symbols, or not enough candidates.
     fn unused(&self, before: &Dims, is_apart: bool, may_be_one: bool) -> Option<Dims> {
         let mut taken: HashSet<usize> = before
             .iter()
@@ -258,9 +258,9 @@ impl<'m> SizeSearch<'m> {
     }
 }
 
-/// The size at which every part of a Split with computed lengths has places: the number of parts
-/// times the largest constant in a Max, which is the minimum length of a part. `None` without a
-/// Split of computed lengths, or without such a number.
+/// The size at which no part of a Split with computed lengths is empty: the number of parts times
+/// the largest constant in a Max, which is the minimum length of a part. `None` without a Split of
+/// computed lengths, or without such a number.
 fn size_of_all_parts(model: &Model) -> Option<usize> {
     let graph = model.graph();
     let stored: HashMap<&str, &TensorProto> = graph
@@ -411,7 +411,7 @@ fn numbers(graph: &GraphProto) -> GraphProto {
 }
 
 /// A numeric input. Its floats are declared as float32, because some engines lack bfloat16. `None`
-/// if the input is not numeric, or has no shape.
+/// if the input has no shape, or if its elements are not floats or integers of at least 8 bits.
 fn number(input: &ValueInfoProto) -> Option<ValueInfoProto> {
     let mut input = input.clone();
     let tensor = input.r#type.as_mut()?.tensor_type.as_mut()?;

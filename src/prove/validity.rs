@@ -94,7 +94,7 @@ impl Valid<'_> {
     }
 }
 
-/// The reason for which a node is invalid. `None` if it is valid.
+/// The reason for which a node is invalid. `None` if it is valid, or if its operator is unknown.
 fn fault(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<String> {
     let (op, opset) = (node.op_type(), analysis.graph.model().own_opset());
     let schema = match definition(op, opset) {

@@ -140,7 +140,8 @@ fn add_operators(
     Ok(())
 }
 
-/// The reason why tract lacks an operator; `None` if tract has the operator.
+/// The reason why tract cannot run a node because of its operator; `None` if there is no such
+/// reason.
 fn missing(onnx: &Onnx, model: &Model, node: &NodeProto) -> Option<String> {
     let (domain, operator) = node.op();
     let mut functions = model.proto.functions.iter();

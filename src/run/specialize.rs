@@ -35,7 +35,8 @@ pub(super) fn with_definitions(model: &Model, inputs: &[Input]) -> Option<Model>
 }
 
 /// Fixes the extents of `inputs`, folds the shape arithmetic, and replaces operators that tract
-/// cannot always prepare; `None` if nothing changes.
+/// cannot always prepare; `None` if nothing changes, if the operator set is not in [`OPSETS`], or
+/// if a constant of a body has the name of a value outside of it.
 pub(super) fn specialized(model: &Model, inputs: &[Input]) -> Option<Model> {
     if !OPSETS.contains(&model.own_opset()) || hidden(model.graph()).is_some() {
         return None;

@@ -78,7 +78,7 @@ fn unequal(a: &Tensor, b: &Tensor) -> TractResult<usize> {
 }
 
 /// Whether outputs carry no information: all are floats, and each element is 0, NaN or infinite.
-/// For example, a Relu may return only zeros.
+/// For example, a Relu may return only zeros. False if no output has elements.
 pub(super) fn is_mute(runs: &[Vec<Tensor>]) -> bool {
     let mut outputs = runs
         .iter()

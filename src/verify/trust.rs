@@ -49,7 +49,8 @@ fn untrusted_node(node: &NodeProto, graph: &GraphProto, model: &Model) -> Option
 }
 
 /// The reason why tract must not run a model at these sizes: the run would take too long or need
-/// too much memory, or its values would not fit or be wrong. `None` if tract may run it.
+/// too much memory, or its values would not fit or be wrong. `None` if tract may run it, or if the
+/// graph or the sizes are invalid.
 pub(super) fn unbounded(model: &Model, dims: &Dims) -> Option<String> {
     let mut concrete = model.clone();
     fix_shapes(concrete.graph_mut(), &Input::from_model(model, dims).ok()?);

@@ -18,7 +18,8 @@ use crate::shape::facts::extent;
 
 impl Evaluation<'_> {
     /// The results of a node if all of them are constant: floats as computed in float64, and
-    /// integers. `None` if a result depends on an input, or cannot be computed.
+    /// integers. `None` if there are no results, or if one depends on an input or cannot be
+    /// computed.
     pub(super) fn constants(
         &self,
         node: &NodeProto,
@@ -45,7 +46,7 @@ impl Evaluation<'_> {
         made.filter(|made| !made.is_empty())
     }
 
-    /// One result of a node. `None` if it is not constant.
+    /// One result of a node. `None` if it is not constant, or if its type or an extent is unknown.
     fn constant(
         &self,
         node: &NodeProto,
@@ -69,8 +70,8 @@ impl Evaluation<'_> {
         integers.ok().map(FieldValue::int)
     }
 
-    /// A constant result with floating-point elements. `None` if it cannot be read, or if it is
-    /// constant only at these sizes.
+    /// A constant result with floating-point elements. `None` if it cannot be read. Also `None` if
+    /// it is constant only at these sizes, unless a recipe is more than arithmetic.
     fn constant_floats(
         &self,
         node: &NodeProto,
@@ -98,7 +99,8 @@ impl Evaluation<'_> {
         })
     }
 
-    /// The axes over which a Softmax normalizes together. `None` for other operators.
+    /// The axes over which a Softmax normalizes together. `None` for other operators, or if the
+    /// axis is invalid.
     fn softmax_lane(&self, node: &NodeProto, rank: usize) -> Option<Range<usize>> {
         if node.op() != ("", "Softmax") {
             return None;
@@ -109,8 +111,9 @@ impl Evaluation<'_> {
         Some(first..if alone { first + 1 } else { rank })
     }
 
-    /// The constant results of a node that divides constants by 0. Records the names of these
-    /// results, so that the values computed from them are evaluated in float64 too.
+    /// The constant results of a node that divides constants by 0. `None` if a result is not
+    /// constant. Records the names of the results, so that the values computed from them are
+    /// evaluated in float64 too.
     pub(super) fn divided_by_zero(
         &self,
         node: &NodeProto,
@@ -124,7 +127,7 @@ impl Evaluation<'_> {
     }
 
     /// The constant results of a node that reads a constant with infinite or NaN elements after a
-    /// division by 0. `None` for all other nodes.
+    /// division by 0. `None` for all other nodes, or if a result is not constant.
     pub(super) fn of_unbounded(
         &self,
         node: &NodeProto,

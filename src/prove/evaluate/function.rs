@@ -55,7 +55,8 @@ impl<'n> CapturedNames<'n> {
         }
     }
 
-    /// The number of nested bodies in which these names are looked up.
+    /// The number of bodies, each in the next, that contain these names. 0 for names outside of
+    /// bodies.
     fn depth(&self) -> u64 {
         match self {
             Self::Body { depth, .. } => *depth,

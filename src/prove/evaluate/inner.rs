@@ -78,8 +78,9 @@ impl Evaluation<'_> {
     }
 
     /// The values for the inputs of a node's bodies: none for an If, and random values for a Loop
-    /// or a Scan. `None` if an input of the node is missing, if the extents of a scanned input are
-    /// unknown, or for all other operators.
+    /// or a Scan. `None` if the initial value of a state or a scanned input is missing, or if the
+    /// extents of a scanned input are unknown. Also `None` for all other operators, and for a Scan
+    /// before operator set 9.
     fn formals(&self, call: &Call, rounds: usize) -> Option<Vec<FieldValue>> {
         let formals = Formals {
             key: self.point.key,
@@ -94,7 +95,7 @@ impl Evaluation<'_> {
     }
 
     /// The results of each body in the order of the attribute names, or only those of the body with
-    /// the index `taken`. `None` if a body does not fit its inputs, or reads a missing value.
+    /// the index `taken`. `None` if one of these bodies cannot be evaluated.
     fn evaluated(
         &self,
         call: &Call,
@@ -133,7 +134,9 @@ impl Evaluation<'_> {
         Ok(Some(made))
     }
 
-    /// The results of one body. `None` if it does not fit its inputs, or reads a missing value.
+    /// The results of one body for these inputs. `None` if the body stores sparse tensors or has
+    /// another number of inputs, if a value that it needs is missing, or if one of its nodes cannot
+    /// be evaluated or has extents that do not fit each other.
     fn body_results(
         &self,
         body: &GraphProto,
@@ -335,7 +338,8 @@ impl Formals {
     }
 
     /// Random values for the states of a Scan, and for one step of each scanned input. `None` if an
-    /// input is missing, or if the extents of a scanned input are unknown.
+    /// input is missing, if the extents of a scanned input are unknown, or if an attribute of the
+    /// Scan is invalid.
     fn of_scan(&self, node: &NodeProto, inputs: &[Option<FieldValue>]) -> Option<Vec<FieldValue>> {
         let states = states(node, inputs.len())?;
         let mut formals = vec![];
@@ -378,7 +382,7 @@ impl Formals {
 }
 
 /// The integers that both branches of an If return as a result. `None` if the branches return
-/// different values.
+/// different integers or other values, and for other operators.
 fn agreed(node: &NodeProto, slot: usize, made: &[Vec<Graded>]) -> Option<FieldValue> {
     let [one, other] = made else { return None };
     match (&one.get(slot)?.0, &other.get(slot)?.0) {
@@ -472,7 +476,7 @@ fn body_kind(made: &[Vec<Graded>], body: usize, slot: usize) -> Option<ValueKind
     kind(&made.get(body)?.get(slot)?.0)
 }
 
-/// The kind of a state of a loop. `None` if one step changes the kind.
+/// The kind of a state of a loop. `None` if one step changes the kind, or if it is unknown.
 fn state_kind(
     made: &[Vec<Graded>],
     slot: usize,
@@ -483,7 +487,8 @@ fn state_kind(
 }
 
 /// The axis that the attribute `list` of a Scan gives for the value at index `place`, which has
-/// rank `rank`. The first axis if the attribute is missing.
+/// rank `rank`. The first axis if the attribute is missing. `None` if the attribute has no valid
+/// axis for this value.
 fn scanned_axis(node: &NodeProto, list: &str, place: usize, rank: usize) -> Option<usize> {
     let named = node
         .attr_ints(list)
@@ -493,7 +498,8 @@ fn scanned_axis(node: &NodeProto, list: &str, place: usize, rank: usize) -> Opti
 }
 
 /// The extents of a scan output: the extents `step` of the value that each step adds, with an
-/// additional axis for the steps.
+/// additional axis for the steps. The number of steps is an extent of the first scanned input.
+/// `None` if it is unknown.
 fn gathered(
     node: &NodeProto,
     row: usize,

@@ -173,7 +173,7 @@ impl Evaluation<'_> {
         Ok((made, true))
     }
 
-    /// The value of a Constant. `None` for all other operators.
+    /// The value of a Constant. `None` for all other operators, and for strings and sparse tensors.
     fn literal(
         &self,
         node: &NodeProto,

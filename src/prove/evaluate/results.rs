@@ -106,7 +106,7 @@ impl<'w> Evaluation<'w> {
     }
 
     /// The index of the body that an If takes, among its bodies sorted by attribute name. `None` if
-    /// the condition depends on an input or a size.
+    /// the condition depends on an input or a size, and for other operators.
     pub(super) fn taken(&self, node: &NodeProto, location: &Location) -> Option<usize> {
         let (analysis, _) = self.point.laid_out.filter(|_| node.op() == ("", "If"))?;
         let condition = analysis.graph.input(self.laid_out(node, location)?, 0)?;

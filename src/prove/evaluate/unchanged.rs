@@ -7,8 +7,8 @@ use crate::prove::operators::Call;
 
 impl Evaluation<'_> {
     /// The input that a node returns unchanged, even if its elements are uninterpreted. The node is
-    /// a Cast to its own type, an Add of 0, a Mul by 1, an And with true, a Pad by nothing, or a
-    /// Split into one part. `None` for all other nodes.
+    /// a Cast or CastLike to the type of its input, an Add of 0, a Mul by 1, an And with true, a
+    /// Pad by nothing, or a Split into one part. `None` for all other nodes.
     pub(super) fn passed_through(&self, call: &Call, location: &Location) -> Option<FieldValue> {
         let slot = match call.node.op() {
             ("", "Cast") => {

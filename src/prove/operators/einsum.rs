@@ -32,7 +32,7 @@ impl EinsumTerm {
     }
 
     /// The elements reshaped to three axes, one for each group of labels: the axes of a group are
-    /// merged into one.
+    /// merged into one. `None` if a label has no axis.
     fn grouped(&self, groups: [&[char]; 3]) -> Option<Elements> {
         let shape = groups.map(|group| {
             let extents = group.iter().filter_map(|&label| self.extent(label));

@@ -138,7 +138,8 @@ pub(super) fn modulo(call: &Call) -> OpResult {
     Ok(vec![FieldValue::int(exact(rests)?)])
 }
 
-/// The remainder of a division, with the sign of the divisor.
+/// The remainder of a division, with the sign of the divisor. `None` if the divisor is 0, or if the
+/// division overflows.
 fn rest_of_divisor(a: i64, b: i64) -> Option<i64> {
     let rest = a.checked_rem(b)?;
     let turns = rest != 0 && (rest < 0) != (b < 0);

@@ -84,7 +84,7 @@ fn resized_to(call: &Call) -> Result<Vec<ResizedAxis>, NotEvaluated> {
 }
 
 /// The input place that is nearest to an output place of a Resize, by the definition of the
-/// operator. `None` if `coordinates` or `rounding` is not supported.
+/// operator. `None` if `coordinates` or `rounding` is not supported, or if a product overflows.
 fn nearest(
     place: usize,
     (from, to): (usize, usize),

@@ -46,7 +46,8 @@ pub(super) fn choose(call: &Call) -> OpResult {
     Ok(vec![made.ok_or(NotEvaluated::Uncovered)?])
 }
 
-/// `c·a + (1 − c)·b`
+/// Computes `c·a + (1 − c)·b` for the condition `c` and the operands `a` and `b`. `None` if the
+/// shapes do not broadcast.
 fn mixed(condition: &Elements, one: &Elements, other: &Elements) -> Option<ArrayD<u32>> {
     let apart = zip(one, other, field::sub)?.into_shared();
     let part = zip(condition, &apart, field::mul)?.into_shared();
@@ -54,6 +55,7 @@ fn mixed(condition: &Elements, one: &Elements, other: &Elements) -> Option<Array
 }
 
 /// The elements of `one` where the condition is not 0, and the elements of `other` elsewhere.
+/// `None` if one of the arrays does not broadcast to `shape`.
 fn chosen<T: Copy>(
     condition: &Integers,
     [one, other]: [&ArcArray<T, IxDyn>; 2],

@@ -297,8 +297,9 @@ pub(super) fn pooled(call: &Call, input: &[usize]) -> Result<(Windows, Vec<i64>)
 
 /// If the input of a MaxPool has a border of −∞, turns this border into padding of the operator.
 /// Returns the changed MaxPool, and the input without the border. `None` if there is no such
-/// border. `lowest` represents −∞. The result is the same, because a maximum ignores both −∞ and
-/// padding.
+/// border, if all elements are −∞, or if the MaxPool also returns indices, rounds up or pads
+/// automatically. `lowest` represents −∞. The result is the same, because a maximum ignores both −∞
+/// and padding.
 pub(crate) fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, FieldValue)> {
     (call.node.op() == ("", "MaxPool") && call.wanted == 1).then_some(())?;
     let FieldValue::Field(elements) = call.optional(0)? else {

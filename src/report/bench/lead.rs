@@ -22,7 +22,8 @@ pub(super) fn lead(setting: &Setting) -> Option<String> {
     ))
 }
 
-/// The variant that the sentence describes: `fused` if it ran, else the last one that ran.
+/// The variant that the sentence describes: `fused` if it ran, else the last one that ran. `None`
+/// if no variant ran.
 fn subject(setting: &Setting) -> Option<(&str, &Measurement)> {
     let fused = measured(setting, FUSED).map(|measurement| (FUSED, measurement));
     let last = setting.ran().last();

@@ -51,7 +51,8 @@ pub(crate) fn overview_lines(report: &Report) -> String {
     lines
 }
 
-/// The peak of memory of the fused model, divided by that of the exported one.
+/// The peak of memory of the fused model, divided by that of the exported one. `None` unless both
+/// were measured.
 fn peak_ratio(setting: &Setting) -> Option<f64> {
     let fused = measurement(setting, "fused")?.memory.peak();
     let exported = measurement(setting, "as exported")?.memory.peak();
