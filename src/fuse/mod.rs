@@ -141,7 +141,7 @@ fn fuse_with(model: &Model, options: &FuseOptions, only: Option<&'static str>) -
 
 /// Replaces only the normalizers that `constant_norms` takes as constant, and inlines opaque
 /// normalizers. The result and the model differ as functions only because of the replaced
-/// normalizers, so a proof compares a folded model with this result instead of the original model.
+/// normalizers. So a proof compares a folded model with this result instead of the original model.
 ///
 /// # Errors
 /// The errors of [`fuse`].

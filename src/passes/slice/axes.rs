@@ -1,5 +1,5 @@
 //! Determines which part of each operand a node reads to compute one place along an axis of all its
-//! outputs, and whether the node can be repeated for a part of the places.
+//! outputs. Also determines whether the node can be repeated for a part of the places.
 
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
