@@ -254,7 +254,8 @@ impl SiteGroup<'_, '_> {
         }
     }
 
-    /// Whether a site stays for the same reasons as the sites of the group.
+    /// Whether a site belongs to the group: it stays, and its kind, its number of channels and its
+    /// reasons equal those of the sites of the group.
     fn holds(&self, row: &Row) -> bool {
         let stays = row.outcomes.iter().all(|outcome| outcome.fold == "stays");
         let (own, other) = (self.first.site, row.site);

@@ -96,7 +96,8 @@ impl Judged {
         self.passes.iter().find(|proof| proof.is_wrong())
     }
 
-    /// Whether any verification was requested.
+    /// Whether running the models or proving the whole result was tried. Proofs of single passes do
+    /// not count.
     pub(crate) fn was_tried(&self) -> bool {
         self.run.is_some() || self.proof.is_some()
     }

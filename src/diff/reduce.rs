@@ -71,7 +71,7 @@ pub(crate) fn reduce(first: &Model, second: &Model, options: &ProveOptions) -> R
     Ok(Reduction { judgement, parts })
 }
 
-/// Whether there is no proof that both models are the same.
+/// Whether the models differ, or the judgement is undecided.
 pub(super) fn is_open(judgement: &Judgement) -> bool {
     matches!(
         judgement,

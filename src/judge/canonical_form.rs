@@ -81,8 +81,8 @@ fn unread_attributes(node: &NodeProto) -> Vec<&'static str> {
     unread.map(|(name, _)| name).collect()
 }
 
-/// Whether dilations, strides or pads have their default. They are checked here because the
-/// operator schemas lack these defaults, which only the text of the specification gives.
+/// Whether an attribute gives dilations, strides or pads their default. These defaults are checked
+/// here, because only the text of the specification gives them, and the operator schemas do not.
 fn is_neutral(attribute: &AttributeProto) -> bool {
     match attribute.name() {
         "dilations" | "strides" => attribute.ints.iter().all(|&step| step == 1),

@@ -45,7 +45,8 @@ impl MissingElements {
         Self(missing)
     }
 
-    /// Whether the model stores all sampled elements of a tensor that was among the wanted ones.
+    /// Whether the model stores all sampled elements, up to their signs, of a tensor that was among
+    /// the wanted ones.
     pub(super) fn has_none_of(&self, numbers: &ArrayD<f64>) -> bool {
         let mut looked_up = sample(numbers).map(magnitude);
         !looked_up.any(|number| self.0.contains(&number))

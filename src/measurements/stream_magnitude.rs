@@ -34,7 +34,8 @@ impl StreamMagnitude {
     /// residual streams.
     ///
     /// # Errors
-    /// If tract cannot run the model, or if a stream is not finite even in float32.
+    /// If a sample has no elements, if tract cannot run the model, or if a stream is not finite
+    /// even in float32.
     pub fn measure(model: &Model, inputs: &[Tensor], dims: &Dims) -> Result<Option<Self>> {
         let fail = |reason: String| Error::StreamMagnitude {
             file: model.file(),

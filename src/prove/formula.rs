@@ -16,8 +16,8 @@ use crate::recipe::{Op, Recipe, Windows};
 /// Computes a recipe in the field.
 ///
 /// # Errors
-/// If the recipe divides by 0, or if a constant is missing or does not have the shape that the
-/// recipe says.
+/// If the recipe divides by 0, if a constant is missing or does not have the shape that the recipe
+/// says, or if the computation exceeds the limits.
 pub(super) fn value(
     recipe: &Recipe,
     source: &Sources,

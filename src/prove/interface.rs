@@ -83,9 +83,9 @@ fn operator_sets(model: &Model) -> BTreeMap<String, i64> {
         .collect()
 }
 
-/// Whether all operators of the folded model have the same meaning in both operator sets. Only
-/// these operators are checked, because the proof treats operators as equal only if they occur in
-/// both models.
+/// Whether all operators of the folded model have the same meaning in both operator sets. False if
+/// a model has functions, or if an operator set is unknown. Operators that only the original has
+/// are not checked, because the proof treats operators as equal only if they occur in both models.
 fn means_the_same(original: &Model, fused: &Model) -> bool {
     let sets = [original, fused].map(Model::own_opset);
     let from = sets.into_iter().fold(i64::MAX, i64::min);

@@ -49,8 +49,9 @@ fn unread(name: &str, reason: &dyn Display) -> Proof {
 /// computed again.
 ///
 /// # Errors
-/// [`Proof::Disproved`] at the first tensor that differs, and [`Ended::Uncomputed`] at the first
-/// tensor whose recipe cannot be computed.
+/// [`Proof::Disproved`] at the first tensor that differs, [`Ended::Uncomputed`] at the first tensor
+/// whose recipe cannot be computed, and [`Proof::Undecided`] if the recipes exceed the limits or
+/// external data do not exist.
 pub(super) fn check(
     (original, analysis): (&Model, &Analysis),
     fused: &Model,

@@ -200,7 +200,8 @@ impl Scales {
     }
 
     /// Whether all inputs that a factor would multiply are 0. Then the result is 0 too, since
-    /// `f(k·0) = k·f(0)`.
+    /// `f(k·0) = k·f(0)`. False for a DynamicQuantizeLinear, because the factor multiplies its
+    /// second result.
     pub(super) fn is_nothing(op: (&str, &str), inputs: &[Option<FieldValue>]) -> bool {
         let scaled = passed(op, inputs.len()).and_then(|count| inputs.get(..count));
         multiplied_result(op) == 0

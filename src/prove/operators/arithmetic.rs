@@ -32,7 +32,7 @@ fn two(call: &Call, field: fn(u32, u32) -> u32, int: fn(i64, i64) -> Option<i64>
 /// Unwraps the integers of a result, where `None` is an undefined element.
 ///
 /// # Errors
-/// If an element is undefined, for example after an overflow.
+/// If there is no result, or if an element is undefined, for example after an overflow.
 pub(super) fn exact(integers: Option<ArrayD<Option<i64>>>) -> Result<ArrayD<i64>, NotEvaluated> {
     let integers = integers
         .filter(|integers| integers.iter().all(Option::is_some))
@@ -67,7 +67,7 @@ pub(super) fn div(call: &Call) -> OpResult {
     }
 }
 
-/// `1/x`
+/// The inverse `1/x` of each element `x`.
 ///
 /// # Errors
 /// [`NotEvaluated::Zero`] if an element is 0.

@@ -10,7 +10,8 @@ use crate::prove::field_value::{FieldValue, slice};
 /// the index selects the place `index` modulo `extent`. A settled index must be in range.
 ///
 /// # Errors
-/// [`NotEvaluated::Misfit`] for a settled index out of range.
+/// [`NotEvaluated::Misfit`] for a settled index out of range, and [`NotEvaluated::Uncovered`] for
+/// an axis without places.
 pub(super) fn place(index: i64, extent: usize, is_settled: bool) -> Result<usize, NotEvaluated> {
     let extent = i64::try_from(extent)
         .ok()

@@ -71,8 +71,8 @@ enum Multiples<'p> {
 /// from which they differ by a positive factor.
 ///
 /// # Errors
-/// [`NotEvaluated::Uncovered`] if the operator does not compute each lane independently, or if the
-/// shape of its result is unknown.
+/// [`NotEvaluated::Uncovered`] if the operator does not compute each lane independently, if not
+/// only its first result is needed, or if the shape of this result is unknown.
 pub(crate) fn of_lanes(
     call: &Call,
     function: Digest,

@@ -421,7 +421,8 @@ const REDUCTIONS: &[&str] = &["ReduceSum", "ReduceMean", "ReduceSumSquare", "Red
 /// The results of an interpreted operator.
 ///
 /// # Errors
-/// [`NotEvaluated::Uncovered`] if the table does not cover the node.
+/// [`NotEvaluated::Uncovered`] if the table does not cover the node, and the errors of the function
+/// in the table.
 pub(super) fn interpret(call: &Call) -> OpResult {
     type Interpreters =
         HashMap<(&'static str, &'static str), (&'static [&'static str], Interpreter)>;

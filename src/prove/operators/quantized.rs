@@ -242,7 +242,7 @@ fn first_along_last(elements: &Elements, shape: &[usize]) -> Result<Elements, No
 /// QuantizeLinear: a function of the quotient of the value and the scale, and of the zero point.
 ///
 /// # Errors
-/// [`NotEvaluated::Uncovered`] with several scales.
+/// [`NotEvaluated::Uncovered`] with several scales, and [`NotEvaluated::Zero`] if the scale is 0.
 pub(crate) fn quantize(call: &Call, function: Digest) -> OpResult {
     let scale = call.field(1)?;
     if scale.len() != 1 {
