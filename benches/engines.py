@@ -73,12 +73,12 @@ def drawn(value, batch, numbers, sizes={}):
     return numbers.integers(0, 100, shape) if is_index else numbers.standard_normal(shape, np.float32)
 
 
-def ratios_of(load, feed, rounds, loaded=LOADED):
+def ratios_of(load, feed, rounds):
     """The time of each model relative to the first one, and its interval. `load` loads all models into one engine.
 
     The models are loaded several times, because their addresses in memory change the time by a percent or two.
     """
-    taken = np.concatenate([times(list(load()), feed, rounds // loaded, seed) for seed in range(loaded)])
+    taken = np.concatenate([times(list(load()), feed, rounds // LOADED, seed) for seed in range(LOADED)])
     ratios = taken / taken[:, :1]
     resampled = np.random.default_rng(0).integers(len(ratios), size=(1000, len(ratios)))
     low, high = np.quantile(np.median(ratios[resampled], axis=1), [0.025, 0.975], axis=0)

@@ -7,7 +7,7 @@ Exports each network of placement_networks.py, and folds it with and without the
 the multiply-adds of both results, the rules that applied, and the time with the passes relative to the time without, in
 tract, onnxruntime and OpenVINO, on one thread. Equal results are not timed. `unfold` is found on the PATH.
 
-An engine and a batch get as many rounds as onnxruntime runs in S seconds, at least 6 and at most N. `--folder` keeps the
+An engine and a batch get as many rounds as onnxruntime runs in S seconds, at least 8 and at most N. `--folder` keeps the
 folded models, and uses existing ones. `--only-export` measures nothing. `--write` updates the rows of these networks in
 docs/placement.md.
 """
@@ -30,8 +30,7 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "placement.md"
 SKIP = ["--skip", "placement", "--skip", "demand"]
 HEAD = ["| network | multiply-adds without, in millions | with | rules | tract | onnxruntime | OpenVINO |"]
 HEAD += ["|---|---:|---:|---|---:|---:|---:|"]
-LEAST = 6  # the fewest rounds
-LOADED = 2  # the number of times that each model is loaded
+LEAST = 8  # the fewest rounds
 TOLERANCE = 1e-4  # of the largest number of an output
 
 
@@ -111,7 +110,7 @@ def ratios(paths, batch, extents, options):
     differ(paths, feed)
     rounds = rounds_within(options.seconds, options.rounds, paths[0], feed)
     found = [tract_ratios(paths, batch, rounds, extents)[1]]
-    found += [ratios_of(lambda: map(load, paths), feed, rounds, LOADED)[1] for load in (session, InOpenVINO)]
+    found += [ratios_of(lambda: map(load, paths), feed, rounds)[1] for load in (session, InOpenVINO)]
     return [told(*ratio) if ratio else "-" for ratio in found]
 
 

@@ -242,9 +242,8 @@ def segformer(size, **arguments):
     return of_images(t.SegformerForSemanticSegmentation, t.SegformerConfig, "logits", size, **arguments)
 
 
-def upsampled(channels):
-    example = (torch.randn(2, channels, 32, 32),)
-    return lambda path, exporter: written(upsampling(channels, channels), example, path, exporter)
+def upsampled(channels, side=32):
+    return on_images(lambda: upsampling(channels, channels), side, channels)
 
 
 def attention(cached):
@@ -325,6 +324,7 @@ IMAGES = {
     "decoder of an autoencoder, 16² to 128²": on_images(decoder, 16, channels=4),
     "ESRGAN, 3 dense blocks, 32²": on_images(esrgan, 32),
     "Inception-v3": of_timm("inception_v3", 299),
+    **{f"upsampling from 64², {channels} channels": upsampled(channels, 64) for channels in (32, 64, 128)},
 }
 ATTENTION = {f"attention of a token, {cached} cached": attention(cached) for cached in (1024, 4096)}
 STEPS = {
