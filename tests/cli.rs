@@ -845,6 +845,28 @@ fn to_float16_reports_casts_errors_and_what_stays() {
 }
 
 #[test]
+fn report_says_why_the_error_in_float16_was_not_measured() {
+    let text = "input x 3 4 4\n weight k 4 4\n z = MatMul(x, k)\n y = Det(z)\n output y";
+    let (folder, path) = out();
+    let model = folder.path().join("determinant.onnx");
+    text::model(text).save(&model).unwrap();
+    let fuse = |option: &str| unfold([&"fuse", &model, &"-o", &path, &"--to=float16", &option]);
+    let json = fuse("--json").json();
+    assert!(json.get("half_error").is_none(), "{json}");
+    let failure = &json["half_failure"];
+    assert_eq!(
+        (&failure["stage"], &failure["operator"]),
+        (&"load".into(), &"Det".into())
+    );
+    assert_eq!(failure["reason"], "tract does not have this operator");
+    let printed = fuse("--verbose").stdout;
+    assert!(
+        printed.contains("the error in float16 was not measured: tract cannot load Det"),
+        "{printed}"
+    );
+}
+
+#[test]
 fn option_without_effect_is_a_warning() {
     let asked = [
         (

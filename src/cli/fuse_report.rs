@@ -445,6 +445,7 @@ impl FuseReport {
             variance: self.margin.iter().flatten().next().copied(),
             half: self.plan.half.as_ref(),
             half_error: self.half.iter().flatten().next(),
+            half_failure: self.half.as_ref().and_then(|half| half.as_ref().err()),
             slack: self.slack.iter().flatten().next().map(|slack| slack.bound),
             growth: self.growth(),
             result: self.sizes(),
@@ -512,6 +513,9 @@ pub(crate) struct FuseJson<'j> {
     /// The error of half precision, if it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     half_error: Option<&'j HalfError>,
+    /// The reason why the error of half precision could not be measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    half_failure: Option<&'j Failure>,
     /// The linear operators that were moved, or could be moved, to a point with fewer places.
     #[serde(skip_serializing_if = "<[Placed]>::is_empty")]
     placed: &'j [Placed],
