@@ -20,6 +20,7 @@ use crate::passes::half::constants::HalfConstants;
 use crate::passes::half::masks::clamp_mask;
 use crate::passes::half::precision::{NodeTypes, Precisions};
 use crate::passes::half::{EndType, HalfType};
+use crate::passes::simplify::without_dead_code;
 
 /// A converted model.
 pub(crate) struct Conversion {
@@ -77,7 +78,8 @@ fn finished(
     (to, ends): (HalfType, EndType),
 ) -> Conversion {
     let graph = &analysis.graph;
-    let mut proto = editor.finish();
+    // Without the Constants whose readers all read a constant in half now.
+    let mut proto = without_dead_code(editor.edited());
     let mut rewriter = Rewriter::new(analysis, precisions, &proto, (to, ends));
     rewriter.rewrite(&mut proto);
     let nodes = graph.order().iter().copied();
@@ -94,7 +96,8 @@ fn finished(
         .collect();
     let operators = with_floats
         .iter()
-        .filter(|&&node| precisions.wide(node).is_none() && !graph.is(node, "Cast"));
+        .filter(|&&node| precisions.wide(node).is_none())
+        .filter(|&&node| !graph.is(node, "Cast") && !graph.is(node, "Constant"));
     let plan = HalfPlan {
         to: to.to_string(),
         operators: operators.count(),

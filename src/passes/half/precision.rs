@@ -3,7 +3,7 @@
 use crate::affine::plan::WideReason;
 use crate::affine::recognize::{self, View, online};
 use crate::analysis::Analysis;
-use crate::hash::HashSet;
+use crate::hash::{HashMap, HashSet};
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::node::bodies;
 use crate::onnx::schema::{Arity, Formal, OperatorDefinition, OperatorSchema, Sort, definition};
@@ -47,6 +47,8 @@ pub(crate) struct NodeTypes {
 pub(crate) struct Precisions<'p> {
     analysis: &'p Analysis<'p>,
     to: DataType,
+    /// The types of values that shape inference leaves open.
+    inferred: HashMap<ValueId, DataType>,
     /// The reason why each node stays in float32. `None` for nodes in half, and for nodes without a
     /// float32 value.
     wide: Vec<Option<WideReason>>,
@@ -60,6 +62,7 @@ impl<'p> Precisions<'p> {
         let mut precisions = Precisions {
             analysis,
             to,
+            inferred: inferred_types(analysis),
             wide: vec![None; graph.proto().node.len()],
         };
         let statistics = statistics(analysis);
@@ -87,9 +90,15 @@ impl<'p> Precisions<'p> {
         self.wide[node]
     }
 
+    /// The type of a value before the conversion. `None` if it is unknown.
+    fn data_type(&self, value: ValueId) -> Option<DataType> {
+        let known = self.analysis.facts.data_type(value);
+        known.or_else(|| self.inferred.get(&value).copied())
+    }
+
     /// Whether a value is float32 before the conversion.
     pub(crate) fn is_float(&self, value: ValueId) -> bool {
-        self.analysis.facts.data_type(value) == Some(DataType::Float)
+        self.data_type(value) == Some(DataType::Float)
     }
 
     /// Whether a node reads or writes float32, or has a body.
@@ -106,7 +115,8 @@ impl<'p> Precisions<'p> {
     /// The types of a node's inputs and outputs after the conversion.
     pub(crate) fn types(&self, node: NodeId) -> NodeTypes {
         let graph = &self.analysis.graph;
-        let is_wide = self.wide[node].is_some();
+        // A Constant keeps its type. A reader in half reads a stored constant in half instead.
+        let is_wide = self.wide[node].is_some() || graph.is(node, "Constant");
         let schema = schema(self.analysis, node);
         let inputs = graph.inputs(node).iter().enumerate();
         let inputs = inputs.map(|(slot, &value)| {
@@ -142,7 +152,7 @@ impl<'p> Precisions<'p> {
         let (domain, op) = graph.domain_op(node);
         let values = graph.inputs(node).iter().chain(graph.outputs(node));
         let mut values = values.flatten();
-        let is_typed = values.all(|&value| self.analysis.facts.data_type(value).is_some());
+        let is_typed = values.all(|&value| self.data_type(value).is_some());
         if bodies(graph.node(node)).next().is_some() || !is_typed {
             return Some(WideReason::Unknown);
         }
@@ -184,9 +194,7 @@ impl<'p> Precisions<'p> {
         let graph = &self.analysis.graph;
         let inputs: Vec<ValueId> = graph.inputs(node).iter().flatten().copied().collect();
         if graph.is(node, "Cast") {
-            let from = inputs
-                .first()
-                .and_then(|&input| self.analysis.facts.data_type(input));
+            let from = inputs.first().and_then(|&input| self.data_type(input));
             return from.is_some_and(|from| from.is_integer() && from != DataType::Bool);
         }
         let floats: Vec<ValueId> = inputs
@@ -244,6 +252,47 @@ fn statistics(analysis: &Analysis) -> HashSet<NodeId> {
     let cores = online::cores(&view, &sites).into_iter().flatten();
     let in_parts = cores.filter(|core| core.nodes.len() > 1);
     in_parts.flat_map(|core| core.nodes).collect()
+}
+
+/// The types that shape inference leaves open, and that follow from the definitions of operators.
+fn inferred_types(analysis: &Analysis) -> HashMap<ValueId, DataType> {
+    let graph = &analysis.graph;
+    let mut inferred = HashMap::default();
+    for &node in graph.order() {
+        for (slot, &output) in graph.outputs(node).iter().enumerate() {
+            let open = output.filter(|&output| analysis.facts.data_type(output).is_none());
+            let data_type = inferred_type(analysis, node, slot, &inferred);
+            inferred.extend(open.zip(data_type));
+        }
+    }
+    inferred
+}
+
+/// The type of an output: that of an input to which the definition of the operator gives the same
+/// type.
+fn inferred_type(
+    analysis: &Analysis,
+    node: NodeId,
+    slot: usize,
+    inferred: &HashMap<ValueId, DataType>,
+) -> Option<DataType> {
+    let schema = schema(analysis, node)?;
+    let of_output = variable(formal(&schema.outputs, slot)?)?;
+    let mut inputs = analysis.graph.inputs(node).iter().enumerate();
+    inputs.find_map(|(slot, &value)| {
+        let value =
+            value.filter(|_| formal(&schema.inputs, slot).and_then(variable) == Some(of_output))?;
+        let known = analysis.facts.data_type(value);
+        known.or_else(|| inferred.get(&value).copied())
+    })
+}
+
+/// The type variable of a formal input or output. `None` if the types of repeated ones may differ.
+fn variable(formal: Formal) -> Option<usize> {
+    match formal.sort {
+        Sort::Variable(place) if formal.count != Arity::ManyOfAnyType => Some(place),
+        _ => None,
+    }
 }
 
 /// The definition of a node's operator. `None` if the operator set of ONNX does not have the

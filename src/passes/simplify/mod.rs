@@ -34,7 +34,7 @@ pub(crate) use constant_origins::ConstantOrigins;
 pub(crate) use movements::is_movement;
 pub(crate) use whole_model::{
     ConstantResults, Simplified, fold_branches, fold_constants, merge_equal, remove_identities,
-    remove_neutral, share_weights,
+    remove_neutral, share_weights, without_dead_code,
 };
 
 /// The shapes of values of the original graph, by name.

@@ -231,7 +231,7 @@ fn names_read<'g>(graph: &'g Graph, nodes: &HashSet<NodeId>) -> HashSet<&'g str>
 }
 
 /// The edited graph without values whose readers were removed, in topological order.
-fn without_dead_code(edited: Edited) -> GraphProto {
+pub(crate) fn without_dead_code(edited: Edited) -> GraphProto {
     let Edited {
         mut graph,
         before,

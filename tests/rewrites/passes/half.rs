@@ -285,6 +285,85 @@ fn attributes_of_types_become_half() {
     assert_eq!(wide(&beyond), [("ConstantOfShape", WideReason::Range)]);
 }
 
+/// The model with Constants in place of initializers.
+fn with_constants(text: &str) -> Model {
+    let mut model = model(text);
+    let graph = model.graph_mut();
+    for tensor in std::mem::take(&mut graph.initializer) {
+        let name = tensor.name().to_owned();
+        let value = vec![("value", Attr::Tensor(Box::new(tensor)))];
+        let constant = node("Constant", &[""; 0], &[&name], value);
+        graph.node.insert(0, constant);
+    }
+    model
+}
+
+/// A Constant whose readers all read a constant in half is removed.
+#[test]
+fn constant_without_readers_is_removed() {
+    let before = with_constants(
+        "input x batch 4
+         const w 4 2 = 0.5 1 1.5 2 2.5 3 3.5 4
+         y = MatMul(x, w)
+         output y",
+    );
+    let fused = convert(&before, EndType::Half);
+    assert_eq!(operators(&fused.model), ["MatMul"]);
+    assert_eq!(plan(&fused).operators, 1);
+    let [weight] = constants(&fused) else {
+        panic!("{:?}", constants(&fused).len())
+    };
+    assert_eq!(tensor::data_type(weight).unwrap(), DataType::Float16);
+    assert_eq!(
+        numbers(&fused, weight),
+        [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0]
+    );
+}
+
+/// An ε that is a Constant is not rounded to half if its reader stays in float32.
+#[test]
+fn constant_of_statistics_stays_in_float32() {
+    let before = with_constants(
+        "input x batch 4
+         const two = 2
+         const e = 0.00001
+         s = Pow(x, two)
+         m = ReduceMean(s) axes=[-1] keepdims=1
+         v = Add(m, e)
+         r = Sqrt(v)
+         n = Div(x, r)
+         weight w 4 2
+         y = MatMul(n, w)
+         output y",
+    );
+    let fused = convert(&before, EndType::Half);
+    // The input becomes float32, and the quotient half.
+    assert_eq!(plan(&fused).casts, 2);
+    let sum = the(&fused, "Add");
+    let made = fused.model.graph().node.iter();
+    let mut held = made.filter(|node| node.op_type() == "Constant");
+    let epsilon = held.find(|node| node.output[0] == sum.input[1]).unwrap();
+    let tensor = epsilon.attribute[0].t.as_ref().unwrap();
+    assert_eq!(tensor::data_type(tensor).unwrap(), DataType::Float);
+    assert_eq!(numbers(&fused, tensor), [f64::from(0.000_01_f32)]);
+}
+
+/// Shape inference does not know the Concat of two open extents. Its type follows from its inputs.
+#[test]
+fn operator_of_unknown_shape_becomes_half() {
+    let text = "input x batch u 4
+         input z batch v 4
+         a = Relu(x)
+         b = Relu(z)
+         c = Concat(a, b) axis=1
+         const w 4 2 = 1 2 3 4 5 6 7 8
+         y = MatMul(c, w)
+         output y";
+    let fused = in_half(text, EndType::Float32);
+    assert_eq!(wide(&fused), []);
+    assert_eq!((plan(&fused).operators, plan(&fused).casts), (4, 3));
+}
+
 /// A ConstantOfShape and a window operator compute float32 if no attribute gives their type.
 #[test]
 fn default_types_become_half() {
