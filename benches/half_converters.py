@@ -51,13 +51,20 @@ ENDS = {
 }
 
 
-def random_inputs(model, seed=0):
+def extents(value, sizes):
+    """The extents of an input. `sizes` has those of open axes, by symbol or as `x:2`, like `unfold bench --dim`."""
+    dims = value.type.tensor_type.shape.dim
+    own = [sizes.get(dim.dim_param) or sizes.get(f"{value.name}:{axis}") for axis, dim in enumerate(dims)]
+    return [dim.dim_value or size or (EXTENT if axis else BATCH) for axis, (dim, size) in enumerate(zip(dims, own))]
+
+
+def random_inputs(model, sizes, seed=0):
     """An array for each input: normally distributed floats, indices of a table, or ones for masks and truth values."""
     generator, given = np.random.default_rng(seed), {tensor.name for tensor in model.graph.initializer}
     inputs = {}
     for value in (value for value in model.graph.input if value.name not in given):
         tensor = value.type.tensor_type
-        shape = [dim.dim_value or (BATCH if axis == 0 else EXTENT) for axis, dim in enumerate(tensor.shape.dim)]
+        shape = extents(value, sizes)
         if tensor.elem_type in FLOATS:
             inputs[value.name] = generator.standard_normal(shape).astype(FLOATS[tensor.elem_type])
         elif tensor.elem_type == TensorProto.BOOL or "mask" in value.name:
@@ -102,12 +109,13 @@ def cell(converter, path, inputs, exact):
         return f"{casts(onnx.load(out).graph)}, {found:.1e}"
 
 
-def runs_in_tract(path):
-    command = ["unfold", "bench", f"one={path}", f"other={path}", "--rounds", "1", "--quiet"]
+def runs_in_tract(path, sizes):
+    dims = [f"--dim={name}={size}" for name, size in sizes.items()]
+    command = ["unfold", "bench", f"one={path}", f"other={path}", "--rounds", "1", "--quiet", *dims]
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
-def details(model, converter, inputs, exact):
+def details(model, converter, inputs, exact, sizes):
     """The number of Casts, the error, and the relative size of one conversion, and the engines that run it."""
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/half.onnx"
@@ -120,18 +128,19 @@ def details(model, converter, inputs, exact):
         if not Path(out).exists():
             return ["fails", "", "", ""]
         size = Path(out).stat().st_size / Path(model).stat().st_size
-        return [str(casts(onnx.load(out).graph)), found, f"{size:.2f}", "runs" if runs_in_tract(out) else "does not run"]
+        tract = "runs" if runs_in_tract(out, sizes) else "does not run"
+        return [str(casts(onnx.load(out).graph)), found, f"{size:.2f}", tract]
 
 
-def all_ends(models):
+def all_ends(models, sizes):
     print("| model | ends | converter | Casts | error in onnxruntime | size | tract |\n|---|---|---|---:|---:|---:|---|")
     for path in models:
         model = onnx.load(path)
-        inputs = random_inputs(model)
+        inputs = random_inputs(model, sizes)
         exact = run(path, inputs)
         for ends, converters in ENDS.items():
             for name, converter in converters.items():
-                cells = details(path, converter, inputs, exact)
+                cells = details(path, converter, inputs, exact, sizes)
                 print(f"| {Path(path).stem} | {ends} | {name} | " + " | ".join(cells) + " |", flush=True)
 
 
@@ -139,13 +148,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="+", metavar="MODEL")
     parser.add_argument("--ends", action="store_true", help="convert inputs and outputs too, and show sizes and engines")
+    parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="the size of an open axis")
     arguments = parser.parse_args()
+    sizes = {name: int(size) for name, size in (dim.rsplit("=", 1) for dim in arguments.dim)}
     if arguments.ends:
-        return all_ends(arguments.models)
+        return all_ends(arguments.models, sizes)
     print("| model | Casts | " + " | ".join(CONVERTERS) + " |\n|---|---:|" + "---:|" * len(CONVERTERS))
     for path in arguments.models:
         model = onnx.load(path)
-        inputs = random_inputs(model)
+        inputs = random_inputs(model, sizes)
         exact = run(path, inputs)
         cells = [cell(converter, path, inputs, exact) for converter in CONVERTERS.values()]
         print(f"| {Path(path).stem} | {casts(model.graph)} | " + " | ".join(cells) + " |", flush=True)

@@ -3,20 +3,25 @@
     pip install -r benches/peers/requirements.txt transformers
     python benches/half_tokens.py
     python benches/half_tokens.py --outliers
+    python benches/half_tokens.py --unbounded
 
-Exports small networks like T5, Gemma 3, Whisper, gpt-oss and nanochat with open extents, each in two variants. In the
-inflated variant, all writers of the stream are multiplied by 30,000. It computes the same function as the plain
-variant, except for the ε of its normalizations, but its stream exceeds 65,504. With `--outliers`, only one of 16
-channels of some writers is multiplied, so it is another function. `unfold`, which is found on the PATH, converts both
-with `--to float16`, and measures the error of each result with every value rounded to half, on 1,000 tokens. The table
-has the geometric mean over several networks, which differ in their random weights. onnxruntime runs the last result on
-the same tokens. Each token attends to the tokens before it. The tables are in docs/half.md.
+Exports small networks like T5, Gemma 3, Whisper, gpt-oss and nanochat with open extents, plain and inflated. In an
+inflated network, all writers of the stream are multiplied by a factor. It computes the same function as the plain
+network, except for the ε of its normalizations, but its stream exceeds 65,504. With `--outliers`, only one of 16
+channels of some writers is multiplied, so it is another function. `unfold`, which is found on the PATH, converts each
+network with `--to float16`, and measures the error of the result with every value rounded to half, on 1,000 tokens.
+onnxruntime runs the result on the same tokens. Each token attends to the tokens before it. Each row is for several
+draws of random weights: errors are geometric means, and tokens are sums. With `--control`, the writers are also
+multiplied by the factor over its nearest power of two: the weights have the digits of the inflated ones, but the stream
+does not overflow. With `--unbounded`, PyTorch computes the networks with outliers in numbers of 11 bits, like those of
+float16, but with any exponent: their error has no part from the range of float16. The tables are in docs/half.md.
 """
 
 import argparse
 import json
 import subprocess
 import tempfile
+from functools import partial
 
 import numpy as np
 import onnx
@@ -24,7 +29,8 @@ import torch
 import transformers
 from streams import SIZE, add_outliers, export, gemma3, randomize, run, t5, whisper
 
-BATCH, LENGTH, FACTOR = 5, 200, 30_000.0
+BATCH, LENGTH = 5, 200
+FACTORS = [3_000.0, 30_000.0, 300_000.0]
 
 
 def gpt_oss():
@@ -63,7 +69,7 @@ def untie(network):
     head.weight = torch.nn.Parameter(head.weight.detach().clone())
 
 
-def inflate(network, writers):
+def inflate(network, writers, factor):
     """Multiplies all writers of the stream."""
     linear, normalizations, layers = ([f".{name}" for name in names] for names in writers)
     parameters = {}
@@ -74,17 +80,17 @@ def inflate(network, writers):
         if type(module).__name__ == "GptOssExperts":
             parameters |= {id(parameter): parameter for parameter in (module.down_proj, module.down_proj_bias)}
         if path.endswith(tuple(normalizations)):
-            module.weight.data = (1 + module.weight.data) * FACTOR - 1
+            module.weight.data = (1 + module.weight.data) * factor - 1
         if path.endswith(tuple(layers)):
-            module.register_forward_pre_hook(multiplied, with_kwargs=True)
+            module.register_forward_pre_hook(partial(multiplied, factor), with_kwargs=True)
     for parameter in parameters.values():
-        parameter.data.mul_(FACTOR)
+        parameter.data.mul_(factor)
 
 
-def multiplied(_, arguments, options):
+def multiplied(factor, _, arguments, options):
     """Returns the arguments of a layer, the first of which, the stream, is multiplied."""
     stream, *others = arguments
-    return (stream * FACTOR, *others), options
+    return (stream * factor, *others), options
 
 
 def samples(inputs):
@@ -116,60 +122,113 @@ def converted(path, out, given):
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def measured(name, seed, how, folder):
+def measured(name, seed, factor):
     """The report of a conversion, and the logits in float32 and of the result."""
     network, outliers, inputs = NETWORKS[name]()
     untie(network)
     randomize(network, seed)
-    if how == "outliers":
+    if factor == "outliers":
         add_outliers(network, outliers)
-    elif how == "inflated":
-        inflate(network, WRITERS[name])
+    else:
+        inflate(network, WRITERS[name], factor)
     inputs = samples(inputs)
-    path, out = f"{folder}/model.onnx", f"{folder}/half.onnx"
-    export(network, inputs, path, dynamo=name != "T5", is_open=True)
-    given = {"inputs": {name: value.numpy() for name, value in inputs.items()}, "file": f"{folder}/samples.npz"}
-    report = converted(path, out, given)
-    logits = [run(onnx.load(file), given["inputs"], True) for file in (path, out)]
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = f"{folder}/model.onnx", f"{folder}/half.onnx"
+        export(network, inputs, path, dynamo=name != "T5", is_open=True)
+        given = {"inputs": {name: value.numpy() for name, value in inputs.items()}, "file": f"{folder}/samples.npz"}
+        report = converted(path, out, given)
+        logits = [run(onnx.load(file), given["inputs"], True) for file in (path, out)]
     return report, logits
 
 
-def mean(reports):
-    """The geometric mean of the errors, and whether all of them are finite."""
-    errors = [report["half_error"]["error"] for report in reports]
-    return None if None in errors else float(np.exp(np.log(errors).mean()))
+def rounded(numbers):
+    """Numbers of 11 bits with any exponent."""
+    significands, exponents = torch.frexp(numbers)
+    return torch.ldexp(torch.round(significands * 2**11) / 2**11, exponents)
 
 
-def row(name, how, seeds):
-    before, after = [], []
-    for seed in range(seeds):
-        with tempfile.TemporaryDirectory() as folder:
-            before.append(measured(name, seed, None, folder)[0])
-            report, logits = measured(name, seed, how, folder)
-            after.append(report)
-    errors = [mean(reports) for reports in (after, before)]
-    ratio = "" if None in errors else f"{errors[0] / errors[1]:.2f}"
-    equal, beyond = tokens(*logits)
-    last = after[-1]
+def round_outputs(network):
+    """Rounds all weights, and the results of layers and normalizations."""
+    for parameter in network.parameters():
+        parameter.copy_(rounded(parameter))
+    for module in network.modules():
+        name = type(module).__name__
+        if name in ("Linear", "Embedding", "Conv1d") or "Norm" in name:
+            module.register_forward_hook(lambda _, __, output: rounded(output))
+
+
+@torch.no_grad()
+def unbounded_error(name, seed, has_outliers):
+    """The largest error of the logits, relative to the largest logit, if numbers have 11 bits and any exponent."""
+    network, outliers, inputs = NETWORKS[name]()
+    untie(network)
+    randomize(network, seed)
+    if has_outliers:
+        add_outliers(network, outliers)
+    inputs = samples(inputs)
+    exact = network(**inputs, use_cache=False).logits.double()
+    round_outputs(network)
+    return float((network(**inputs, use_cache=False).logits - exact).abs().max() / exact.abs().max())
+
+
+def unbounded(networks, seeds):
+    print("| network | error | error before | ratio |\n|---|---:|---:|---:|")
+    for name in networks:
+        errors = [geometric_mean([unbounded_error(name, seed, has) for seed in range(seeds)]) for has in (True, False)]
+        print(f"| {name} | {errors[0]:.1e} | {errors[1]:.1e} | {errors[0] / errors[1]:.2f} |", flush=True)
+
+
+def strict_error(report):
+    error = report["half_error"]["error"]
+    return np.nan if error is None else error
+
+
+def geometric_mean(numbers):
+    return float(np.exp(np.log(numbers).mean()))
+
+
+def row(name, factor, drawn, before):
+    """A row of the table, from the conversions of all draws and the errors before inflation."""
+    reports = [report for report, _ in drawn]
+    errors = [strict_error(report) for report in reports]
+    ratios = [error / other for error, other in zip(errors, before)]
+    equal, beyond = (sum(counts) for counts in zip(*(tokens(*logits) for _, logits in drawn)))
+    last = reports[-1]
     wide = ", ".join(sorted({operator["why"] for operator in last["half"]["wide"]}))
     naive = last["half_error"].get("naive_error")
-    error, error_before = ("not finite" if error is None else f"{error:.1e}" for error in errors)
-    powers = sorted({report.get("scale_stream") or 0 for report in after})
-    cells = [name, "–".join(map(str, powers)), error, error_before, ratio, "not finite" if naive is None else f"error {naive:.1g}",
-             wide, f"{equal} of {BATCH * LENGTH}", str(beyond)]
+    powers = sorted({report.get("scale_stream") or 0 for report in reports})
+    cells = [name, factor if factor == "outliers" else f"{factor:,.6g}", "–".join(map(str, powers)), f"{geometric_mean(errors):.1e}",
+             f"{geometric_mean(before):.1e}", f"{geometric_mean(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}",
+             "not finite" if naive is None else f"error {naive:.1g}", wide, f"{equal:,} of {BATCH * LENGTH * len(drawn):,}", str(beyond)]
     return f"| {' | '.join(cells)} |"
+
+
+def near_one(factor):
+    """A factor over its nearest power of two."""
+    return factor / 2.0 ** round(np.log2(factor))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("networks", nargs="*", default=list(NETWORKS), metavar="NETWORK")
     parser.add_argument("--outliers", action="store_true", help="inflate one of 16 channels")
+    parser.add_argument("--unbounded", action="store_true", help="outliers in numbers of 11 bits with any exponent")
+    parser.add_argument("--factors", nargs="+", type=float, default=FACTORS, help="multiply all writers by these numbers")
+    parser.add_argument("--control", action="store_true", help="also multiply by each factor over its nearest power of two")
     parser.add_argument("--seeds", type=int, default=5, help="how many networks, each with weights of its own")
     arguments = parser.parse_args()
-    print("| network | K | error | error before inflation | ratio | naive conversion | in float32 | equal tokens | beyond the error |")
-    print("|---|---:|---:|---:|---:|---|---|---:|---:|")
+    if arguments.unbounded:
+        return unbounded(arguments.networks, arguments.seeds)
+    controls = [near_one(factor) for factor in arguments.factors] if arguments.control else []
+    factors = ["outliers"] if arguments.outliers else arguments.factors + controls
+    print("| network | factor | K | error | error before | ratio | of the draws | naive conversion | in float32 | equal tokens "
+          "| beyond the error |")
+    print("|---|---:|---:|---:|---:|---:|---:|---|---|---:|---:|")
     for name in arguments.networks:
-        print(row(name, "outliers" if arguments.outliers else "inflated", arguments.seeds), flush=True)
+        before = [strict_error(measured(name, seed, 1.0)[0]) for seed in range(arguments.seeds)]
+        for factor in factors:
+            drawn = [measured(name, seed, factor) for seed in range(arguments.seeds)]
+            print(row(name, factor, drawn, before), flush=True)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,29 @@ fn each_refusal_reason_has_a_section_with_a_remedy() {
     }
 }
 
+#[test]
+fn each_reason_for_float32_has_a_row() {
+    let schema: serde_json::Value = serde_json::from_str(&read("docs/schema/fuse.json")).unwrap();
+    let variants = schema["$defs"]["WideReason"]["oneOf"].as_array().unwrap();
+    let reasons = variants
+        .iter()
+        .map(|variant| variant["const"].as_str().unwrap());
+    let page = read("docs/half.md");
+    let section = page
+        .split("\n## Operators that stay in float32\n")
+        .nth(1)
+        .unwrap();
+    let table = section.split("\n## ").next().unwrap();
+    let rows = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let rows = rows.map(|(reason, _)| reason);
+    assert_eq!(
+        rows.collect::<BTreeSet<_>>(),
+        reasons.collect::<BTreeSet<_>>()
+    );
+}
+
 /// README.md and every page of `docs`.
 fn pages() -> Vec<String> {
     let docs = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs")).unwrap();
