@@ -3,14 +3,16 @@
     python benches/peers/single_edits.py --binary target/release/unfold --edits 2000 models/digits/*.onnx
 
 An edit changes an attribute, one weight by 1 in 100 or 1 in 10,000, an edge, the type of a value, an axis, an operator,
-or the order of two operands. onnxruntime, without graph optimizations, measures the change of the outputs. An edit must
-not be accepted if an output changes by more than rounding, and needs a witness if it changes far more. Each witness
-must show a difference in onnxruntime. Prints each wrong verdict, and a table of all verdicts by kind of edit.
+or the order of two operands. onnxruntime, without graph optimizations, measures the change of the outputs, also for a
+copy of the model with each weight moved by one rounding. An edit must not be accepted if an output changes by more than
+1 in 1,000,000. It needs a witness if an output changes by 20 roundings. Each witness must show a difference of 5
+roundings in onnxruntime. Prints each wrong verdict, and a table of all verdicts by kind of edit.
 """
 
 import argparse
 import collections
 import copy
+import json
 import os
 import subprocess
 import sys
@@ -26,7 +28,9 @@ SCALES = (1.0, 0.0625, 16.0)
 BATCH, LENGTH = 2, 16  # the sizes of the first and of another open dimension
 TABLE = 100  # the number of rows that each table has at least
 WHOLE = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
-EXACT, FAR = 1e-6, 1e-2  # relative to the largest output: differences by rounding, and those that need a witness
+EXACT = 1e-6  # relative to the largest output: a difference that any verdict may have
+ABOVE, SHOWN = 20, 5  # in roundings: a difference that needs a witness, and one that a witness must show
+MOVED = 2  # the number of copies with moved weights
 VERDICTS = {0: "same", 2: "invalid", 3: "different", 4: "undecided", 5: "rounded", 6: "casts"}
 SWAPPED = {"Add": "Sub", "Sub": "Add", "Mul": "Div", "Div": "Mul", "Relu": "Sigmoid", "Sigmoid": "Tanh", "Tanh": "Sigmoid", "Erf": "Tanh",
            "Sqrt": "Exp", "MaxPool": "AveragePool", "ReduceMean": "ReduceSum", "ReduceSum": "ReduceMean", "Softmax": "LogSoftmax"}
@@ -194,6 +198,19 @@ def difference(first, second, inputs):
     return worst
 
 
+def moved(model, seed):
+    """A copy of a model with each float weight moved by one rounding, up or down, apart from single whole numbers."""
+    model, draw = copy.deepcopy(model), np.random.default_rng(seed)
+    constants = [a.t for n in model.graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"]
+    for tensor in [*model.graph.initializer, *constants]:
+        numbers = numpy_helper.to_array(tensor)
+        if tensor.data_type != TensorProto.FLOAT or numbers.size == 1 and float(numbers.reshape(-1)[0]).is_integer():
+            continue
+        ends = np.where(draw.random(numbers.shape) < 0.5, np.float32(np.inf), np.float32(-np.inf))
+        tensor.CopyFrom(numpy_helper.from_array(np.where(numbers == 0, numbers, np.nextafter(numbers, ends)), tensor.name))
+    return model
+
+
 def in_child(function, *arguments):
     """Runs a function in a child process, and returns its result. `None` if the process crashed on an invalid model."""
     reading, writing = os.pipe()
@@ -202,36 +219,44 @@ def in_child(function, *arguments):
         os.close(reading)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         try:
-            os.write(writing, repr(float(function(*arguments))).encode())
+            os.write(writing, json.dumps(function(*arguments)).encode())
         finally:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
         text = pipe.read()
     os.waitpid(child, 0)
-    return float(text) if text else None
+    return json.loads(text) if text else None
 
 
-def largest_difference(original, target):
-    """The largest difference of the outputs of two files on the random inputs."""
-    first, second = session(original), session(target)
-    return max(difference(first, second, inputs) for inputs in feeds(first))
+def differences(original, target, copies):
+    """The largest difference of the outputs of two files on the random inputs, and the largest one in roundings."""
+    first, second, others = session(original), session(target), [session(path) for path in copies]
+    pairs = [compared(first, second, others, inputs) for inputs in feeds(first)]
+    return [max(apart for apart, _ in pairs), max(count for _, count in pairs)]
 
 
-def shown_difference(original, target, witness):
-    """The difference of the outputs of two files on the inputs of a witness."""
-    return difference(session(original), session(target), dict(np.load(witness)))
+def shown_difference(original, target, copies, witness):
+    """The difference of the outputs of two files on the inputs of a witness, and this difference in roundings."""
+    others = [session(path) for path in copies]
+    return compared(session(original), session(target), others, dict(np.load(witness)))
 
 
-def wrong(verdict, apart, witness, models):
+def compared(first, second, others, inputs):
+    """The largest difference of the outputs of two sessions, and its multiple of the effect of one rounding."""
+    apart = difference(first, second, inputs)
+    rounding = max(difference(first, other, inputs) for other in others)
+    return [apart, apart / max(rounding, 1e-30)]
+
+
+def wrong(verdict, apart, count, shown):
     """The reason why a verdict is wrong, if it is."""
     if verdict in ("same", "rounded") and apart > EXACT:
         return f"accepted, although an output changes by {apart:.1e}"
-    if verdict == "different":
-        shown = in_child(shown_difference, *models, witness)
-        return None if shown is not None and shown > 1e-4 else f"the witness shows {shown} in onnxruntime"
-    if verdict == "undecided" and apart > FAR:
-        return f"no witness, although an output changes by {apart:.1e}"
+    if verdict == "different" and (shown is None or shown[1] < SHOWN):
+        return f"the witness shows {shown} in onnxruntime"
+    if verdict == "undecided" and count > ABOVE and apart > EXACT:
+        return f"no witness, although an output changes by {apart:.1e}, which is {count:.0f} roundings"
     return None
 
 
@@ -243,20 +268,28 @@ def judged(arguments, path, model, kind, draw, folder):
     if place is None or edited.model.SerializeToString() == model.SerializeToString():
         return None
     onnx.save(edited.model, target)
-    apart = in_child(largest_difference, path, target)
-    if apart is None:
+    found = in_child(differences, path, target, arguments.copies)
+    if found is None:
         return "no model", None
+    apart, count = found
     command = [arguments.binary, "prove", str(path), str(target), "-q", "--witness", str(witness)]
     code = subprocess.run(command, capture_output=True, timeout=600).returncode
     verdict = VERDICTS.get(code, f"code {code}")
-    reason = wrong(verdict, apart, witness, (path, target))
-    if arguments.keep and (reason or verdict == "undecided" and apart > EXACT):
+    shown = in_child(shown_difference, path, target, arguments.copies, witness) if verdict == "different" else None
+    reason = wrong(verdict, apart, count, shown)
+    if arguments.keep and reason:
         onnx.save(edited.model, arguments.keep / f"{path.stem}.{kind}.{place.replace('/', '_')[:60]}.{apart:.0e}.onnx")
-    if verdict in ("same", "rounded") and apart <= EXACT:
-        verdict += ", no change"
-    if verdict == "undecided":
-        verdict += ", no change" if apart <= EXACT else ""
+    if verdict in ("same", "rounded", "undecided") and (apart <= EXACT or count <= ABOVE):
+        verdict += ", no change" if apart <= EXACT else ", few roundings"
     return verdict, reason and f"{path.name}: {kind} of {place}: {reason}"
+
+
+def copies_of(model, folder):
+    """Files with copies of a model with moved weights."""
+    paths = [folder / f"moved{seed}.onnx" for seed in range(MOVED)]
+    for seed, path in enumerate(paths):
+        onnx.save(moved(model, seed), path)
+    return paths
 
 
 def main():
@@ -265,14 +298,14 @@ def main():
     parser.add_argument("--binary", required=True)
     parser.add_argument("--edits", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", type=Path, help="a folder for the edited models with a wrong verdict, and for those without a witness")
+    parser.add_argument("--keep", type=Path, help="a folder for the edited models with a wrong verdict")
     arguments = parser.parse_args()
     counts, mistakes = collections.Counter(), []
     rounds = -(-arguments.edits // (len(arguments.models) * len(KINDS)))
     with tempfile.TemporaryDirectory() as folder:
         for number, path in enumerate(arguments.models):
             model = onnx.load(path)
-            arguments.shapes = shapes_of(model)
+            arguments.shapes, arguments.copies = shapes_of(model), copies_of(model, Path(folder))
             for turn in range(rounds):
                 for at, kind in enumerate(KINDS):
                     draw = np.random.default_rng([arguments.seed, number, turn, at])

@@ -162,16 +162,26 @@ pub(crate) fn failure(judgement: &Judgement) -> String {
     match judgement {
         Judgement::Undecided { reason } => format!("it could not be decided: {reason}"),
         Judgement::Invalid { at, reason } => format!("is no valid model, at `{at}`: {reason}"),
-        Judgement::Different(Witness {
-            output,
-            relative,
-            rounding,
-            ..
-        }) => format!(
-            "computes something else: a run differs by {relative:.1e} in `{output}`, where one rounding of each weight \
-             makes {rounding:.1e}"
-        ),
+        Judgement::Different(witness) => format!("computes something else: {}", shown(witness)),
         _ => String::new(),
+    }
+}
+
+/// The difference that a witness shows.
+fn shown(witness: &Witness) -> String {
+    let Witness {
+        output,
+        relative,
+        rounding,
+        ..
+    } = witness;
+    match &witness.shapes {
+        Some([first, second]) => format!(
+            "in a run, its output `{output}` has the shape {second:?}, and that of the first model the shape {first:?}"
+        ),
+        None => format!(
+            "a run differs by {relative:.1e} in `{output}`, where one rounding of each weight makes {rounding:.1e}"
+        ),
     }
 }
 

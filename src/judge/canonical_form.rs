@@ -33,7 +33,8 @@ pub(super) fn normalised(models: [Model; 2]) -> [Model; 2] {
 }
 
 /// Removes attributes that have their default value, attributes that the operator does not read,
-/// and omitted inputs at the end of a node's inputs, in a graph and its bodies.
+/// and omitted inputs at the end of a node's inputs, in a graph and its bodies. Flags of Gemm become
+/// 0 or 1.
 fn without_defaults(graph: &mut GraphProto, opset: i64) {
     for node in &mut graph.node {
         for body in bodies_mut(node) {
@@ -41,6 +42,9 @@ fn without_defaults(graph: &mut GraphProto, opset: i64) {
         }
         while node.input.last().is_some_and(String::is_empty) {
             node.input.pop();
+        }
+        if node.op() == ("", "Gemm") {
+            normalise_flags(node);
         }
         let ("", op) = node.op() else {
             continue;
@@ -57,6 +61,16 @@ fn without_defaults(graph: &mut GraphProto, opset: i64) {
             let is_unread = known.is_some() && unread.contains(&attribute.name());
             !(is_default || is_unread || is_pool && is_neutral(attribute))
         });
+    }
+}
+
+/// Writes each flag of a Gemm that is not 0 as 1. tract takes only 1 for a transposed operand.
+fn normalise_flags(gemm: &mut NodeProto) {
+    for attribute in &mut gemm.attribute {
+        let is_flag = ["transA", "transB"].contains(&attribute.name());
+        if is_flag && attribute.i.is_some_and(|flag| flag != 0) {
+            attribute.i = Some(1);
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 mod candidates;
 mod canonical_form;
 mod casts;
+mod compared_runs;
 mod computed_twins;
 mod constants;
 mod direction;
@@ -70,7 +71,7 @@ pub enum Judgement {
         /// The tensors that formulas over the other model replace.
         tensors: Vec<RoundedTensor>,
     },
-    /// The outputs differ on an input, by far more than rounding.
+    /// The outputs differ on an input, by more than rounding.
     Different(Witness),
     /// An operator of the second model is invalid.
     Invalid {
@@ -230,8 +231,10 @@ impl Judge<'_> {
     /// step of the proof.
     fn unproved(&self, reason: String) -> Judgement {
         match witness::search(&self.first, &self.second, &self.options.dims) {
-            Some(witness) => Judgement::Different(witness),
-            None => Judgement::Undecided { reason },
+            Ok(witness) => Judgement::Different(witness),
+            Err(none) => Judgement::Undecided {
+                reason: format!("{reason}; {none}"),
+            },
         }
     }
 }

@@ -101,23 +101,26 @@ fn batch_normalization_with_a_wrong_sign_has_a_witness() {
     );
 }
 
+/// The model with other numbers in a stored tensor.
+fn with_changed(model: &Model, tensor: &str, change: impl Fn(&mut [f64])) -> Model {
+    let mut changed = model.clone();
+    let externals = changed.externals().clone();
+    let tensors = &mut changed.graph_mut().initializer;
+    let stored = tensors.iter_mut().find(|stored| stored.name() == tensor);
+    let stored = stored.unwrap();
+    let mut numbers = unfold::onnx::tensor::read_f64(stored, &externals).unwrap();
+    change(numbers.as_slice_mut().unwrap());
+    let float = unfold::onnx::DataType::Float;
+    *stored = unfold::onnx::tensor::make(tensor, float, &numbers.view()).unwrap();
+    changed
+}
+
 /// A change of any single element of a folded tensor is detected, down to one part in 10,000.
 #[test]
 fn changed_number_of_a_folded_tensor_is_never_accepted() {
     for (tensor, at) in [("w2", 0), ("w2", 53), ("w2", 107), ("b2", 0), ("b2", 3)] {
         for part in [1e-2, 1e-4] {
-            let mut changed = folded(1.0);
-            let externals = changed.externals().clone();
-            let tensors = &mut changed.graph_mut().initializer;
-            let stored = tensors
-                .iter_mut()
-                .find(|stored| stored.name() == tensor)
-                .unwrap();
-            let mut numbers = unfold::onnx::tensor::read_f64(stored, &externals).unwrap();
-            numbers.as_slice_mut().unwrap()[at] *= 1.0 + part;
-            *stored =
-                unfold::onnx::tensor::make(tensor, unfold::onnx::DataType::Float, &numbers.view())
-                    .unwrap();
+            let changed = with_changed(&folded(1.0), tensor, |numbers| numbers[at] *= 1.0 + part);
             let found = judged(&normalized(), &changed);
             let is_accepted = matches!(found, Judgement::Same { .. } | Judgement::Rounded { .. });
             assert!(!is_accepted, "{tensor} {at} {part}: {found:?}");
@@ -168,25 +171,15 @@ fn two_folds_of_one_normalization_are_roundings_of_each_other() {
 
 #[test]
 fn changed_bias_beside_an_equal_weight_is_never_accepted() {
-    let mut changed = folded(1.0);
-    let externals = changed.externals().clone();
-    let tensors = &mut changed.graph_mut().initializer;
-    let bias = tensors
-        .iter_mut()
-        .find(|tensor| tensor.name() == "b2")
-        .unwrap();
-    let mut numbers = unfold::onnx::tensor::read_f64(bias, &externals).unwrap();
     // The change is 10 roundings of the largest element, and more than 7 of the changed one.
-    numbers.mapv_inplace(f64::abs);
-    let largest = numbers.iter().copied().fold(0.0, f64::max);
-    let place = numbers
-        .iter()
-        .position(|&number| number < largest / 2.0)
-        .unwrap();
-    let mut numbers = unfold::onnx::tensor::read_f64(bias, &externals).unwrap();
-    numbers.as_slice_mut().unwrap()[place] += 10.0 * largest / f64::from(1 << 24);
-    let float = unfold::onnx::DataType::Float;
-    *bias = unfold::onnx::tensor::make("b2", float, &numbers.view()).unwrap();
+    let changed = with_changed(&folded(1.0), "b2", |numbers| {
+        let largest = numbers
+            .iter()
+            .fold(0.0_f64, |most, number| most.max(number.abs()));
+        let mut elements = numbers.iter_mut();
+        let small = elements.find(|number| number.abs() < largest / 2.0);
+        *small.unwrap() += 10.0 * largest / f64::from(1 << 24);
+    });
     for changed in [changed.clone(), renamed(changed)] {
         let found = judged(&folded(1.0), &changed);
         assert!(matches!(found, Judgement::Undecided { .. }), "{found:?}");
@@ -577,4 +570,47 @@ fn scale_that_another_tool_folds_into_its_own_layer_is_a_rounding() {
     assert!(matches!(found, Judgement::Rounded { .. }), "{found:?}");
     let found = verdict(&apart, &folded(1.0001));
     assert!(!matches!(found, Judgement::Rounded { .. }), "{found:?}");
+}
+
+#[test]
+fn outputs_of_other_shapes_are_a_difference_with_both_shapes() {
+    let found = verdict(
+        "input x 2 3\n y = ReduceMean(x) axes=[1] keepdims=1\n output y",
+        "input x 2 3\n y = ReduceMean(x) axes=[1] keepdims=0\n output y",
+    );
+    let Judgement::Different(witness) = &found else {
+        panic!("{found:?}");
+    };
+    assert_eq!(witness.shapes, Some([vec![2, 1], vec![2]]));
+}
+
+/// A bias of which one part in 10,000 changes moves the output by 1e-5, which is more than rounding does.
+#[test]
+fn changed_bias_has_a_witness_and_a_rounded_one_has_none() {
+    let layer = text::model(
+        "input x b 4\n weight w 4 4\n const c 4 = 0.5 -0.5 0.75 -0.25\n y = Gemm(x, w, c)\n output y",
+    );
+    let changed = with_changed(&layer, "c", |numbers| numbers[2] *= 1.0 + 1e-4);
+    let Judgement::Different(witness) = judged(&layer, &changed) else {
+        panic!("no witness");
+    };
+    assert!(
+        witness.relative > 1e-6 && witness.relative < 1.1e-4,
+        "{witness:?}"
+    );
+    assert!(witness.rounding < witness.relative / 10.0, "{witness:?}");
+    let rounded = with_changed(&layer, "c", |numbers| numbers[2] += f64::from(f32::EPSILON));
+    let Judgement::Undecided { reason } = judged(&layer, &rounded) else {
+        panic!("a rounding is a difference");
+    };
+    assert!(reason.contains("which rounding can make"), "{reason}");
+}
+
+#[test]
+fn flags_of_a_gemm_are_0_or_not_0() {
+    let gemm =
+        |flag: i64| format!("input x b 4\n weight w 4 4\n y = Gemm(x, w) transB={flag}\n output y");
+    assert_same(&gemm(1), &gemm(2));
+    let found = verdict(&gemm(0), &gemm(-1));
+    assert!(matches!(found, Judgement::Different(_)), "{found:?}");
 }

@@ -12,6 +12,7 @@
 mod activation;
 mod attention;
 mod causal_convolution;
+mod cum_sum;
 mod fused_convolution;
 mod fused_gemm;
 mod fused_matmul;
@@ -52,6 +53,7 @@ pub(crate) struct Definition {
 pub(crate) const LACKING: Definitions = &[
     attention::DEFINITION,
     causal_convolution::DEFINITION,
+    cum_sum::DEFINITION,
     fused_convolution::DEFINITION,
     fused_gemm::DEFINITION,
     fused_matmul::DEFINITION,

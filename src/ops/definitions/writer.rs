@@ -69,6 +69,15 @@ impl<'a> Writer<'a> {
             .data_type(self.at.graph.input(self.at.node, slot)?)
     }
 
+    /// The truth values that are cast to an input.
+    pub(super) fn cast_truths(&self, slot: usize) -> Option<String> {
+        let graph = self.at.graph;
+        let (cast, _) = graph.producer(graph.input(self.at.node, slot)?)?;
+        let truths = graph.input(cast, 0).filter(|_| graph.is(cast, "Cast"))?;
+        let data_type = self.at.facts.data_type(truths)?;
+        (data_type == DataType::Bool).then(|| graph.value_name(truths).to_owned())
+    }
+
     /// Whether the node has an output in this slot.
     pub(super) fn has_output(&self, slot: usize) -> bool {
         self.at.graph.output(self.at.node, slot).is_some()
