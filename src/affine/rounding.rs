@@ -49,7 +49,7 @@ pub(crate) fn float(data_type: Option<DataType>) -> Result<DataType, Reason> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extremes {
     magnitudes: ValueRange,
-    /// Whether any number loses digits, because it is below the normal range of the type.
+    /// Whether some number of the part is below the normal range of the type, and so loses digits.
     loses: bool,
 }
 
@@ -74,8 +74,9 @@ impl Extremes {
 }
 
 /// Derives the extremes of a promised tensor from the bounds of its formula. `None` if the bounds
-/// are unknown or leave open whether the type holds the numbers, or if the elements are costly,
-/// because costly elements are computed at once anyway.
+/// are unknown, or if they leave open whether the type holds the numbers. Also `None` if the
+/// elements are costly, because costly elements are computed and kept before the model is written,
+/// which gives their exact extremes.
 pub(crate) fn foreseen(promise: &Promise) -> Option<Extremes> {
     let bounds = promise.bounds().filter(|_| !promise.is_costly())?;
     Extremes::between(bounds, promise.data_type())

@@ -134,9 +134,9 @@ pub(crate) trait Rule: Sync {
         false
     }
 
-    /// Whether the rule depends on the elements of a constant into which it does not fold. If a
-    /// fold changes that constant, the rule is not used any more, because it would read the
-    /// elements in the model.
+    /// Whether the rule reads the elements of a constant that absorbs nothing of the affine. If a
+    /// fold changes a constant of a node, such a rule no longer applies to the node, because the
+    /// rule would read the elements before the fold.
     fn reads_numbers(&self) -> bool {
         false
     }

@@ -22,8 +22,8 @@ const STEP: f64 = (1_u64 << 20) as f64;
 /// The limit below which every integer is exact as `f64`.
 const WHOLE: f64 = (1_u64 << 53) as f64;
 
-/// The number that all elements of a value equal, if it is known; `true` is 1. For an empty value
-/// it may be any number.
+/// The number that all elements of a value equal, if it is known. The Boolean `true` counts as 1.
+/// The result for a value without elements has no meaning.
 pub(crate) fn number(analysis: &Analysis, value: ValueId) -> Option<f64> {
     UniformSearch {
         analysis,

@@ -389,7 +389,8 @@ fn reference_samples(
         .collect()
 }
 
-/// The fields of [`Memory`] that follow from the graph alone. The other fields are `None`.
+/// The fields of [`Memory`] that can be computed from the graph without running it. The other
+/// fields are `None`.
 fn live_memory(engine: &Engine, classes: &[Class]) -> Memory {
     let steps = memory::live(engine);
     let peak = steps.iter().max_by_key(|step| step.bytes);

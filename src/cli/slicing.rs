@@ -58,7 +58,7 @@ impl SlicingArgs {
     /// Returns an error if the goal is missed and `--require` was given.
     pub(super) fn check(&self, change: Option<&MemoryChange>) -> Result<()> {
         match (change, self.memory) {
-            // With the goal `min`, no peak counts as missed.
+            // The goal `min` sets no limit, so a peak cannot miss it.
             (Some(change), Some(goal))
                 if self.require && goal != MemoryGoal::Min && change.is_missed() =>
             {

@@ -30,10 +30,11 @@ pub(super) fn blocks(alignment: &Alignment, judgement: &Judgement) -> Vec<DiffBl
 
 /// The sets of changed nodes that form a block, each in the order of execution.
 ///
-/// A node is changed if the other model has no node with the same operator, operands and results.
-/// It is in the same set as the changed nodes that compute the same result, and as the producers of
-/// its inputs that the other model lacks. The producers of two corresponding outputs that differ,
-/// or of two values that are assumed to be equal, are in the same set too.
+/// A node is changed if the other model has no node with the same operator, operands and results. A
+/// set also contains, for each of its nodes, the changed nodes that compute the same result, and
+/// the producers of those inputs of the node that the other model lacks. The producers of two
+/// corresponding outputs that differ, or of two values that are assumed to be equal, are in the
+/// same set too.
 fn groups(alignment: &Alignment) -> Vec<Vec<SidedNode>> {
     let mut changed: Vec<SidedNode> = vec![];
     for (side, own) in alignment.sides.iter().enumerate() {

@@ -307,8 +307,8 @@ impl PlanLog {
         self.keep(stored, &HashMap::default());
     }
 
-    /// Whether the changes so far may have undone each other. They may have done so if
-    /// `unflatten-rows` rewrote layers, and no site or stream has changed.
+    /// Whether the changes so far may have undone each other. True if `unflatten-rows` rewrote
+    /// layers, and no site or stream has changed.
     pub(crate) fn may_be_unchanged(&self) -> bool {
         self.is_lifted && self.plan.is_tidied_alone()
     }

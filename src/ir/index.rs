@@ -54,8 +54,8 @@ impl<'m> Graph<'m> {
             }
         }
         for values in sparse {
-            // The value of a sparse initializer exists but is not an input. Its elements are not
-            // read.
+            // Only the name of a sparse initializer is recorded, so that nodes may read its value.
+            // Its elements are not read.
             self.intern(values.name());
         }
         let mut outputs = vec![];

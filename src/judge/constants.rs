@@ -1,4 +1,4 @@
-//! The values that a graph computes from its stored tensors alone, with bounds on their rounding
+//! The values that a graph computes only from its stored tensors, with bounds on their rounding
 //! errors.
 
 use std::collections::{HashMap, HashSet};

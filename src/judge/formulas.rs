@@ -73,7 +73,7 @@ fn step_value(step: &Recipe, inputs: &[&Rounded], data_type: DataType) -> Option
     Some(Rounded { values, error })
 }
 
-/// The bound on the error of a sum of products. It depends on the sum of the products' magnitudes.
+/// The bound on the error of a sum of products, computed from the sum of the products' magnitudes.
 /// `None` if no bound is known.
 fn sum_of_products(
     step: &Recipe,

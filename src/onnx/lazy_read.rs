@@ -75,8 +75,8 @@ pub(crate) fn skim(file: &Arc<DataFile>, length: u64) -> std::result::Result<Ski
 struct Skim<'f> {
     file: &'f Arc<DataFile>,
     length: u64,
-    /// The bytes that were already read, starting at `position`. They are the end of the last
-    /// piece.
+    /// The bytes from `position` on that were read from the file but not decoded yet. The last of
+    /// `pieces` ends with these bytes.
     window: Bytes,
     position: u64,
     pieces: Vec<Bytes>,

@@ -422,8 +422,8 @@ impl Model {
         // The replaced model is read only now, because another process may have replaced it while
         // this one wrote.
         let replaced = Replaced::find(draft).unwrap_or_default();
-        // This model may still read the data file that is about to be removed, so the file is
-        // opened now.
+        // The model that is being saved may still read the data file that is about to be removed,
+        // so the file is opened now.
         replaced
             .own
             .iter()

@@ -80,8 +80,8 @@ impl Transfer<'_> {
 }
 
 /// Whether the file system of a file may copy data faster than reading and writing the data would.
-/// It is false for ext4 and tmpfs, which copy page by page. Reading and writing whole buffers is
-/// faster.
+/// False for ext4 and tmpfs: these copy page by page, which is slower than reading and writing
+/// whole buffers.
 #[cfg(target_os = "linux")]
 fn can_share(file: &File) -> bool {
     const EXT4: u64 = 0xEF53;

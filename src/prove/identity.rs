@@ -305,8 +305,8 @@ impl Sides<'_> {
 
     /// The reason why an output differs.
     fn parted(&self, output: ValueId, tensors: &[Stored]) -> Ended {
-        // A value of unknown extents is a function of all inputs of its node. It differs whenever
-        // these inputs differ, even if the fold is correct. So the proof is undecided.
+        // An opaque value counts as different whenever some input of its node differs, even if the
+        // fold is correct. So the proof is undecided.
         if let Some(opaque) = blame::behind(self.graph, output, &|name| self.is_opaque(name)) {
             let opaque = self.graph.value_name(opaque);
             return Ended::With(undecided(format!(

@@ -1,9 +1,10 @@
 //! Square roots in the field, and the values of which a graph takes roots.
 //!
-//! The root is defined to be multiplicative, so that a scale moves through it. Then the root of −1
-//! must be 1 or −1 by convention, while no real number is a root of −1. So `√(−x)` and `√x` agree
-//! only if the root of −1 is 1, and `√(−x)` and `−√x` agree only if the root of −1 is −1. If the
-//! two graphs take roots of different values, they must agree under both conventions.
+//! The root is defined to be multiplicative, so that a scale moves through it. Then `√(−1)·√(−1) =
+//! √1 = 1`, so the root of −1 is 1 or −1, and a convention chooses which. Over the reals, −1 has no
+//! root. So `√(−x)` and `√x` agree only if the root of −1 is 1, and `√(−x)` and `−√x` agree only if
+//! the root of −1 is −1. If the two graphs take roots of different values, they must agree under
+//! both conventions.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

@@ -151,7 +151,7 @@ impl<'m> SizeSearch<'m> {
         sizes
     }
 
-    /// These sizes, with 1 for each length.
+    /// Copies `dims`, but with size 1 for each symbol that is a length.
     pub(super) fn with_lengths_of_one(&self, dims: &Dims) -> Dims {
         with(dims, &self.named(ExtentKind::Length), 1)
     }

@@ -198,7 +198,8 @@ struct MessageField {
     name: String,
 }
 
-/// A message that is completely written.
+/// A finished message. Some of its parts are bytes, and the others refer to fields of Python
+/// messages, which are read on demand.
 struct Referring {
     /// The parts, each with its offset.
     pieces: Vec<(u64, Piece)>,

@@ -294,8 +294,8 @@ pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Option<Vec<usize>> {
         .collect()
 }
 
-/// The extent of a shape along an axis of a result of this rank, with the last axes of both
-/// aligned. It is 1 if the shape lacks the axis.
+/// The extent of `shape` along `axis` of a result of rank `rank` to which the shape broadcasts. 1
+/// if the shape has no such axis.
 pub(super) fn aligned_extent(shape: &[usize], rank: usize, axis: usize) -> usize {
     (axis + shape.len())
         .checked_sub(rank)

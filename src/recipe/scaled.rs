@@ -12,7 +12,8 @@ use crate::onnx::tensor::{DataType, Floats};
 use crate::onnx::value_range::ValueRange;
 use crate::refusal::{Reason, Refusal};
 
-/// The number of elements that are computed at a time. They fit in the first-level cache.
+/// The number of elements that are computed at a time. This many elements fit in the first-level
+/// cache.
 const BLOCK: usize = 1 << 11;
 
 /// The number of elements that are read at a time.

@@ -1,8 +1,9 @@
 //! Replaces normalizers that are constant in floating point. Their ε is so large that `var + ε` is rounded to ε.
 //!
 //! In floats, `(x − mean(x))/√(var(x) + ε)` equals `(x − mean(x))/√ε` for each variance below half
-//! a unit in the last place of ε. Such an ε serves to train networks without normalizers in code
-//! that has normalizers. In real arithmetic, the two formulas differ, so the pass is an option.
+//! a unit in the last place of ε. With such an ε, code that always has normalizers can train
+//! networks that behave as if they had none. In real arithmetic, the two formulas differ, so this
+//! pass runs only on request.
 //!
 //! A normalizer that is one operator is written out with the constant `1/√ε`. If a normalizer is
 //! already written out in parts, its division by `√(var + ε)` becomes a division by the constant

@@ -66,8 +66,8 @@ fn without_mean(graph: &Graph, at: Channels) -> String {
 }
 
 /// Whether a node reads the input at this slot as a reader of the stream, or as a part of a
-/// normalizer. Such nodes still read the input with its mean: other readers may depend on the mean,
-/// and the results of normalizers do not.
+/// normalizer. These nodes still read the input with its mean, because a reader of the stream may
+/// depend on the mean, and the result of a normalizer does not.
 fn is_reader(sites: &[Site], stream: &Stream, at: Channels, (node, slot): (NodeId, usize)) -> bool {
     let mut readers = stream.readers.iter().filter(|reader| reader.at == at);
     readers.any(|reader| match reader.by {

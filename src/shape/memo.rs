@@ -92,8 +92,8 @@ impl Memo {
         self.earlier = HashMap::default();
     }
 
-    /// The facts about the outputs of a node. They are taken from an equal node, or else from
-    /// `infer`.
+    /// The facts about the outputs of a node. If an equal node was inferred before, its facts are
+    /// reused, otherwise `infer` is called.
     pub(crate) fn get_or(
         &mut self,
         graph: &Graph,
@@ -135,9 +135,8 @@ fn shared(facts: Vec<InferenceFact>) -> Answer {
     facts.into_iter().map(Rc::new).collect()
 }
 
-/// Whether inference needs only the shapes of a node's operands. This requires that the operator
-/// has a rule for shapes, and that some operand is unknown: if all are known, the result is
-/// evaluated.
+/// Whether inference needs only the shapes of a node's operands. The operator must have a rule for
+/// shapes. The elements of some operand must be unknown, because otherwise the result is evaluated.
 pub(crate) fn needs_shapes_alone(
     graph: &Graph,
     node: NodeId,

@@ -116,8 +116,8 @@ fn elements(fact: &InferenceFact) -> Option<Formulas> {
     Some(dims.to_plain_array_view::<TDim>().ok()?.to_owned())
 }
 
-/// The quotient, rounded towards 0, of a number that is known to be larger than `-divisor`. It is 0
-/// if the number is negative. `None` for other numbers.
+/// The quotient of a number by `divisor`, rounded towards 0. `None` unless the number is known to
+/// be larger than `-divisor`. Negative numbers above `-divisor` give 0.
 fn towards_zero(number: &TDim, divisor: u64) -> Option<TDim> {
     let is_near = least(number)? > -i64::try_from(divisor).ok()?;
     is_near.then(|| TDim::Max(vec![TDim::from(0), number.clone() / divisor]).simplify())

@@ -34,7 +34,8 @@ const GLANCE: Duration = Duration::from_millis(20);
 
 /// The elements of a new tensor.
 pub(super) enum Computed {
-    /// The tensor with its elements. It is small, or too costly to compute twice.
+    /// The tensor with its elements. Used for small tensors, and for elements that are too costly
+    /// to compute twice.
     Now(Box<TensorProto>),
     /// A promise to compute the elements when they are written. The elements are known to fit their
     /// type.

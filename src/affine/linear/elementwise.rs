@@ -216,7 +216,7 @@ fn aligned_constant(at: &At, affine: &Affine, slot: usize) -> Result<Numbers, Re
 
 /// Whether a constant factor widens a value and can absorb the whole scale. An example is a
 /// tokenizer of numerical features, which multiplies each feature by one weight for each channel.
-/// The operators after the factor sum over the new axis, so they could not absorb the scale.
+/// Operators after this Mul sum over the new axis, so they could not absorb the scale.
 fn widens(at: &At, affine: &Affine, slot: usize) -> bool {
     let shapes = at.shape(1 - slot).ok().zip(at.output_shape(0).ok());
     let extents = at.weight(slot).and_then(|_| at.extents(slot)).ok();

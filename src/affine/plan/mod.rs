@@ -300,7 +300,7 @@ impl Plan {
     }
 
     /// Whether the plan changes no site, stream or normalizer, and converts nothing to half
-    /// precision. It may make other changes.
+    /// precision. The plan may contain other changes.
     pub(crate) fn is_tidied_alone(&self) -> bool {
         self.removals.is_empty()
             && self.resets.is_empty()

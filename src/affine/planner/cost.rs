@@ -243,7 +243,7 @@ impl Planner<'_> {
         linear.write_bias(&at, &scaled).is_none().then_some(scaled)
     }
 
-    /// The folds that need a new Add with one scalar for each place.
+    /// The folds that need a new Add whose constant has one scalar for each place.
     pub(crate) fn adds_by_place<'w>(&self, propagation: &'w Propagation) -> Vec<&'w Fold> {
         let mut folds: Vec<&Fold> = propagation.folds.iter().collect();
         folds.retain(|fold| self.is_by_place(fold) && !self.has_add(fold));
@@ -265,8 +265,8 @@ impl Planner<'_> {
         )
     }
 
-    /// The cost of an alternative: first the number of new Adds with a scalar for each place, then
-    /// [`Planner::cost`].
+    /// The cost of an alternative. First comes the number of new Adds whose constant has one scalar
+    /// for each place ([`Self::adds_by_place`]), then [`Planner::cost`].
     pub(crate) fn total_cost(&self, propagation: &Propagation) -> (usize, (usize, usize, usize)) {
         (
             self.adds_by_place(propagation).len(),
@@ -274,8 +274,8 @@ impl Planner<'_> {
         )
     }
 
-    /// Whether a fold adds a shift after an operator that has neither a bias input nor an Add after
-    /// it.
+    /// Whether a fold needs a new Add: the fold has a shift, and its operator has no bias input and
+    /// no Add of a bias after it.
     fn makes_add(&self, fold: &Fold) -> bool {
         !fold.affine.has_no_shift()
             && !has_bias_slot(&self.overlay, fold.node)

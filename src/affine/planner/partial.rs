@@ -105,8 +105,8 @@ impl Planner<'_> {
     }
 
     /// Like [`Planner::fold_stream_shift`]. If `added` is given, an item that can fold whole also
-    /// folds in this way. `added` is the reason against folding the item forward: its shift would
-    /// need an Add with a scalar for each place.
+    /// folds in this way. `added` is the refusal of the forward fold, whose shift would need an Add
+    /// with one scalar for each place.
     pub(super) fn fold_shift_back(&mut self, item: usize, added: Option<&Refusal>) -> bool {
         let there = &self.items[item];
         let affine = &there.part.affine;
@@ -176,8 +176,8 @@ impl Planner<'_> {
         let Some(Tried { forward, backward }) = there.tried.clone() else {
             return false;
         };
-        // Parameters of a normalizer are not operators. Their scale folds alone only if the
-        // obstacle is the Add that the shift would need.
+        // If the affine is the γ and β of a normalizer, its scale may fold without its shift only
+        // if the whole affine was refused because the shift would need an Add.
         let is_parameter = there.part.nodes.is_empty();
         let can_fold_alone = if is_parameter {
             matches!(&forward.reason, Reason::NoGain(why) if why == OWN_ADD)

@@ -347,8 +347,9 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
     /// Records that no scale propagates from this value, nor from earlier values whose scales must
     /// all cross this value. So later propagations stop at these values.
     fn end(&self, value: ValueId, refusal: Refusal) -> Refusal {
-        // Nothing is recorded for the first value of a propagation, because the next propagation
-        // visits the readers of that value at once.
+        // If a propagation ends at its first value, nothing is recorded. A record would save
+        // little, because the next propagation from this value meets the same reader in its first
+        // steps.
         let mut next = Some(value).filter(|value| self.from.contains_key(value));
         if next.is_none() {
             return refusal;

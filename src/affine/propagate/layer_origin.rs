@@ -128,8 +128,8 @@ impl OriginSearch<'_, '_> {
         {
             return Some(Some(layer));
         }
-        // With `alone`, the path leads to the summand of a modulation. A constant that is added to
-        // the summand does not change the fold.
+        // With `alone`, the search starts at a summand of a modulation. A constant that is added to
+        // this summand does not change the fold, so it is not recorded.
         if !self.alone {
             if overlay.is_touched(node) {
                 return None;
@@ -204,8 +204,8 @@ fn takes_other_places(overlay: &GraphOverlay, slice: NodeId, numbers: &Numbers) 
     })
 }
 
-/// An array over the input of a Slice. It has the marks 1, 2, 3, … at the places that the Slice
-/// takes along the last axis, and 0 at all other places.
+/// An array that is 0 along the last axis of a Slice's input, except at the places that the Slice
+/// takes. There it has the marks 1, 2, 3, ….
 fn taken(overlay: &GraphOverlay, slice: NodeId) -> Option<Numbers> {
     let at = overlay.at(slice);
     let rank = at.output_rank(0).ok()?;

@@ -247,7 +247,8 @@ pub(crate) fn scale(
     let (product, slot, affine) = moved(overlay, value, Affine::scale(scale.clone()))?;
     let at = overlay.at(product);
     let wanted = match overlay.graph.category(product) {
-        // If queries have other readers or are a graph input, the keys can absorb their scale.
+        // A scalar scale can move from one operand of a product to the other, for example from
+        // queries to keys.
         Some(Category::MatrixProduct)
             if slot < 2 && affine.is_number() && overlay.is_free(product) =>
         {

@@ -13,10 +13,10 @@ use crate::ir::ValueId;
 /// The largest number of movements in a row that are followed.
 const LONGEST: usize = 16;
 
-/// Finds the first value after movements that has an axis of its own for each axis along which an
-/// affine varies. Returns the value and the affine on it.
+/// Follows movements to the first value on which each axis along which the affine varies is a
+/// separate axis again. Returns this value and the affine on it.
 ///
-/// `None` if there is no such value, or if a value before it has another reader.
+/// `None` if there is no such value, or if a value on the path to it has several readers.
 pub(crate) fn across(
     overlay: &GraphOverlay,
     value: ValueId,

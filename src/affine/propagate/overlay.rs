@@ -103,7 +103,7 @@ impl<'a> GraphOverlay<'a> {
         }
     }
 
-    /// The view of a node that rules read. It shows the node in the model, without planned changes.
+    /// The view of a node that rules read. The view shows the model without planned changes.
     pub(crate) fn at(&self, node: NodeId) -> At<'a> {
         self.analysis.at(node)
     }

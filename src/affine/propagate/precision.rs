@@ -10,9 +10,10 @@
 //!   digits that the Cast of `x` would lose, as in `1000.01 − 1000`, or `x` may exceed 65504, the
 //!   largest number of float16. If the affine moves backward past a Cast from a narrower type, `s·x
 //!   + t` is rounded to that type. This is allowed if later Casts round it to that type anyway.
-//! - **Weights of half precision** that absorb an affine are rounded. If the Cast before or after
-//!   them rounds as before, this second rounding is a pure loss. So only powers of two pass: they
-//!   do not round a weight, as long as the type can hold the product.
+//! - **Weights of half precision** that absorb an affine are rounded. If the Cast next to them
+//!   still rounds the value as in the original, the rounding of the weights is an additional loss.
+//!   So only powers of two pass: they do not round a weight, as long as the type can hold the
+//!   product.
 //! - **A float16 value that is computed** on the path may become larger: forward by a scale below
 //!   1, backward by a scale above 1. An example is the scores of queries that are scaled only after
 //!   the product. Forward propagation past a mean is safe, because a mean is no larger than its
@@ -75,8 +76,8 @@ pub(crate) fn forward(
     }
     let Some(value) = cast(overlay, node) else {
         // After a bounded core, arithmetic may still belong to the normalizer, because some
-        // normalizers divide by their statistics only after they apply their factors. This
-        // arithmetic may grow.
+        // normalizers divide by their statistics only after they apply their factors. The results
+        // of this arithmetic may become larger.
         let normalizes =
             crossing.is_bounded && overlay.graph.category(node) == Some(Category::Arithmetic);
         let grows = to == Some(DataType::Float16)

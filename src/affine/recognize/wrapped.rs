@@ -1,9 +1,9 @@
 //! A normalizer whose axes are reordered before it and restored after it.
 //!
 //! BatchNorm1d normalizes the second of three axes. So a transformer has a Transpose or a Reshape
-//! before it and another one after it. These movements belong to the site, since only the
-//! normalizer is between them. If some of the affine stays, it is then a Mul and an Add on the
-//! tokens, without movements.
+//! before it and another one after it. Only the normalizer is between these movements, so they
+//! belong to the site and are removed with it. If some of the affine stays, a Mul and an Add apply
+//! it to the tokens, without movements.
 
 use crate::affine::recognize::{Family, Part, Site, View};
 use crate::analysis::axis_factors::LayoutMap;

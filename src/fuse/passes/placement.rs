@@ -103,7 +103,7 @@ fn is_refused(log: &PlanLog, placed: &Placed) -> bool {
     before.any(|other| !other.is_moved() && other.is_alike(placed))
 }
 
-/// Refuses the moves whose new tensors cannot be stored, and records them in the log. It is an
+/// Refuses the moves whose new tensors cannot be stored, and records them in the log. Returns an
 /// error if none of the failed edits belongs to a move.
 fn refuse(
     context: &Context,

@@ -74,7 +74,7 @@ fn obstacle(target: Target, model: &Model) -> Option<&'static str> {
     }
 }
 
-/// Whether an earlier run sliced the model. It is not sliced a second time.
+/// Whether an earlier run sliced the model. A sliced model is not sliced again.
 fn was_sliced(model: &Model) -> bool {
     let times = Provenance::from_model(model);
     times.iter().any(notes_slices)

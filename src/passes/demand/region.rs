@@ -16,8 +16,8 @@ use crate::onnx::operator::Category;
 use crate::ops::axes::{AxisRead, PlaceAxis, reads};
 use crate::shape::facts::same_shape;
 
-/// The largest constant from which places are selected although other nodes read it too, in
-/// elements.
+/// The largest constant, in elements, from which places are selected even if other nodes read the
+/// whole constant.
 const SMALL: usize = 1 << 14;
 
 /// Nodes that need to compute only the places of a selection.
@@ -28,8 +28,8 @@ pub(super) struct NarrowRegion {
     pub slots: BTreeMap<(NodeId, usize), PlaceAxis>,
     /// Values that are needed only at the places, each with the axis of the places.
     pub narrow: BTreeMap<ValueId, PlaceAxis>,
-    /// Values that stay whole, although nodes of the region read only the places along an axis of
-    /// them.
+    /// Values that stay whole outside of the region. Nodes of the region read only the places of
+    /// these values along an axis, so the places are selected from the values.
     pub cuts: BTreeSet<(ValueId, PlaceAxis)>,
     /// In a selection of one place of each sample, the cuts that all samples share. Each comes with
     /// the rank to which it is aligned before its places are taken.

@@ -12,8 +12,8 @@ use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
 use crate::passes::inline::{Lowered, Lowering, label, plain};
 
-/// Domains whose operators have a specification, so that their names alone do not make them
-/// normalizers.
+/// Domains whose operators have a specification. Such an operator is not taken for a normalizer
+/// only because of its name.
 const FOREIGN: &[&str] = &[
     "",
     "ai.onnx.ml",

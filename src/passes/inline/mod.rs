@@ -34,10 +34,10 @@ pub(crate) struct Lowered {
     pub formulas: Vec<NewConstant>,
 }
 
-/// Writes the opaque normalizers of a model out. `None` if it has none.
+/// Replaces the opaque normalizers of a model by their operators. `None` if the model has none.
 ///
-/// `skip` gets the name of a node and the name of its operator. It returns true if the node must
-/// stay.
+/// `skip` gets the name of a node and the name of its operator. If `skip` returns true, the node
+/// stays.
 ///
 /// # Errors
 /// If a function of the model calls itself.

@@ -2,8 +2,8 @@
 //! operators work on the value before the first movement.
 //!
 //! GPT-2 in Hugging Face reshapes the input of each layer to rows, and the result back to
-//! sentences. It reshapes the result back even before a GELU, although the result of the GELU is
-//! then reshaped to rows again.
+//! sentences. Before a GELU, the Reshape back to sentences is useless, because the result of the
+//! GELU is reshaped to rows again.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
@@ -31,7 +31,8 @@ pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
         };
         let mut nodes = between.nodes.clone();
         nodes.extend([first, between.last]);
-        // If two pairs share a node, the second pair is removed by the next run of the pass.
+        // If two pairs share a node, only the first is removed now, and the next run of this pass
+        // removes the second.
         if nodes.iter().any(|node| taken.contains(node)) {
             continue;
         }

@@ -7,7 +7,7 @@ pub(super) enum ResizeFactor {
     Same,
     /// An integer factor above 1, which holds for every extent.
     Times(usize),
-    /// Another factor above 1, which holds only for the known extent of the axis.
+    /// A factor above 1 that is not an integer. It holds only for the known extents of the axis.
     Larger(f64),
 }
 

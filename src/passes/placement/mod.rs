@@ -39,7 +39,7 @@ pub(crate) const KIND: &str = "placement";
 
 /// The replacement of nodes by nodes that compute with fewer places.
 pub(crate) struct PlacementMove {
-    /// The line of the move in the plan.
+    /// The line of the plan that describes this move.
     pub placed: Placed,
     /// The nodes that are replaced.
     nodes: Vec<NodeId>,

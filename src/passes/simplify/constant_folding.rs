@@ -260,9 +260,9 @@ fn is_float_operator(analysis: &Analysis, node: NodeId) -> bool {
     })
 }
 
-/// The nodes that compute inexact constant outputs of the model or of a body, with the nodes before
-/// them. Such an output stays the result of a node, which would compute from rounded numbers if its
-/// operands were stored.
+/// The nodes that compute inexact constant outputs of the model or of a body, and the nodes on
+/// whose results they depend. A constant output stays the result of a node. If the operands of this
+/// node were stored, it would compute from rounded numbers.
 fn behind_rounded_results(analysis: &Analysis) -> HashSet<NodeId> {
     let Analysis {
         graph, constants, ..
@@ -286,7 +286,7 @@ fn behind_rounded_results(analysis: &Analysis) -> HashSet<NodeId> {
     cone(analysis, &ends)
 }
 
-/// These nodes, and the nodes that directly or indirectly compute the constants that they read.
+/// Returns `nodes`, and all nodes that directly or indirectly compute constants that `nodes` read.
 pub(super) fn cone(analysis: &Analysis, nodes: &[NodeId]) -> HashSet<NodeId> {
     let Analysis {
         graph, constants, ..

@@ -38,7 +38,7 @@ impl ClampBounds {
 }
 
 impl Idempotent {
-    /// Whether this activation does not change the result of `first`.
+    /// Whether this activation leaves each result of `first` unchanged.
     fn is_redundant_behind(self, first: Self) -> bool {
         match (self, first) {
             (Self::Rounding, Self::Rounding) => true,
@@ -76,7 +76,7 @@ impl IdempotentPairs<'_> {
         graph.input(node, 0).filter(|_| is_free)
     }
 
-    /// Whether the producer of a node's input alone has the effect of both activations.
+    /// Whether a node changes nothing because its input is the result of another activation.
     fn is_redundant_behind(&self, own: Idempotent, node: NodeId) -> bool {
         let graph = &self.analysis.graph;
         let producer = graph
@@ -88,7 +88,8 @@ impl IdempotentPairs<'_> {
             .is_some_and(|first| own.is_redundant_behind(first))
     }
 
-    /// Whether each reader of a node's result alone has the effect of both activations.
+    /// Whether a node can be removed because each reader of its result is an activation that has
+    /// the same result without it. False if nothing reads the result.
     fn is_redundant_before(&self, own: Idempotent, node: NodeId) -> bool {
         let graph = &self.analysis.graph;
         let readers = graph

@@ -46,7 +46,8 @@ impl Evaluation<'_> {
         made.filter(|made| !made.is_empty())
     }
 
-    /// One result of a node. `None` if it is not constant, or if its type or an extent is unknown.
+    /// The elements of a node's result `value`. `None` if the value is not constant, or if its type
+    /// or an extent is unknown.
     fn constant(
         &self,
         node: &NodeProto,

@@ -124,8 +124,8 @@ impl<'w> Evaluation<'w> {
     }
 
     /// Adds the types of integer inputs to a hash. Evaluation does not distinguish equal integers
-    /// of different types, although results computed from them may differ. int64, the type of
-    /// places and extents, is left out.
+    /// of different types, but an operator may compute different results from them. int64 is left
+    /// out, because it is the usual type of places and extents.
     fn small_integers(&self, node: &NodeProto, location: &Location, hash: &mut Hash) {
         let Some((analysis, id)) = self.analyzed(node, location) else {
             return;
@@ -207,8 +207,8 @@ impl<'w> Evaluation<'w> {
             ..Default::default()
         };
         hash.bytes(&plain.encode_to_vec());
-        // The digest is stored before calls are followed, so that a recursive call is identified by
-        // the function's name alone.
+        // This digest of the declaration is stored before calls are followed. A recursive call gets
+        // this digest, so that the recursion ends.
         self.defined.borrow_mut().insert(id, hash.finish());
         let attributes = NodeProto {
             attribute: function.attribute_proto.clone(),

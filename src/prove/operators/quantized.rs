@@ -189,8 +189,8 @@ pub(super) fn gather(call: &Call) -> OpResult {
     gathered(call, &FieldValue::field(table), along)
 }
 
-/// Whether each byte of a table holds two codes. This is decided by comparing the table's extent
-/// with the number of blocks.
+/// Whether each byte of a table holds two codes, which follows from the table's extent and the
+/// number of blocks.
 fn is_packed(
     data: &Integers,
     quantized: usize,

@@ -46,9 +46,9 @@ pub(crate) fn interpolated(call: &Call, function: Digest, shape: Option<&[usize]
     Ok(vec![FieldValue::Field(elements)])
 }
 
-/// The factor of an axis, which together with the extents determines the weights. It is 0 if sizes
-/// are given, because the extents then determine the factor. `None` if the factor is unknown, or if
-/// the weights also depend on other axes.
+/// The factor of an axis, which together with the extents determines the weights. If sizes are
+/// given instead of factors, the extents determine the weights, and the result is 0. `None` if the
+/// factor is unknown, or if the weights also depend on other axes.
 fn factor(call: &Call, axis: usize, rank: usize) -> Result<Option<u32>, NotEvaluated> {
     let resized = match call.attr_ints("axes")? {
         Some(list) => axes(&list, rank)?,

@@ -25,7 +25,8 @@ pub(crate) struct Column {
 /// The layout of the cells of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cells {
-    /// Left-aligned text of any length. It may be a name in the model and contain markup.
+    /// Left-aligned text of any length. The text may be a name in the model, and may contain
+    /// characters of markup.
     Text,
     /// Right-aligned.
     Number,

@@ -59,8 +59,8 @@ impl SymbolSize {
             TDim::Val(n) | TDim::MulInt(n, _) if n.unsigned_abs() > LARGEST_VALUE => {
                 return Self::UNBOUNDED;
             }
-            // Such a divisor was negative before it was converted to an unsigned number. The rules
-            // of tract would not terminate on it.
+            // Such a large divisor was negative before tract converted it to an unsigned number.
+            // The rules of tract would not terminate on this quotient.
             TDim::Div(_, divisor) if *divisor > LARGEST_VALUE => return Self::UNBOUNDED,
             TDim::Val(_) | TDim::Sym(_) => return Self::ATOM,
             TDim::Add(terms) => Self::measure_all(terms, Self::in_sum),

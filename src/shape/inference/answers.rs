@@ -54,7 +54,8 @@ impl Answers {
         raw: &[u8],
         load: impl FnOnce() -> Option<Tensor>,
     ) -> Option<Arc<Tensor>> {
-        // Lists of floats are not shared. They are rarely equal, and each layer has some.
+        // Lists of floats are not shared, because lists of different layers are rarely equal and
+        // would fill the cache.
         let is_list_of_floats = tensor::float_type(proto).is_some() && raw.len() > size_of::<f64>();
         if raw.len() > SHARED || is_list_of_floats {
             return load().map(Arc::new);

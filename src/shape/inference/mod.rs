@@ -145,8 +145,8 @@ impl Inference {
         }
         memo.end();
         if self.budget.is_exhausted() {
-            // Answers may lack values that the budget of this graph did not allow. They must not be
-            // reused for other graphs.
+            // Because the budget of this graph is exhausted, answers may lack values. Such answers
+            // must not be reused for other graphs.
             memo.clear();
         }
         facts

@@ -42,9 +42,9 @@ impl BackwardPropagation<'_, '_> {
     /// Adds an affine of the whole operand as another alternative, if the step of the rule needs an
     /// affine that varies along more axes than `affine`.
     ///
-    /// It may be that no operator absorbs an affine of only a part, for example of the scores that
-    /// a relative shift reads. If the other parts have no reader, the whole operand may carry the
-    /// affine.
+    /// Sometimes no operator absorbs an affine that only a part of its result needs, for example a
+    /// part of scores that a relative shift reads. If the other parts have no reader, the affine
+    /// may be applied to the whole operand instead.
     fn or_whole(
         &self,
         node: NodeId,
@@ -65,9 +65,9 @@ impl BackwardPropagation<'_, '_> {
         }
     }
 
-    /// The step that needs an affine of a whole operand although the node reads a part of it. The
-    /// affine is a scalar, or constant along the axes of selection. Other nodes may read the other
-    /// parts.
+    /// The step of a node that reads only a part of its operand, if the affine is needed on the
+    /// whole operand. The affine is a scalar, or constant along the axes of selection. Other nodes
+    /// may read the other parts.
     fn whole(&self, node: NodeId, affine: &Affine) -> Option<Step> {
         let graph = self.overlay.graph;
         let slot = self.varying_slot(node)?;

@@ -38,8 +38,8 @@ pub(crate) fn meet_the_image(at: &At) -> Result<bool, Reason> {
     })
 }
 
-/// Whether a pooling maps each place of an axis to one place. This is so for the batch and
-/// channels, and for axes along which windows have one place.
+/// Whether a pooling maps each place of an axis to one place. True for the batch and the channels,
+/// and for axes along which windows have one place.
 ///
 /// # Errors
 /// [`Reason::Attribute`] for the first attribute that is not understood.

@@ -259,9 +259,9 @@ pub(crate) fn reshaped(view: &View, input: ValueId, output: ValueId) -> Option<R
     })
 }
 
-/// Finds the chain that scales a quotient. It is the chain after the result, or else the chain that
-/// computes the numerator, since a scale passes a division. If neither scales, returns a chain that
-/// only shifts the result.
+/// Finds the chain that scales a quotient: the chain after the quotient, or else the chain that
+/// computes its numerator, since a scale passes a division. If neither chain has a scale, returns a
+/// chain that only shifts the quotient.
 pub(crate) fn scaling<'v>(
     view: &'v View,
     numerator: ValueId,

@@ -28,9 +28,9 @@ impl Coefficient {
         }
     }
 
-    /// Builds a coefficient with a number for each place along the axis factors `along`, the last
-    /// of which varies fastest. `None` if their extents do not fit the numbers, or if one occurs
-    /// twice.
+    /// Builds a coefficient that has one number for each place along the axis factors `along`. The
+    /// last factor varies fastest in `numbers`. `None` if the extents of the factors are unknown or
+    /// do not fit the numbers, or if a factor occurs twice.
     pub(crate) fn new(
         along: &[AxisFactor],
         numbers: &Numbers,

@@ -15,8 +15,8 @@ pub(super) struct Summand<'v> {
 
 enum SummandForm<'v> {
     Operator(Windowed),
-    /// An affine. An affine alone does not determine the axis of its channels, so it merges only if
-    /// another summand is an operator.
+    /// An affine. An affine. It does not show which axis has the channels. So it merges only if
+    /// another summand is an operator, which shows this axis.
     Chain(&'v Chain),
     Constant,
     /// Any other value.

@@ -117,12 +117,12 @@ impl RepeatedOperand {
     }
 }
 
-/// Adds a node that reads only the shape of a value, and the nodes after it, up to nodes that are
-/// already in the list.
+/// Adds `reader`, which may read only the shape of its input, and all nodes that depend on the
+/// result of `reader`. Nodes that are already in the list are not followed.
 ///
 /// # Errors
-/// [`Reason::OtherReader`] if the node reads elements, if a result is an output or is read in a
-/// body, or if there are more than [`MOST_NODES`] nodes.
+/// [`Reason::OtherReader`] if `reader` reads elements, if one of the results is an output or is
+/// read in a body, or if there are more than [`MOST_NODES`] nodes.
 fn collect_shape_readers(
     graph: &Graph,
     reader: Reader,
