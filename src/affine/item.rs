@@ -11,7 +11,7 @@ use crate::affine::plan::{Basis, Direction, Outcome};
 /// One affine of a site.
 #[derive(Debug, Clone)]
 pub(crate) struct Item {
-    /// The part of the site, with the affine that it has at present.
+    /// The part of the site, with its affine after the folds and merges so far.
     pub part: Part,
     /// The index of the site.
     pub site: usize,
@@ -143,7 +143,7 @@ pub(crate) fn is_of_batch_norm(affine: &Affine) -> bool {
 pub(crate) struct Merge {
     /// The item that absorbs the affine.
     pub into: usize,
-    /// The affine that is absorbed.
+    /// The absorbed affine.
     pub affine: Affine,
     /// Whether the absorbed affine is applied before the affine of the item that absorbs it.
     pub before: bool,

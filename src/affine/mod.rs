@@ -75,12 +75,12 @@ impl Affine {
         self.scale.len() == 1 && self.has_no_shift()
     }
 
-    /// Whether the scale is exactly 1 everywhere, and was not only rounded to 1.
+    /// Whether the scale is 1 everywhere by its exact formula, not only after rounding.
     pub(crate) fn has_no_scale(&self) -> bool {
         self.scale.are_all(1.0)
     }
 
-    /// Whether the shift is exactly 0 everywhere, and was not only rounded to 0.
+    /// Whether the shift is 0 everywhere by its exact formula, not only after rounding.
     pub(crate) fn has_no_shift(&self) -> bool {
         self.shift.are_all(0.0)
     }
@@ -96,7 +96,7 @@ impl Affine {
                 .all(|s| s.is_normal() && s.to_bits() & digits == 0)
     }
 
-    /// Whether the affine reduces the magnitude of any channel.
+    /// Whether some scale of the affine has a magnitude below 1.
     pub(crate) fn shrinks(&self) -> bool {
         self.scale.iter().any(|s| s.abs() < 1.0)
     }

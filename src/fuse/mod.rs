@@ -92,7 +92,7 @@ pub(crate) fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
 /// [`Provenance`].
 ///
 /// # Errors
-/// The errors of [`plan`]. A refused fold is not an error. Its reason is in the plan.
+/// The errors of [`plan`]. A refused fold is not an error, and its reason is in the plan.
 ///
 /// ```
 /// use unfold::onnx::Model;

@@ -117,7 +117,8 @@ pub(crate) struct Settings<'s> {
     pub constant_norms: bool,
     pub growth: GrowthBudget,
     pub scale_stream: Option<u32>,
-    /// The type to which the model is converted, and the type of its inputs and outputs.
+    /// The half-precision type to which the model is converted, and the type of the result's inputs
+    /// and outputs.
     pub half: Option<(HalfType, EndType)>,
     pub target: Target,
     pub slicing: &'s Slicing,
@@ -174,7 +175,8 @@ pub(crate) struct Context<'c, 'm> {
     /// The last pass that changed the model.
     made_by: Option<&'static str>,
     analysis: OnceCell<Analysis<'c>>,
-    /// The duration of the analysis, until the statistics take it.
+    /// The duration of the analysis. `None` if there was no analysis, or if the statistics already
+    /// counted it.
     analysis_time: Cell<Option<Duration>>,
     sites: RefCell<Option<Vec<Site>>>,
     unknown: OnceCell<Option<Refusal>>,
@@ -204,8 +206,8 @@ impl<'c, 'm> Context<'c, 'm> {
         self.bases.first()
     }
 
-    /// The model that the pass reads: the result so far, or before the first change the first
-    /// model.
+    /// The model that the pass reads. This is the result so far, or the first model if no pass has
+    /// changed it yet.
     pub(super) fn model(&self) -> &'c Model {
         self.result.unwrap_or_else(|| self.first())
     }
@@ -250,8 +252,8 @@ impl<'c, 'm> Context<'c, 'm> {
         self.bases.flat.get().is_some() && !self.bases.is_restored.get()
     }
 
-    /// Takes the sites that an earlier pass left in the context. If there are none, finds the
-    /// sites.
+    /// Takes the sites that an earlier pass left in the context, or finds the sites if no pass left
+    /// any.
     ///
     /// # Errors
     /// The errors of [`Context::analysis`].

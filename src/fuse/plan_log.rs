@@ -44,7 +44,7 @@ pub(crate) struct PlanLog {
     pub is_lifted: bool,
     /// The moves of linear operators that the last search for a placement refused.
     pub unplaced: Vec<Placed>,
-    /// Whether a change of form reduced the number of operators.
+    /// Whether a rewrite of operators into another form reduced their number.
     has_fewer: bool,
 }
 
@@ -110,8 +110,8 @@ impl PlanLog {
         }
     }
 
-    /// Whether a site may be the known site at an index. A site of merged branches absorbs other
-    /// sites, so it only matches a known site of the same kind.
+    /// Whether `site` may be the site at index `place` of the plan. A site of merged branches
+    /// absorbs other sites, so it only matches a known site of the same kind.
     fn may_be(&self, site: &Site, place: usize) -> bool {
         site.kind.family != Family::Linear || self.plan.sites[place].kind == site.kind
     }
@@ -123,7 +123,7 @@ impl PlanLog {
     }
 
     /// The refusal of a site whose constants are 1 and 0 only because they were rounded when they
-    /// were stored. The exact values of their formulas are only close to 1 and 0. `None` for other
+    /// were stored. By their formulas, the constants are only close to 1 and 0. `None` for other
     /// sites.
     pub(crate) fn rounded(&self, graph: &Graph, site: &Site, read: Read) -> Option<Refusal> {
         let parts = [&site.pre, &site.post]
@@ -150,7 +150,8 @@ impl PlanLog {
             recipe, data_type, ..
         } = tensor;
         // Recipes are computed in float64, so it cannot be detected whether a float64 tensor was
-        // rounded. If its formula reads several constants, it is taken to be rounded.
+        // rounded. If the formula of such a tensor reads several constants, the tensor counts as
+        // rounded.
         let is_as_wide = *data_type == DataType::Double && recipe.constants().len() > 1;
         let numbers = evaluate(recipe, read).ok()?;
         let mut distances = numbers.iter().map(|number| (number - number.round()).abs());

@@ -27,8 +27,8 @@ impl Stats {
         Stats { rows }
     }
 
-    /// Records a run of a pass. The time of an analysis during the run counts for the row of
-    /// analyses.
+    /// Records a run of a pass. If the run needed an analysis, the time of this analysis counts for
+    /// the row `analysis` instead.
     pub(super) fn ran(&mut self, pass: &dyn Pass, time: Duration, context: &Context) {
         let analysed = context.take_analysis_time();
         if let Some(time) = analysed {

@@ -20,8 +20,8 @@ use crate::onnx::tensor;
 use crate::recipe::{Given, Promise, Recipe};
 use crate::refusal::Reason;
 
-/// A weight with more elements than this is computed when it is written. No pass reads the elements
-/// of such a weight.
+/// A weight with more elements than this is computed only when the model is written. No pass reads
+/// the elements of such a weight.
 pub(super) const LARGE: usize = 1 << 14;
 
 /// The number of new tensors that are computed in one batch. The constants that a batch reads are
@@ -42,7 +42,8 @@ pub(super) enum Computed {
     Later(Arc<Promise>),
 }
 
-/// The result for each new tensor of the edits, by the address of the tensor.
+/// The computed elements of each new tensor of the edits, or the reason why they cannot be
+/// computed, by the address of the tensor.
 pub(super) type AllComputed = HashMap<*const NewTensor, Result<Computed, Reason>>;
 
 /// Computes the new tensors of all edits on all cores.
@@ -79,8 +80,8 @@ fn compute_batch(
             Err(reason) => drop(failed.insert(std::ptr::from_ref(new), Err(reason))),
         }
     }
-    // Computes small tensors first. The biases among them read the weights, so the ranges of the
-    // weights are known afterwards.
+    // Small tensors are computed first. Because the biases among them read the large weights, the
+    // ranges of these weights are known afterwards.
     let now = by_all_cores(&small, &|(new, promise)| at_once(new, promise), &|done| {
         progress(done, batch.len())
     });

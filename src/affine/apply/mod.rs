@@ -118,7 +118,7 @@ impl Imprint {
         }
     }
 
-    /// Whether the elements are equal to those of `computed`.
+    /// Whether this tensor has the elements of `computed`.
     fn is(&self, computed: &Computed) -> bool {
         match (self, computed) {
             (Imprint::Now(dims, elements), Computed::Now(tensor)) => {
@@ -213,8 +213,8 @@ impl Work<'_, '_> {
             .iter()
             .flat_map(|before| before.iter())
             .filter(|(taken, _)| taken.is(&computed));
-        // A stored tensor has one recipe. So tensors that are equal only after rounding are stored
-        // separately.
+        // Because a stored tensor has only one recipe, tensors whose recipes differ are stored
+        // separately, even if rounding makes their elements equal.
         let found = same
             .find(|(_, place)| are_equal(&self.stored[*place].recipe, &new.recipe, self.analysis));
         if let Some(&(_, place)) = found {

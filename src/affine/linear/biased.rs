@@ -1,6 +1,6 @@
 //! Activations of com.microsoft that first add a bias: `f(x + b)`.
 //!
-//! A shift is added to the bias. A scale cannot cross the activation.
+//! A shift of x is added to the bias. A scale of x does not fold, because it cannot cross f.
 
 use crate::affine::Affine;
 use crate::affine::linear::{Linear, Slots, only_along};

@@ -84,8 +84,8 @@ fn into_dequantized_channels(at: &At, affine: &Affine) -> Result<Step, Reason> {
     dequantized::forward(at, 1, along, affine)
 }
 
-/// The forward step of a scale that varies over places. An Add after the node holds the shift and
-/// the bias for each place.
+/// The forward step of a scale that varies over places. A new Add after the node adds the image of
+/// the shift and the bias at each place.
 ///
 /// # Errors
 /// `reason` if the scale has no inverse, or if only a bias would need the Add. [`Reason::TooLarge`]
@@ -98,7 +98,7 @@ fn forward_by_place(
 ) -> Result<Step, Reason> {
     let scale = Affine::scale(affine.scale.clone());
     if affine.has_no_shift() {
-        // A bias would need an Add, because it would have to be divided by the scale of each place.
+        // A bias would have to be divided by the scale of each place, and this would need an Add.
         return match at.graph.input(at.node, 2) {
             Some(_) => Err(reason),
             None => Ok(Step::pass_on(0, scale)),
@@ -117,8 +117,8 @@ fn forward_by_place(
     adds_by_place(at, places, step)
 }
 
-/// The backward step of a scale that varies over places. An Add after the node holds the bias for
-/// each place.
+/// The backward step of a scale that varies over places. A new Add after the node adds the scaled
+/// bias at each place.
 fn backward_by_place(at: &At, affine: &Affine, places: usize) -> Result<Step, Reason> {
     let step = Step::pass_on(0, Affine::scale(affine.scale.clone()));
     if affine.has_no_shift() && at.graph.input(at.node, 2).is_none() {

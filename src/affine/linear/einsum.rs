@@ -259,8 +259,8 @@ impl Letters {
         .ok()
     }
 
-    /// Composes the scales of both operands into an affine of the result. If only one operand has
-    /// an affine, that affine may have a shift. `None` if an affine does not pass to the result.
+    /// Composes the scales of both operands into an affine of the result. A shift is possible only
+    /// if one of the operands has no affine. `None` if an affine does not pass to the result.
     fn product(at: &At, inputs: &[Option<Affine>], rank: usize) -> Option<Affine> {
         let is_only = inputs.iter().flatten().count() == 1;
         let mut product = Affine::identity(rank);

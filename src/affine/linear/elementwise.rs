@@ -160,8 +160,8 @@ fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reaso
 fn past_summand(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reason> {
     let Affine { scale, shift } = affine;
     let is_taken_from_constant = at.graph.is(at.node, "Sub") && slot == 0;
-    // If the affine is only a shift, the constant of this node absorbs it, and nothing propagates
-    // further.
+    // If the affine has no scale, the constant of this node absorbs the shift, and nothing
+    // propagates further.
     if affine.has_no_scale() && at.weight(slot).is_ok() {
         return Ok(Step::taken(Side::Operand(1 - slot), affine.clone()));
     }

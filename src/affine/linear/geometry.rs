@@ -116,7 +116,7 @@ impl Geometry {
     /// The number of zeros that `SAME` adds around the input along an axis. `None` if it depends on
     /// unknown extents.
     fn same_padding(&self, axis: usize) -> Option<i64> {
-        // A kernel of extent 1 reads no place outside of the input.
+        // A kernel of extent 1 reads no place outside of the input, so it needs no padding.
         if self.kernel[axis] == 1 {
             return Some(0);
         }

@@ -53,9 +53,11 @@ pub(crate) const LINEAR: &[&dyn Linear] = &[
 /// The indices of the inputs that hold the constants of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slots {
-    /// The input that is multiplied, if there is one.
+    /// The input with the weight, which the operator multiplies by its operand. `None` if the
+    /// operator has no weight.
     pub weight: Option<usize>,
-    /// The input that is added. If the node lacks this input, a fold can add it as a new constant.
+    /// The input with the bias. If the node lacks this input, a fold can give it a new constant
+    /// there. `None` if the operator has no bias.
     pub bias: Option<usize>,
 }
 
@@ -204,8 +206,8 @@ fn check_channels(affine: &Affine, axis: usize, channels: usize) -> Result<(), R
     }
 }
 
-/// The attributes of the activation of fused operators. Folds into the operator do not depend on
-/// them.
+/// The attributes of a fused activation. A fold does not depend on them, because it changes only
+/// the weight and the bias before the activation.
 const ACTIVATION: &[&str] = &[
     "activation",
     "activation_alpha",

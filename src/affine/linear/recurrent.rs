@@ -2,8 +2,8 @@
 //! each direction, gate and channel.
 //!
 //! For an affine of the channels of X, `W' = W·diag(s)`, and `W·t` is added to Wb. Wb is the first
-//! half of the biases. The second half belongs to the state. The order and lengths of sequences and
-//! the layout of time and batch do not matter here.
+//! half of the input B. The second half, Rb, is the bias of the state and stays. The order and
+//! lengths of sequences and the layout of time and batch do not matter here.
 
 use crate::affine::Affine;
 use crate::affine::linear::{Linear, Slots, check_channels};

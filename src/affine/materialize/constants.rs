@@ -59,8 +59,8 @@ impl FoldedConstants {
             return self.take_rows(&rules.contracted(at)?, distance, &fold.affine, beside);
         }
         let is_result = matches!(fold.side, Side::Result);
-        // The fold is on the Add after the operator. If the fold scales the result of the Add,
-        // another fold scales the operator.
+        // This fold is on the Add after the operator, so only the constant of the Add changes. If
+        // the result of the Add is scaled, a separate fold scales the operator.
         if fold.node != at.node {
             let added = self.added.now.clone().ok_or(Reason::NotConstant)?;
             let scaled = if is_result {
@@ -151,7 +151,7 @@ impl FoldedConstants {
             .collect()
     }
 
-    /// Adds the moved rows of each bias to the bias itself.
+    /// Adds to each bias its own rows, moved and scaled.
     fn mix_biases(&mut self, moves: &RowMoves) -> Result<(), Reason> {
         for bias in [&mut self.bias, &mut self.added] {
             if let Some(now) = &bias.now {
@@ -178,7 +178,7 @@ impl FoldedConstants {
     }
 }
 
-/// A move of rows by a distance, with a factor for each row.
+/// A move of all rows by the same distance, with one factor for each row.
 struct RowMoves {
     count: usize,
     factors: Recipe,

@@ -279,7 +279,7 @@ impl<'d> Materializer<'d> {
         let rounding = match contracted.is_empty() {
             _ if self.graph.is(node, "Einsum") => Rounding::Factor,
             false if self.is_factor(node) => Rounding::Weight(before, contracted),
-            // Other operators pass the constant on as a value.
+            // Other operators return the constant as a value that is not a weight.
             _ => Rounding::Sum,
         };
         Ok(vec![self.input(node, slot, &recipe, rounding)?])

@@ -52,7 +52,7 @@ pub(crate) enum Change {
         value: ValueId,
         /// The readers of the product, as pairs of node and input.
         readers: Vec<(NodeId, usize)>,
-        /// Whether the value is an output of the graph. The output is then the product.
+        /// Whether the value is an output of the graph. If so, the product becomes this output.
         is_output: bool,
         /// The factor.
         tensor: NewTensor,
@@ -209,7 +209,7 @@ pub(crate) fn draw(plan: &Plan, analysis: &Analysis) -> Result<Vec<Edit>, Vec<Fa
     edits.finish()
 }
 
-/// The edits so far, and the changes that have no formula.
+/// The edits so far, and the changes that failed because a new tensor has no formula.
 struct EditList {
     edits: Vec<Edit>,
     failed: Vec<Failed>,

@@ -251,8 +251,8 @@ impl<'f> Folding<'f> {
         }
     }
 
-    /// The sites of a failed edit that are scales and not refused yet. If no site of the edit is an
-    /// unrefused scale, all sites of the edit.
+    /// The sites of a failed edit that are refused first: the scales that are not refused yet, or
+    /// all sites of the edit if there is no such scale.
     fn first_to_refuse(&self, failed: &Failed) -> Vec<usize> {
         let sites = failed.sites.iter().copied();
         let scales: Vec<usize> = sites

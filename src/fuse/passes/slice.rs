@@ -80,7 +80,7 @@ fn was_sliced(model: &Model) -> bool {
     times.iter().any(notes_slices)
 }
 
-/// Whether the metadata of an earlier run counts slices.
+/// Whether the metadata of an earlier run say that it sliced the model.
 fn notes_slices(time: &Provenance) -> bool {
     let mut counts = time.folded.split(", ");
     counts.any(|count| matches!(count.split_once(' '), Some((kind, _)) if kind == SLICING))

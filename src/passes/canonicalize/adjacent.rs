@@ -46,7 +46,8 @@ fn permutation(at: &At, rank: usize) -> Option<Vec<usize>> {
     at.permutation(rank).ok()
 }
 
-/// The axes of a ReduceMean. `None` if it removes these axes from its result.
+/// The axes over which a ReduceMean averages. `None` if the result lacks these axes (`keepdims =
+/// 0`).
 fn reduced_axes(at: &At, rank: usize) -> Option<Vec<usize>> {
     at.only_attributes(&["axes", "keepdims", "noop_with_empty_axes"])
         .ok()?;

@@ -127,7 +127,8 @@ impl Places {
         self.fixed.len() == 1 && self.range.is_none()
     }
 
-    /// The product with a scalar whose rank is at most that of `self`. `None` for other factors.
+    /// Multiplies by a scalar. `None` if `factor` is not a scalar, or has a higher rank than
+    /// `self`.
     fn times(self, factor: Self) -> Option<Self> {
         let fits = factor.is_number() && factor.fixed.ndim() <= self.fixed.ndim();
         let factor = factor.fixed.first().copied().filter(|_| fits)?;

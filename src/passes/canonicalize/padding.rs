@@ -27,8 +27,8 @@ pub(crate) fn as_attribute<'m>(analysis: &'m Analysis, node: NodeId) -> Option<M
     at.only_attributes(attributes).ok()?;
     let automatic = at.attr_text("auto_pad", "NOTSET").ok()?;
     // Automatic padding depends on the extents of the input. With `ceil_mode`, the padding decides
-    // how far the last window may reach beyond the end. If the Pad became an attribute, both would
-    // change, so such an operator stays.
+    // how far the last window may reach beyond the end. If the Pad became an attribute, the
+    // automatic padding and the last window would change. So such an operator stays.
     if !matches!(automatic, "NOTSET" | "VALID") || is_set(&at, "ceil_mode") {
         return None;
     }
@@ -68,9 +68,9 @@ fn is_set(at: &At, flag: &str) -> bool {
     at.attr(flag, 0).is_ok_and(|flag| flag != 0)
 }
 
-/// The Pad that produces a node's first input, if the node is its only reader. `None` if the
-/// padding is computed. If it is computed from constants, constant folding stores it, and a later
-/// repetition finds the Pad here.
+/// The Pad that produces the first input of a node, if this node is the only reader of the Pad.
+/// `None` if other nodes compute the number of padded places. If they compute it from constants,
+/// constant folding stores the result, and a later repetition of the pipeline finds the Pad here.
 fn fixed_pad(analysis: &Analysis, node: NodeId) -> Option<NodeId> {
     let graph = &analysis.graph;
     let padded = analysis.at(node).input(0).ok()?;

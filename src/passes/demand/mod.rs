@@ -12,8 +12,8 @@
 //!
 //! A selection moves only if it takes at most half of the places of an axis of known extent, or one
 //! place of an axis of unknown extent. The move must also make a product or a normalization
-//! smaller. A product of queries, keys and values is split first if only the queries are needed at
-//! fewer places.
+//! smaller. If one product computes queries, keys and values, and only the queries are needed at
+//! fewer places, this product is first divided into several products.
 
 mod divide_packed_product;
 mod per_sample;

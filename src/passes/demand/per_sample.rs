@@ -23,9 +23,9 @@ const PLACES: usize = 1;
 /// The first operator set in which a GatherND has `batch_dims`.
 const HAS_SAMPLES: i64 = 12;
 
-/// The axis of the places, and the selection of one place of each sample whose first node is
-/// `node`. `None` if no such selection begins at `node`, or if the operator set has no GatherND
-/// with `batch_dims`.
+/// The selection whose first node is `node` and that takes one place of each sample, with the axis
+/// of the places. `None` if no such selection begins at `node`, or if the operator set has no
+/// GatherND with `batch_dims`.
 pub(super) fn selection(analysis: &Analysis, node: NodeId) -> Option<(usize, Selection)> {
     let graph = &analysis.graph;
     let at = analysis.at(node);
@@ -73,7 +73,8 @@ fn indices_by_column(at: &At) -> Option<ValueId> {
     (are_columns && counts_samples(at, vector_of(at, samples)?)).then_some(index)
 }
 
-/// The vector that an Unsqueeze or a Reshape writes as a column. `None` for other values.
+/// The vector from which an Unsqueeze or a Reshape makes the value `column`. `None` if another
+/// operator produces the value, or if the input is not a vector.
 fn vector_of(at: &At, column: ValueId) -> Option<ValueId> {
     let (node, _) = at.graph.producer(column)?;
     let vector = at.graph.input(node, 0)?;

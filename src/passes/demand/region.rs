@@ -1,8 +1,8 @@
 //! The values that are needed only at the places of a selection.
 //!
 //! The demand propagates up from the selected value. If all outputs of a node are needed only at
-//! these places, so is each operand that varies along the axis. A value that another node reads
-//! whole is a cut: the selection is written after it.
+//! these places, each operand that varies along the axis is also needed only there. A value that
+//! another node reads whole is a cut: the selection is written after it.
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
@@ -131,7 +131,7 @@ fn cut_of_shape(analysis: &Analysis, region: &NarrowRegion, value: ValueId) -> O
 struct UpwardSearch<'s> {
     analysis: &'s Analysis<'s>,
     group: &'s Group,
-    /// Values that stay whole.
+    /// Values that earlier rounds of the search found must stay whole.
     whole: &'s BTreeSet<ValueId>,
     found: NarrowRegion,
     /// Nodes that read only the shape of a value.
@@ -298,8 +298,8 @@ impl UpwardSearch<'_> {
         Some(found)
     }
 
-    /// Whether the places along `axis` can be taken from a value. The places of a large constant
-    /// with other readers are not taken, because the constant would be stored twice.
+    /// Whether the places along `axis` can be taken from a value. False for a large constant with
+    /// other readers, because the constant would be stored twice.
     fn can_be_cut(&self, value: ValueId, axis: PlaceAxis) -> bool {
         let constants = &self.analysis.constants;
         if !constants.is_constant(value) {
@@ -340,8 +340,9 @@ impl UpwardSearch<'_> {
     }
 }
 
-/// Whether a node can be written for fewer places of an axis. A node with explicit extents or
-/// groups of channels cannot, because these would change. A Reshape to a constant shape can.
+/// Whether a node can be written for fewer places of an axis. False for a node with explicit
+/// extents or groups of channels, because these would change. A Reshape to a constant shape is
+/// allowed.
 fn can_be_written(analysis: &Analysis, node: NodeId, axis: usize) -> bool {
     let (graph, at) = (&analysis.graph, analysis.at(node));
     match graph.op(node) {

@@ -221,8 +221,8 @@ fn listed(analysis: &Analysis, node: NodeId, slot: usize, axis: usize) -> Option
         .then(|| PlaceSet::Listed((0..count).map(|place| start + place * step).collect()))
 }
 
-/// The place of a Slice that takes the first or the last place along an axis of unknown extent.
-/// `None` for other nodes.
+/// The place that a Slice takes, if it takes only the first or only the last place along an axis of
+/// unknown extent. `None` for other nodes.
 fn sliced(analysis: &Analysis, node: NodeId, output: ValueId, axis: usize) -> Option<PlaceSet> {
     let at = analysis.at(node);
     at.only_attributes(&["axes", "ends", "starts"]).ok()?;

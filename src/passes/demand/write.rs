@@ -153,8 +153,8 @@ fn constant(analysis: &Analysis, value: ValueId) -> Option<Recipe> {
     Some(Recipe::constant(analysis.graph.value_name(value), &extents))
 }
 
-/// Adds leading axes of extent 1 to a value, up to `rank` axes. A float constant is stored in the
-/// new shape. `None` for other constants.
+/// Adds leading axes of extent 1 to a value, up to `rank` axes. A float constant is stored again in
+/// the new shape. `None` for a constant of another type.
 fn aligned(analysis: &Analysis, maker: &mut Maker, value: ValueId, rank: usize) -> Option<String> {
     let name = analysis.graph.value_name(value);
     let missing = rank.checked_sub(analysis.facts.rank(value)?)?;

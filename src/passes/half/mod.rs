@@ -80,7 +80,8 @@ impl HalfType {
         }
     }
 
-    /// The magnitude to which masks are clamped. The sum of two clamped masks and a score is finite.
+    /// The largest magnitude of a clamped mask. It is so small that the sum of two clamped masks
+    /// and a score is finite.
     pub(crate) fn mask_limit(self) -> f64 {
         match self {
             HalfType::Float16 => 14_f64.exp2(),

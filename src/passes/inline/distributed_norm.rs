@@ -64,8 +64,8 @@ pub(super) fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Optio
     Some(model.with_nodes(rewritten, vec![]))
 }
 
-/// Whether any node multiplies or negates a mean. If none does, the model has no normalization in
-/// the original form.
+/// Whether some node multiplies or negates a mean. Every normalization in the form that this module
+/// reads has such a node.
 fn has_scaled_mean(nodes: &[NodeProto]) -> bool {
     let means: HashSet<&str> = nodes
         .iter()

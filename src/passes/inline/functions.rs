@@ -280,9 +280,9 @@ fn has_opsets_of_model(model: &Model, function: &FunctionProto) -> bool {
         .all(|set| model.opset(set.domain()) == set.version)
 }
 
-/// The nodes of a function for one call. Each node comes with a prefix. If the node is itself a
-/// call, the names of its new values begin with this prefix. `None` if a node of the function has a
-/// body, or if its names or attributes cannot be resolved.
+/// The nodes of a function for one call. Each node comes with a prefix: if the node is itself
+/// inlined later, the names of its new values begin with this prefix. `None` if a node of the
+/// function has a body, or if its names or attributes cannot be resolved.
 fn body(
     function: &FunctionProto,
     call: &NodeProto,

@@ -58,7 +58,7 @@ fn half_of_sum(analysis: &Analysis, gate: ValueId) -> Option<(ValueId, ValueId)>
     } else {
         (right, left)
     };
-    // The factor ½ must not have more axes than the sum.
+    // A factor ½ with more axes than the sum would give the product these axes too.
     let fits = facts
         .rank(half)
         .is_some_and(|rank| rank <= facts.rank(sum).unwrap_or(0));

@@ -114,8 +114,9 @@ fn token_extents(at: &At, last: usize, channels: usize) -> Option<Vec<i64>> {
     at.only_attributes(&["allowzero"]).ok()?;
     let extents = at.ints(1).ok()??;
     let before_last = extents.split_last()?.1;
-    // A 0 copies an extent of the input. At the index of the channels, it would copy the number of
-    // channels, which the layer changes. After the channels, there is no axis to copy.
+    // An extent of 0 copies the extent of the input at the same index. At the index of the
+    // channels, it would copy the number of channels, which the layer changes. After this index,
+    // the input has no axis to copy.
     let allows_zero = at.flag("allowzero", false).ok()?;
     let mut axes = before_last.iter().enumerate();
     let keeps_meaning = axes.all(|(axis, &extent)| extent != 0 || axis < last && !allows_zero);

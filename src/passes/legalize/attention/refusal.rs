@@ -43,8 +43,8 @@ pub(super) enum AttentionRefusal {
     /// With few keys, the kernel is not faster.
     #[error("there are fewer than {} keys", FEWEST_KEYS)]
     FewKeys,
-    /// The kernel reads rows. Queries, keys or values in another order need a Transpose, which only
-    /// pays for long sequences.
+    /// The kernel reads rows. Queries, keys or values in another order need a Transpose. Its cost
+    /// is worth it only for long sequences.
     #[error(
         "the operands are not in rows, and there are fewer than {} keys",
         FEWEST_KEYS_TO_TRANSPOSE
