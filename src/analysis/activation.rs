@@ -33,8 +33,8 @@ struct Gates<'s> {
 }
 
 impl Gates<'_> {
-    /// The nodes of the activation whose last product the node computes; `None` if there is no such
-    /// activation.
+    /// The nodes of the activation that ends with the product `node`. `None` if no activation ends
+    /// there.
     fn gated(&self, node: NodeId) -> Option<Vec<NodeId>> {
         let &[Some(left), Some(right)] = self.graph.inputs(node) else {
             return None;
@@ -57,8 +57,8 @@ impl Gates<'_> {
     }
 
     /// Returns the nodes that compute `gate` from `plain`, or from a value of which `plain` is a
-    /// scalar multiple. The node that computes the multiple is then included. `None` if `gate` is
-    /// not computed in this way.
+    /// scalar multiple. In the second case, the node that multiplies by the scalar is included.
+    /// `None` if `gate` is not computed in either way.
     fn gate_and_half(&self, plain: ValueId, gate: ValueId) -> Option<Vec<NodeId>> {
         if let Some(nodes) = self.gate(gate, plain) {
             return Some(nodes);

@@ -135,7 +135,7 @@ fn repeated(
 }
 
 /// The pairs `(i, j)` for which `from[..i]` and `to[..j]` hold equally many elements, in ascending
-/// order. The last pair is the end of both shapes.
+/// order. The last pair is `(from.len(), to.len())`.
 fn cuts(from: &Shape, to: &Shape) -> Vec<(usize, usize)> {
     let heads = (products_before(from), products_before(to));
     let tails = (products_behind(from), products_behind(to));

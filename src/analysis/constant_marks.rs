@@ -52,7 +52,8 @@ impl<'m> Marks<'m> {
         self.constant[value.index()]
     }
 
-    /// Whether the facts have all elements of a value, such as those of a static shape.
+    /// Whether shape inference knows all elements of a value, such as the result of a Shape with
+    /// static extents.
     fn is_known(&self, value: ValueId) -> bool {
         let value = self.facts.value(value);
         value.is_some_and(|tensor| is_concrete(&tensor))
@@ -63,7 +64,8 @@ impl<'m> Marks<'m> {
         let (domain, op) = self.graph.domain_op(node);
         let inputs = self.graph.inputs(node);
         let category = self.graph.category(node);
-        // The third input of a Dropout may switch it to training mode.
+        // The third input of a Dropout may switch the node to training mode, in which its results
+        // are random.
         let may_train = op == "Dropout" && self.graph.input(node, 2).is_some();
         matches!(domain, "" | "com.microsoft")
             && (op == "Constant" || !inputs.is_empty())
@@ -81,8 +83,8 @@ impl<'m> Marks<'m> {
         dequantizes(self.graph.domain_op(node)) || inputs.any(|value| self.quantized[value.index()])
     }
 
-    /// The results of the two branches of an If with a constant condition. If the condition is
-    /// already known, both lists are the results of the branch that runs. `None` for other nodes.
+    /// The results of the two branches of an If with a constant condition. If shape inference knows
+    /// the condition, both lists are the results of the branch that runs. `None` for other nodes.
     fn possible_branches(&self, node: NodeId) -> Option<[&'m [Option<ValueId>]; 2]> {
         let condition = self.graph.input(node, 0)?;
         if !self.is_constant(condition) {

@@ -190,7 +190,7 @@ impl<'m> Constants<'m> {
         data_type.is_some_and(DataType::is_integer)
     }
 
-    /// Whether all elements of a floating-point constant are equal. Also true if they cannot be
+    /// Whether all elements of a floating-point constant are equal. True if the elements cannot be
     /// read.
     fn is_uniform(&self, value: ValueId) -> bool {
         let Ok(numbers) = self.read(value) else {
@@ -341,8 +341,8 @@ impl<'m> Constants<'m> {
         Ok(self.evaluated.borrow()[&value].clone())
     }
 
-    /// Evaluates a constant if its inputs are evaluated, and returns an empty list. Otherwise
-    /// returns the values that must be evaluated before it.
+    /// Evaluates a constant, provided that its inputs are evaluated already, and returns an empty
+    /// list. Otherwise evaluates nothing, and returns the inputs that must be evaluated first.
     fn evaluate_from_known(&self, value: ValueId) -> Result<Vec<ValueId>, Refusal> {
         let name = self.graph.value_name(value);
         if !self.is_constant(value) {
@@ -374,8 +374,8 @@ impl<'m> Constants<'m> {
         let result = self
             .compute(node, slot, &inputs)
             .map_err(|why| Refusal::new(Reason::Constant(why), self.graph.name(node)))?;
-        // Where ONNX has integers, tract may compute symbolic extents, so they are cast to the type
-        // of the value.
+        // tract may compute symbolic extents where ONNX computes integers, so the result is cast to
+        // the type of the value.
         let mut tensor = self.typed(value, result);
         if self.is_bfloat16(value) {
             tensor = rounded_to_bfloat16(&tensor).map_err(|error| self.refuse(value, &error))?;

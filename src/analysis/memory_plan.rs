@@ -64,7 +64,7 @@ pub(crate) struct PlanStep {
 pub(crate) struct MemoryPlan {
     /// The steps, in the order in which they run.
     pub steps: Vec<PlanStep>,
-    /// The buffers. The first buffers are those of the values of the graph, in the order of their
+    /// The buffers. The first ones hold the values of the graph, in the order of the values'
     /// indices.
     pub buffers: Vec<Buffer>,
     /// The indices of the buffers that the caller passes in.

@@ -186,7 +186,8 @@ impl UniformSearch<'_, '_> {
 /// Whether all elements of the result of a node are 0, because the node repeats one zero.
 pub(crate) fn repeats_zero(at: &At) -> bool {
     match at.graph.domain_op(at.node) {
-        // The elements of the input are read only if it has one element.
+        // The input is read only if it is a single element, so that large constants are not read
+        // here.
         ("", "Expand") => {
             let is_one = at
                 .input(0)

@@ -65,7 +65,8 @@ pub(crate) fn choose(candidates: &[TimedCandidate], goal: TuneGoal) -> Option<Be
     Some(BestCandidates { chosen, fastest })
 }
 
-/// Whether a candidate with this ratio to the fastest candidate counts as equally fast.
+/// Whether a candidate counts as equally fast as the fastest candidate, if `ratio` is the ratio of
+/// their times.
 fn is_as_fast(ratio: &Interval) -> bool {
     ratio.value <= AS_FAST || ratio.low <= 1.0
 }

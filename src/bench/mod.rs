@@ -1,8 +1,8 @@
 //! Compares variants of a model by measuring them in tract.
 //!
 //! All variants are loaded and warmed up. Then they run in rounds. In each round every variant is
-//! measured once, in random order, so that other load of the machine affects all of them equally.
-//! Ratios compare times of the same round.
+//! measured once, in random order, so that other load of the machine affects all of them equally. A
+//! ratio of two variants divides their times in the same round.
 
 pub(crate) mod choice;
 mod machine;
@@ -72,7 +72,7 @@ pub struct BenchOptions {
 impl BenchOptions {
     /// The minimum number of rounds. With fewer rounds, the interval of a median is meaningless.
     pub const MIN_ROUNDS: usize = 10;
-    /// The number of runs of a variant before it is measured.
+    /// The number of runs of a variant that warm it up and are not measured.
     const WARM_UP: usize = 2;
     /// The minimum duration of a sample. Faster models run several times in a sample, so that it
     /// matters less which data the previous variant left in the caches.
@@ -354,7 +354,8 @@ fn profiles(
     }
 }
 
-/// Drops the times of an unfinished round, since ratios compare times of the same round.
+/// Drops the times of an unfinished round, since a ratio needs the times of both variants in the
+/// same round.
 fn drop_incomplete(runners: &mut [Result<Runner, Failure>], rounds: usize) {
     for runner in runners.iter_mut().flatten() {
         runner.seconds.truncate(rounds);

@@ -123,8 +123,8 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    /// The preference among equally good candidates. The lowest rank is preferred: it is 0 for the
-    /// default options, and the largest number for the exported file.
+    /// The rank that decides among equally good candidates: the lowest rank wins. The default
+    /// options have rank 0, and the exported file has the largest number.
     pub(crate) fn rank(&self) -> usize {
         CandidateOptions::all()
             .iter()

@@ -64,8 +64,8 @@ pub(super) fn man(args: &ManArgs) -> Result<End> {
     Ok(End::Done)
 }
 
-/// Keeps the line breaks of the examples and exit codes in a manual page. `man` refills all other
-/// lines.
+/// Marks the examples and exit codes in a manual page, so that `man` keeps their line breaks. `man`
+/// refills all other lines.
 fn as_they_are(page: &str) -> String {
     const EXTRA: &str = ".SH EXTRA\n";
     match page.split_once(EXTRA) {

@@ -149,7 +149,7 @@ fn text(difference: &ModelDifference, paint: Paint) -> String {
     text
 }
 
-/// The numbers of nodes of both models.
+/// A table of the numbers of nodes of each model.
 fn counts(nodes: &[NodeCounts; 2], paint: Paint) -> Table {
     let mut table = paint.table(&["nodes", "first model", "second model"]);
     for (name, count) in [

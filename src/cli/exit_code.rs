@@ -24,7 +24,7 @@ pub(crate) enum End {
     Rounded = 5,
     /// Equal except for casts to narrower types.
     Casts = 6,
-    /// Ended by Ctrl-C. The code is the one that shells use for it.
+    /// Ended by Ctrl-C. Shells use the same code.
     Interrupted = 130,
 }
 

@@ -137,7 +137,7 @@ impl FuseReport {
 
     /// Prepares the models for a proof of the result of these options. If normalizers are replaced
     /// by constants, the original is replaced by a model in which they are constants. If the result
-    /// is in half precision, it is replaced by the result in float32.
+    /// is in half precision, the folded model in float32 replaces it.
     ///
     /// # Errors
     /// The errors of [`unfold::fuse`].
@@ -407,7 +407,7 @@ impl FuseReport {
     fn table(&self, paint: Paint) -> String {
         let sites = self.plan.sites.iter();
         let shown = sites.filter(|site| self.dry || !site.is_folded());
-        // The graph of the reference was valid before, so that this cannot fail.
+        // This cannot fail, because folding has already checked the graph of the reference.
         let rows = sites::rows(self.reference(), shown).unwrap_or_default();
         if rows.is_empty() {
             return String::new();

@@ -8,9 +8,9 @@ use libmimalloc_sys::{mi_option_eager_commit_delay, mi_option_set, mi_option_t};
 /// returned to the operating system, or -1 for never.
 const PURGE_DELAY: mi_option_t = 15;
 
-/// Keeps the memory that one step frees for the next step, for this time or forever. If memory were
-/// returned to the operating system between steps, it would have to clear every page again, which
-/// takes up to a third of the time for a large graph.
+/// Keeps freed memory in the process for `time`, or forever, so that the next step can use it. If
+/// it were returned to the operating system, every page would have to be cleared again. This takes
+/// up to a third of the time for a large graph.
 pub(crate) fn keep_freed(time: Option<Duration>) {
     // SAFETY: sets an integer, which threads may read at any time.
     unsafe { mi_option_set(PURGE_DELAY, time.map_or(-1, |time| time.as_millis() as _)) };

@@ -23,7 +23,8 @@ pub(super) struct Alignment<'a, 'm> {
     functions: [HashSet<NodeFunction<'a>>; 2],
 }
 
-/// The operator of a node, the values that it reads apart from stored tensors, and its results.
+/// A node as it is compared with nodes of the other model: its operator, its operands except stored
+/// tensors, and its results.
 #[derive(PartialEq, Eq, Hash)]
 struct NodeFunction<'n> {
     operator: (&'n str, &'n str),
@@ -94,8 +95,8 @@ impl<'a, 'm> Alignment<'a, 'm> {
         assumed.any(|value| results.contains(&value))
     }
 
-    /// Whether the other model has all results of a node that are read. False if no result is read,
-    /// or if a result is only assumed to equal a value of the other model.
+    /// Whether each result of a node that has readers equals a value of the other model. False if
+    /// no result has readers, or if the equality is only assumed.
     fn is_aligned(&self, side: usize, node: NodeId) -> bool {
         if self.is_assumed(side, node) {
             return false;

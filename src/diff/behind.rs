@@ -247,8 +247,8 @@ impl DifferingModels<'_, '_> {
         values
     }
 
-    /// A copy of one model in which new inputs replace its values in these pairs. `None` if the
-    /// type or an extent of such a value is unknown.
+    /// A copy of one model in which a new input replaces each value of this model in `assumed`.
+    /// `None` if the type or an extent of a replaced value is unknown.
     fn assuming(&self, side: usize, assumed: &[[ValueId; 2]]) -> Option<Model> {
         let graph = &self.alignment.sides[side].graph;
         let mut ends = PartEnds {
@@ -271,7 +271,7 @@ impl DifferingModels<'_, '_> {
     }
 
     /// The outputs of one model, in the order of the first model's outputs. Leaves out outputs
-    /// whose values are in these pairs.
+    /// whose values are in `assumed`.
     fn outputs(&self, side: usize, assumed: &[[ValueId; 2]]) -> Vec<ValueInfoProto> {
         let graphs = [0, 1].map(|side| &self.alignment.sides[side].graph);
         let [mine, its] = graphs.map(|graph| &graph.proto().output);

@@ -17,7 +17,8 @@ use crate::shape::facts::extent;
 pub(super) struct PartEnds {
     /// The values that become inputs or outputs, with their names in the part.
     pub names: HashMap<ValueId, String>,
-    /// The values at which the part begins. The nodes that compute them are not in the part.
+    /// The values at which the part begins. The nodes that compute these values are not in the
+    /// part.
     pub begins: HashSet<ValueId>,
     /// The declared inputs, under the names in the part.
     pub inputs: Vec<ValueInfoProto>,
@@ -29,14 +30,15 @@ pub(super) struct PartEnds {
     pub constants: Vec<TensorProto>,
 }
 
-/// Whether one of these values has this name.
+/// Whether `name` is the name of one of `values`.
 fn is_one_of(graph: &Graph, name: &str, values: &HashSet<ValueId>) -> bool {
     graph
         .value(name)
         .is_some_and(|value| values.contains(&value))
 }
 
-/// The part of a model between these ends. It refers to the same external data as the model.
+/// Cuts the part between the given ends out of a model. The part refers to the external data of the
+/// model.
 pub(super) fn part(graph: &Graph, ends: PartEnds) -> Model {
     let nodes = nodes_between(graph, &ends);
     let names = names(graph, &nodes, &ends);

@@ -30,8 +30,8 @@ struct PartedPair {
 /// values from values that both models have.
 ///
 /// Two values are a candidate if they have the same type and extents, and if both are read by the
-/// same operators. At a depth above 1, the results of these operators must also be read by the same
-/// operators, and so on.
+/// same operators. At depth 2, the results of these operators must also be read by the same
+/// operators, and so on for larger depths.
 pub(super) fn candidates(alignment: &Alignment, analyses: [&Analysis; 2]) -> Vec<[ValueId; 2]> {
     let mut found: Vec<PartedPair> = vec![];
     for depth in DEPTHS {

@@ -288,7 +288,7 @@ struct SharedInput {
     members: [Vec<ValueId>; 2],
 }
 
-/// Pairs the names of a model's inputs with these tensors.
+/// Pairs each tensor with the name of the model's input at the same index.
 fn named(model: &Model, tensors: Vec<Tensor>) -> Vec<(String, Tensor)> {
     let names = model.graph().input.iter();
     let names = names.map(|input| input.name().to_owned());

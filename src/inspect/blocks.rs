@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use crate::report::{OutlineBlock, OutlineItem};
 
-/// The maximum depth of nested blocks. Rows of deeper modules belong to the block at this depth.
+/// The maximum depth of nested blocks. Rows of modules that are nested more deeply belong to the
+/// block at this depth.
 const DEEPEST: usize = 8;
 
 /// The maximum number of rows of a section.
@@ -29,8 +30,8 @@ const OF_FRAMEWORKS: [&str; 4] = [
     "module",
 ];
 
-/// Splits a module path into steps. A number belongs to the step before it: `blocks.0`, `attn`.
-/// Steps of frameworks are left out.
+/// Splits a module path into steps. A number and the step before it form one step, such as
+/// `blocks.0`. Steps of frameworks are left out.
 pub(super) fn steps(path: &str) -> Vec<String> {
     let mut steps: Vec<String> = vec![];
     for step in path.split(['.', '/']).filter(|step| is_of_model(step)) {

@@ -10,7 +10,8 @@ use crate::ir::NodeId;
 use crate::onnx::proto::NodeProto;
 use crate::report::{OutlineBlock, OutlineRow, RowChange};
 
-/// Lists the operators before and after folding in a common order, and groups them into blocks.
+/// Lists the operators of both graphs, before and after folding, in one order, and groups them into
+/// blocks.
 pub(super) fn rows(
     sides: &[GraphSide; 2],
     plan: &Plan,
@@ -51,8 +52,8 @@ pub(super) struct Pairing {
 }
 
 impl Pairing {
-    /// Pairs nodes with the same unique name. All other nodes are paired if they have equal
-    /// operators and equal first outputs.
+    /// Pairs nodes that have the same name, if no other node of their graph has it. All other nodes
+    /// are paired if their operators and the names of their first outputs are equal.
     pub(super) fn by_name(sides: &[GraphSide; 2]) -> Self {
         Self {
             old_by_new: pairs(&sides[0], &sides[1]),
@@ -83,7 +84,7 @@ impl Pairing {
     }
 }
 
-/// The rows while they are collected.
+/// Collects the rows.
 struct Rows<'s> {
     before: &'s GraphSide<'s>,
     after: &'s GraphSide<'s>,

@@ -56,8 +56,9 @@ impl<'m> GraphSide<'m> {
             || producer.is_some_and(|(node, _)| self.graph.is(node, "Constant"))
     }
 
-    /// The steps of the module path of a node, the outermost module first. If it is unknown, the
-    /// steps of the region path of the node's body; empty if both are unknown.
+    /// The steps of the module path of a node, the outermost module first. If the module path is
+    /// unknown, the steps of the region path of the node's body. Empty if the node is also in no
+    /// body.
     pub(super) fn path(&self, node: NodeId) -> Vec<String> {
         let path = scope(&self.graph, node).path;
         super::blocks::steps(if path.is_empty() {

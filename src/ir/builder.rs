@@ -100,7 +100,7 @@ pub(crate) enum NewConstant {
         recipe: Recipe,
         /// The name of the replaced constant.
         replaces: String,
-        /// The axes of the weight over which the operator that reads it sums.
+        /// The axes of the new weight over which its reader sums.
         contracted: Vec<usize>,
     },
 }
@@ -157,7 +157,7 @@ impl<'m> Maker<'m> {
         (self.nodes, self.constants)
     }
 
-    /// Gives the output of the last node the name `output`, under which the graph reads it.
+    /// Renames the output of the last node to `output`, the name that the readers in the graph use.
     pub(crate) fn makes(&mut self, output: &str) {
         if let Some(last) = self.nodes.last_mut() {
             last.output = vec![output.to_owned()];

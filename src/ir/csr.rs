@@ -1,7 +1,7 @@
 //! Many short lists in one block of memory.
 
 /// Short lists in one block of memory, by index (compressed sparse rows). A graph has millions of
-/// such lists, and separate allocations for them would be slow.
+/// lists of readers and inputs, so a separate allocation for each list would be slow.
 pub(super) struct Csr<T> {
     items: Vec<T>,
     /// The end of each list.

@@ -25,7 +25,8 @@ pub(crate) struct Editor<'m> {
     /// The added values, each with the node of the original graph that computes it, or `None` if a
     /// new node does.
     added: HashMap<String, Option<NodeId>>,
-    /// Values of the original graph whose nodes now output them under another name.
+    /// The names of values of the original graph whose nodes now output these values under other
+    /// names.
     made_under_other_name: HashSet<String>,
     /// Names to which the caller or the training information refers.
     outputs: HashSet<&'m str>,
@@ -129,8 +130,8 @@ impl<'m> Editor<'m> {
         now
     }
 
-    /// Lets input `slot` of a node read the value `name`. Absent inputs before it become empty
-    /// names.
+    /// Lets input `slot` of a node read the value `name`. If the node has fewer inputs, the missing
+    /// inputs before `slot` get empty names.
     pub(crate) fn set_input(&mut self, node: NodeId, slot: usize, name: &str) {
         let inputs = &mut self.node_mut(node).input;
         if inputs.len() <= slot {
@@ -262,7 +263,7 @@ impl<'m> Editor<'m> {
         nodes.iter().for_each(|&node| self.is_removed[node] = true);
     }
 
-    /// Whether a name must stay, because it is that of an output or is read in a body.
+    /// Whether a name must stay, because an output has this name or a body reads it.
     fn has_to_stay(&self, name: &str) -> bool {
         self.outputs.contains(name) || self.captured.contains(name)
     }
@@ -345,7 +346,7 @@ impl<'m> Editor<'m> {
         ordered
     }
 
-    /// The constants, without those whose readers were all removed.
+    /// The constants of the edited graph. A constant whose readers were all removed is left out.
     fn stored(&mut self) -> Vec<TensorProto> {
         let newly_read = self.newly_read();
         let mut kept: Vec<&TensorProto> = vec![];

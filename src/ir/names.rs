@@ -8,8 +8,9 @@ use crate::onnx::proto::GraphProto;
 
 /// Creates names for additions to the main graph.
 ///
-/// A new name differs from every name in the model. Otherwise a body could read the new value, or a
-/// declaration or annotation without a value could apply to it.
+/// A new name differs from every name in the model, also from unused ones. Otherwise a body could
+/// read the new value by accident, or a leftover declaration or annotation could apply to the new
+/// value.
 pub(crate) struct Names<'m> {
     /// The graph with the taken names of values.
     beside: Option<&'m Graph<'m>>,
@@ -72,8 +73,8 @@ impl<'m> Names<'m> {
     }
 }
 
-/// The names in the bodies and in the training information of a model. A flattened graph declares
-/// the names in its bodies without a type, so these declarations are included.
+/// The names in the bodies and in the training information of a model. In a flattened graph,
+/// declarations without a type list the names that its bodies had. These names are included.
 pub(crate) fn inner(model: &Model) -> HashSet<&str> {
     let (graph, mut names) = (model.graph(), HashSet::default());
     graph

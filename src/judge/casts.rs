@@ -16,7 +16,7 @@ use crate::onnx::tensor::DataType;
 pub struct NarrowingCast {
     /// The name of the result of the cast.
     pub name: String,
-    /// The name of the type to which it casts.
+    /// The name of the type to which the node casts.
     pub to: String,
     /// Whether the first model has the cast.
     pub is_of_first: bool,
@@ -90,7 +90,8 @@ fn keeps(analysis: &Analysis, input: ValueId, output: ValueId) -> bool {
     matches!((before, after), (Ok(before), Ok(after)) if before == after)
 }
 
-/// Whether a constant is one of the named values, or is read only to compute them.
+/// Whether a constant has one of the given names, or is read only to compute values with these
+/// names.
 fn is_inside(analysis: &Analysis, constant: ValueId, names: &HashSet<&str>) -> bool {
     let Analysis {
         graph, constants, ..

@@ -190,8 +190,8 @@ impl<'c> ComputedConstants<'c> {
         of_rounding(error, &values, to)
     }
 
-    /// The bound on the error of a resized constant. Computes the elements too, because no engine
-    /// supports all modes. `None` if no bound is known.
+    /// The bound on the error of a resized constant. The elements are computed here too, because no
+    /// engine supports all modes of Resize. `None` if no bound is known.
     fn resized(&self, node: NodeId, value: ValueId, data_type: DataType) -> Option<ErrorBound> {
         let graph = &self.analysis.graph;
         if matches!(graph.node(node).attr_s("mode"), Ok(None | Some("nearest"))) {
@@ -243,7 +243,7 @@ impl<'c> ComputedConstants<'c> {
         let magnitudes = operand.values.iter().map(|number| number.abs());
         let largest = magnitudes.fold(0.0, f64::max);
         // A mean divides the sum, and so the magnitudes of the terms, by the number of terms. So
-        // this number cancels.
+        // the number of terms cancels, and the size is 1.
         let is_mean = self.analysis.graph.is(node, "ReduceMean");
         let size = if is_mean { 1.0 } else { terms as f64 };
         let magnitudes = ArrayD::from_elem(result.raw_dim(), largest * size);
@@ -312,7 +312,7 @@ impl<'c> ComputedConstants<'c> {
     }
 }
 
-/// For each element, the largest magnitude that it could have without its rounding error.
+/// For each element, an upper bound on the magnitude of the exact number that it approximates.
 fn largest_magnitudes(side: &Rounded) -> ArrayD<f64> {
     side.values.mapv(|value| value.abs() + side.error.at(value))
 }

@@ -137,7 +137,7 @@ impl ComparisonDirection<'_> {
     }
 }
 
-/// Returns those of the names that are read by a node, or are outputs, of the model.
+/// Keeps only the names of values that are outputs of the model, or that a node of the model reads.
 fn read(model: &Model, mut names: Vec<String>) -> Vec<String> {
     if let Ok(graph) = Graph::new(model) {
         names.retain(|name| graph.reads(name));

@@ -25,7 +25,7 @@ pub(super) fn of_weight(data_type: DataType) -> ErrorBound {
 }
 
 /// The bound on the difference of two biases into which the same BatchNormalization was folded.
-/// `bias` is one of them.
+/// `bias` is one of the two biases.
 pub(super) fn of_bias(data_type: DataType, bias: &ArrayD<f64>) -> ErrorBound {
     let magnitudes = bias.iter().map(|number| number.abs());
     let largest = magnitudes.fold(0.0, f64::max);

@@ -61,7 +61,7 @@ fn shake(weight: &mut TensorProto, model: &Model, numbers: &mut ChaCha8Rng) -> O
         } else {
             bits.wrapping_sub(1)
         };
-        // A zero stays. The largest finite number stays if it would become infinite.
+        // A zero stays. An element that would become infinite stays too.
         let is_zero = bits << (64 - 8 * width) << 1 == 0;
         if !is_zero && bits & exponent != exponent && next & exponent != exponent {
             element.copy_from_slice(&next.to_le_bytes()[..width]);

@@ -57,7 +57,7 @@ pub(crate) fn halt_saves() -> Halt {
 /// # Errors
 /// If the links form a cycle.
 pub(crate) fn destination(path: &Path) -> io::Result<PathBuf> {
-    // Operating systems follow at most this many links.
+    // The maximum number of links that is followed, as in operating systems.
     const LINKS: usize = 40;
     let mut path = path.to_owned();
     for _ in 0..LINKS {
@@ -288,7 +288,8 @@ fn number(model: &str, data: &str) -> Option<u64> {
 /// files in the folder.
 pub(crate) struct FolderLock {
     open: MutexGuard<'static, Vec<PathBuf>>,
-    /// `None` if the system cannot lock folders. Saves of other processes then do not wait.
+    /// `None` if the system cannot lock folders. Without this lock, saves of other processes do not
+    /// wait.
     _folder: Option<File>,
 }
 
@@ -394,7 +395,8 @@ fn settle(folder: &Path, list: &str) {
     }
 }
 
-/// Whether the name of a data file occurs in the model, or in any other `.onnx` file of the folder.
+/// Whether the name of a data file occurs in the file `model`, or in any other `.onnx` file of the
+/// folder.
 fn is_mentioned(folder: &Path, model: &str, data: &str) -> io::Result<bool> {
     let model = folder.join(model);
     if model.is_file() && holds(&model, data.as_bytes())? {
@@ -425,7 +427,8 @@ fn holds(path: &Path, bytes: &[u8]) -> io::Result<bool> {
         if read == 0 {
             return Ok(false);
         }
-        // A match may begin at the end of this chunk and end in the next one.
+        // The last bytes of this chunk are kept, because a match may begin in them and end in the
+        // next chunk.
         window.drain(..window.len().saturating_sub(bytes.len() - 1));
     }
 }

@@ -59,7 +59,7 @@ pub trait Resolver: Debug + Send + Sync {
     }
 }
 
-/// Bytes that are computed on demand. Each computation has the same result.
+/// Bytes that are computed on demand. If a range is computed again, the bytes are the same.
 pub(crate) trait Make: Debug + Send + Sync {
     /// The number of bytes.
     fn length(&self) -> usize;

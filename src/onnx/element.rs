@@ -174,7 +174,8 @@ pub(crate) fn shape(tensor: &TensorProto) -> Result<Vec<usize>> {
         .collect();
     let dims =
         dims.ok_or_else(|| error(tensor, format!("its shape {:?} is negative", tensor.dims)))?;
-    // As in `ndarray`, the product of the extents other than 0 must not overflow.
+    // Extents of 0 are left out of the product, because `ndarray` also refuses a shape whose other
+    // extents overflow.
     let product = dims
         .iter()
         .filter(|&&dim| dim != 0)
@@ -211,9 +212,9 @@ pub(crate) fn byte_size(tensor: &TensorProto) -> Result<usize> {
     })
 }
 
-/// The first character of locations that are not files. It cannot occur in a path. Only the model
-/// of the tensor resolves such a location. When the model is written, the data moves back into the
-/// message.
+/// The first character of locations that are not files. This character cannot occur in a path. Only
+/// the model of the tensor can resolve a location that begins with it. When the model is written,
+/// the data moves back into the message.
 pub(super) const HELD: char = '\0';
 
 impl TensorProto {

@@ -40,8 +40,7 @@ struct HeldData {
 #[derive(Debug, Clone)]
 enum Reach {
     Nothing,
-    /// Files in the folder of the model and its subfolders, and files in the other folders and
-    /// their subfolders.
+    /// Files in the folder of the model, in the additional folders, and in all their subfolders.
     Folder(PathBuf, Vec<PathBuf>),
     /// The data of a resolver.
     Resolver(Arc<dyn Resolver>),

@@ -22,7 +22,7 @@ struct AxisFactorFact {
     extent: Option<TDim>,
     /// Whether the factor is not yet unified with a factor of another value.
     is_free: bool,
-    /// The factors into which it was split, or with which it was unified.
+    /// The factors that replace this factor, because it was split or unified.
     parts: Option<Vec<AxisFactor>>,
 }
 
@@ -262,8 +262,9 @@ impl AxisFactors {
         self.settled(&axes)
     }
 
-    /// The union of two axes at one place. `None` if both vary and are not equal. Free factors are
-    /// unified with the factors at the same place.
+    /// The axis that results if two axes broadcast to each other. `None` if both vary and cannot be
+    /// made equal. Free factors are unified with the factors at the same position of the other
+    /// axis.
     fn meet(&mut self, one: &[AxisFactor], other: &[AxisFactor]) -> Option<Vec<AxisFactor>> {
         let (one, other) = (self.leaves(one), self.leaves(other));
         if one == other || other.is_empty() {

@@ -15,8 +15,8 @@ pub(crate) struct LayoutMap {
 }
 
 impl LayoutMap {
-    /// Begins a chain at a value of this shape. Axes of unknown extent can be moved, but not merged
-    /// with other axes.
+    /// Begins a chain of movements at a value of this shape. The chain may move axes of unknown
+    /// extent, but not merge them with other axes.
     pub(crate) fn new(shape: &Shape) -> Self {
         let mut factors = AxisFactors::default();
         let start: Axes = shape.iter().map(|dim| factors.own(dim)).collect();
@@ -80,8 +80,8 @@ impl LayoutMap {
         self.factors.leaves(&self.start.concat()) == self.factors.leaves(&self.now.concat())
     }
 
-    /// The present index of each of these original axes; `None` if one of them was split or merged
-    /// with another axis.
+    /// The index, in the last value of the chain, of each of these axes of the first value. `None`
+    /// if an axis was split, or merged with another axis.
     pub(crate) fn places(&self, axes: &[usize]) -> Option<Vec<usize>> {
         let now: Vec<Vec<AxisFactor>> = self
             .now

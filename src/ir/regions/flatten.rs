@@ -75,8 +75,8 @@ struct Inside<'s> {
     path: String,
     own: HashSet<&'s str>,
     around: Option<&'s Inside<'s>>,
-    /// The index of the innermost enclosing loop, if any. A declared extent holds only in one
-    /// iteration of this loop.
+    /// The index of the innermost enclosing loop, if any. Declared extents in the body may differ
+    /// between iterations of this loop.
     round: Option<usize>,
 }
 
@@ -276,8 +276,8 @@ fn is_flattened(node: &NodeProto) -> bool {
     bodies(node).next().is_some() && is_understood(node)
 }
 
-/// Whether unfold understands all bodies of a node, and the bodies inside them. A node with other
-/// bodies stays unchanged in the main graph.
+/// Whether unfold understands all bodies of a node, and the bodies inside them. If one of these
+/// bodies is not understood, the node stays unchanged in the main graph.
 fn is_understood(node: &NodeProto) -> bool {
     let Some(parts) = parts(node) else {
         return false;

@@ -7,8 +7,9 @@
 //! the results of the bodies. Facts pass through these two nodes only if a rule infers them.
 //!
 //! The name of a value in a body is prefixed by the region path of the body, such as
-//! `y.then_branch/x`, where `y` is the first output of the If. Nodes are prefixed in the same way.
-//! A new node that reads no value of a body belongs to the main graph, which all bodies can read.
+//! `y.then_branch/x`, where `y` is the first output of the If. The names of nodes in a body get the
+//! same prefix. A new node that reads no value of a body belongs to the main graph, which all
+//! bodies can read.
 
 mod flatten;
 mod restore;
@@ -107,7 +108,8 @@ pub(crate) fn move_to(node: &mut NodeProto, path: &str) {
     }
 }
 
-/// Whether a value is a result of a body. Engines require that a node of the body computes it.
+/// Whether a value is a result of a body. Such a value must be computed by a node of its body,
+/// because engines require this.
 pub(crate) fn is_result(graph: &Graph, value: ValueId) -> bool {
     graph.readers(value).iter().any(
         |reader| matches!(reader, Reader::Node { node, .. } if graph.domain_op(*node).0 == END),

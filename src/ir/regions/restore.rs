@@ -122,7 +122,7 @@ impl<'r> Restoring<'r> {
         }
     }
 
-    /// Whether the body of a node still exists. The nodes of a removed body are removed with it.
+    /// Whether the body of a node still exists. If it was removed, its nodes are removed too.
     fn stays(&self, node: &NodeProto) -> bool {
         let body = self.flat.paths.get(region_path(node));
         body.is_none_or(|&body| self.is_there[body])
