@@ -23,8 +23,8 @@ pub(super) struct Alignment<'a, 'm> {
     functions: [HashSet<NodeFunction<'a>>; 2],
 }
 
-/// A node as it is compared with nodes of the other model: its operator, its operands except stored
-/// tensors, and its results.
+/// The properties by which a node is compared with nodes of the other model: its operator, its
+/// operands except stored tensors, and its results.
 #[derive(PartialEq, Eq, Hash)]
 struct NodeFunction<'n> {
     operator: (&'n str, &'n str),

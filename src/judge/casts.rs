@@ -16,7 +16,7 @@ use crate::onnx::tensor::DataType;
 pub struct NarrowingCast {
     /// The name of the result of the cast.
     pub name: String,
-    /// The name of the type to which the node casts.
+    /// The name of the type to which it casts.
     pub to: String,
     /// Whether the first model has the cast.
     pub is_of_first: bool,
