@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use multiversion::multiversion;
 use rayon::prelude::*;
 
 /// The prime. It is 3 modulo 4, as [`root`] requires. All numbers up to 46 are squares, so that the
@@ -101,26 +102,65 @@ pub(super) fn of_int(number: i64) -> u32 {
 /// The exponent of the smallest power of 2 that a float64 may have as a factor.
 const LOWEST: i32 = -1074;
 
+/// The number of exponents that a float64 may have.
+const EXPONENTS: usize = 1 << 11;
+
+/// The images of the powers of 2, by the exponent bits of a float64 whose last digit they are.
+static POWERS: LazyLock<[u32; EXPONENTS]> = LazyLock::new(|| {
+    let mut power = pow((P as u32).div_ceil(2), LOWEST.unsigned_abs().into());
+    std::array::from_fn(|bits| {
+        // Subnormal numbers and the smallest normal numbers have the same last digit.
+        if bits > 1 {
+            power = add(power, power);
+        }
+        power
+    })
+});
+
 /// The image of a float, which is an integer times a power of 2. `None` if it is not finite.
 pub(super) fn of_float(number: f64) -> Option<u32> {
-    static POWERS: LazyLock<Vec<u32>> = LazyLock::new(|| {
-        let first = pow((P as u32).div_ceil(2), LOWEST.unsigned_abs().into());
-        std::iter::successors(Some(first), |&power| Some(add(power, power)))
-            .take(2048)
-            .collect()
-    });
-    if !number.is_finite() {
-        return None;
+    number.is_finite().then(|| of_finite(number, &POWERS))
+}
+
+/// Writes the images of finite floats.
+pub(super) fn of_floats(numbers: &[f64], into: &mut [u32]) {
+    of_each(numbers, &POWERS, into);
+}
+
+#[multiversion(targets = "simd")]
+fn of_each(numbers: &[f64], powers: &[u32; EXPONENTS], into: &mut [u32]) {
+    for (image, &number) in into.iter_mut().zip(numbers) {
+        *image = of_finite(number, powers);
     }
+}
+
+#[inline(always)]
+fn of_finite(number: f64, powers: &[u32; EXPONENTS]) -> u32 {
     let (bits, fraction) = (number.to_bits(), (1 << 52) - 1);
-    let (exponent, digits) = ((bits >> 52 & 0x7ff) as usize, bits & fraction);
-    let digits = if exponent == 0 {
-        digits
-    } else {
-        digits | (fraction + 1)
-    };
-    let size = mul(reduce(digits), POWERS[exponent.saturating_sub(1)]);
-    Some(if number < 0.0 { neg(size) } else { size })
+    let exponent = (bits >> 52) as usize % EXPONENTS;
+    let hidden_digit = if exponent == 0 { 0 } else { fraction + 1 };
+    // Two folds leave fewer than 32 bits of the 53 digits.
+    let digits = folded(folded(bits & fraction | hidden_digit));
+    let product = digits * u64::from(powers[exponent]);
+    let size = subtracted(folded(folded(folded(product))));
+    let is_negative = bits >> 63 == 1 && size > 0;
+    let image = if is_negative { P - size } else { size };
+    image as u32
+}
+
+/// 2³¹ in the field.
+const FOLD: u64 = (1 << 31) - P;
+
+/// A smaller number with the same image: the digits above 2³¹ times the image of 2³¹.
+#[inline(always)]
+fn folded(number: u64) -> u64 {
+    (number >> 31) * FOLD + (number & ((1 << 31) - 1))
+}
+
+/// The image of a number below twice the prime.
+#[inline(always)]
+fn subtracted(number: u64) -> u64 {
+    if number >= P { number - P } else { number }
 }
 
 #[cfg(test)]
@@ -177,6 +217,38 @@ mod tests {
         assert_eq!(image(-3.0), of_int(-3));
         assert_eq!(image(5e-324), inverse(pow(2, 1074)).unwrap());
         assert_eq!([f64::NAN, f64::INFINITY].map(of_float), [None, None]);
+    }
+
+    #[test]
+    fn images_of_many_floats_match_their_definition() {
+        let digits = (0..5_000_u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut numbers: Vec<f64> = digits.map(f64::from_bits).collect();
+        numbers.extend([
+            0.0,
+            -0.0,
+            5e-324,
+            -5e-324,
+            f64::MIN_POSITIVE,
+            f64::MAX,
+            f64::MIN,
+        ]);
+        numbers.extend([P as f64, -(P as f64), (P - 1) as f64, 2.0 * P as f64]);
+        numbers.retain(|number| number.is_finite());
+        let mut images = vec![0; numbers.len()];
+        of_floats(&numbers, &mut images);
+        for (&number, &image) in numbers.iter().zip(&images) {
+            // The digits of the number as an integer, and the power of 2 that scales it.
+            let bits = number.to_bits();
+            let exponent = (bits >> 52 & 0x7ff) as i64;
+            let digits = bits & ((1 << 52) - 1) | u64::from(exponent > 0) << 52;
+            let power = exponent.max(1) - 1075;
+            let two = if power < 0 { inverse(2).unwrap() } else { 2 };
+            let size = mul(reduce(digits), pow(two, power.unsigned_abs()));
+            let wanted = if number < 0.0 { neg(size) } else { size };
+            assert_eq!(image, wanted, "{number}");
+            assert_eq!(of_float(number), Some(wanted));
+        }
+        assert_eq!(of_float(P as f64), Some(0));
     }
 
     #[test]

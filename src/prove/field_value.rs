@@ -277,10 +277,10 @@ pub(super) fn of_shares(numbers: &ArrayD<f64>, along: Range<usize>, key: u64) ->
 fn of_stored(floats: &Floats, data_type: Option<DataType>, key: u64) -> Option<FieldValue> {
     let count = floats.shape().iter().product();
     let lowest = data_type.and_then(DataType::lowest);
-    let (mut elements, mut buffer, mut numbers) = (Vec::with_capacity(count), vec![], [0.0; READ]);
-    while elements.len() < count {
-        let numbers = &mut numbers[..READ.min(count - elements.len())];
-        floats.read(elements.len(), &mut buffer, numbers).ok()?;
+    let (mut elements, mut buffer, mut numbers) = (vec![0; count], vec![], [0.0; READ]);
+    for (part, images) in elements.chunks_mut(READ).enumerate() {
+        let numbers = &mut numbers[..images.len()];
+        floats.read(part * READ, &mut buffer, numbers).ok()?;
         if numbers
             .iter()
             .any(|number| Some(*number) == lowest || !number.is_finite())
@@ -288,7 +288,7 @@ fn of_stored(floats: &Floats, data_type: Option<DataType>, key: u64) -> Option<F
             let all = floats.all().ok()?;
             return Some(of_floats(all, data_type, key));
         }
-        elements.extend(numbers.iter().filter_map(|&number| field::of_float(number)));
+        field::of_floats(numbers, images);
     }
     ArrayD::from_shape_vec(floats.shape(), elements)
         .ok()

@@ -11,8 +11,12 @@ use rayon::prelude::*;
 use super::field::{self, P};
 
 /// The numbers of rows and columns of a block, whose sums and operands fit into a near cache.
-const ROWS: usize = 32;
+const ROWS: usize = 64;
 const COLUMNS: usize = 512;
+
+/// The number of rows that are computed together, so that each element of the right matrix is
+/// loaded once for all of them.
+const PAIR: usize = 2;
 
 /// The number of products that are added before a sum is reduced.
 const TERMS: usize = 8;
@@ -82,29 +86,27 @@ fn cut(mut rest: ArrayViewMut2<u32>, axis: Axis, places: usize) -> Vec<ArrayView
 
 /// Computes a block of a product. `left` begins with the block's first row, and `right` with its
 /// first column.
+#[multiversion(targets = "simd")]
 fn compute(left: &[u32], right: &[u32], extents: Extents, mut block: ArrayViewMut2<u32>) {
     let Extents { inner, columns, .. } = extents;
-    let mut sums = vec![[0_i64; COLUMNS]; block.nrows()];
+    let width = block.ncols();
+    let mut sums = vec![[0_i64; COLUMNS]; block.nrows().next_multiple_of(PAIR)];
+    let mut numbers = [[0_i32; COLUMNS]; TERMS];
     for term in (0..inner).step_by(TERMS) {
-        let count = TERMS.min(inner - term);
-        let mut numbers = [[0; COLUMNS]; TERMS];
-        for (numbers, row) in numbers
-            .iter_mut()
-            .zip(right.chunks(columns).skip(term).take(count))
-        {
-            numbers
-                .iter_mut()
-                .zip(&row[..block.ncols()])
-                .for_each(|(to, &from)| *to = centred(from));
+        let terms = term..inner.min(term + TERMS);
+        let rows = right.chunks(columns).skip(term).take(terms.len());
+        for (row, numbers) in rows.zip(&mut numbers) {
+            centre(&row[..width], numbers);
         }
-        for (sums, row) in sums.iter_mut().zip(left.chunks(inner)) {
-            let mut factors = [0; TERMS];
-            let row = &row[term..term + count];
-            factors
-                .iter_mut()
-                .zip(row)
-                .for_each(|(to, &from)| *to = centred(from).into());
-            add_products(&factors, &numbers, &mut sums[..block.ncols()]);
+        let pairs = sums.as_chunks_mut::<PAIR>().0;
+        for (sums, rows) in pairs.iter_mut().zip(left.chunks(PAIR * inner)) {
+            // The factors of missing rows and terms are 0.
+            let mut factors = [[0_i32; TERMS]; PAIR];
+            for (row, factors) in rows.chunks(inner).zip(&mut factors) {
+                centre(&row[terms.clone()], factors);
+            }
+            let [first, second] = sums.each_mut().map(|sums| &mut sums[..width]);
+            add_products(&factors, &numbers, first, second);
         }
     }
     for (mut row, sums) in block.rows_mut().into_iter().zip(&sums) {
@@ -114,7 +116,16 @@ fn compute(left: &[u32], right: &[u32], extents: Extents, mut block: ArrayViewMu
     }
 }
 
+/// Writes the integers nearest to 0 that represent elements.
+#[inline(always)]
+fn centre(elements: &[u32], into: &mut [i32]) {
+    for (to, &from) in into.iter_mut().zip(elements) {
+        *to = centred(from);
+    }
+}
+
 /// The integer nearest to 0 that represents an element.
+#[inline(always)]
 fn centred(element: u32) -> i32 {
     if u64::from(element) > P / 2 {
         element as i32 - P as i32
@@ -123,18 +134,31 @@ fn centred(element: u32) -> i32 {
     }
 }
 
-/// Adds a row of factors times the rows of a matrix to the sums, and reduces the sums below 2⁵².
-#[multiversion(targets = "simd")]
-fn add_products(factors: &[i64; TERMS], numbers: &[[i32; COLUMNS]; TERMS], sums: &mut [i64]) {
-    let [a, b, c, d, e, f, g, h] = numbers.each_ref().map(|row| &row[..sums.len()]);
-    for (at, sum) in sums.iter_mut().enumerate() {
+/// Adds two rows of factors times the rows of a matrix to two rows of sums, and reduces the sums
+/// below 2⁵².
+#[inline(always)]
+fn add_products(
+    factors: &[[i32; TERMS]; PAIR],
+    numbers: &[[i32; COLUMNS]; TERMS],
+    first: &mut [i64],
+    second: &mut [i64],
+) {
+    let [a, b, c, d, e, f, g, h] = numbers.each_ref().map(|row| &row[..first.len()]);
+    for (at, (first, second)) in first.iter_mut().zip(second).enumerate() {
         let terms = [a[at], b[at], c[at], d[at], e[at], f[at], g[at], h[at]];
-        let whole = terms
-            .iter()
-            .zip(factors)
-            .fold(*sum, |sum, (&term, factor)| sum + i64::from(term) * factor);
-        *sum = (whole >> 32) * WORD + (whole & 0xffff_ffff);
+        *first = reduced(*first, &terms, &factors[0]);
+        *second = reduced(*second, &terms, &factors[1]);
     }
+}
+
+/// Adds products to a sum, and reduces it below 2⁵².
+#[inline(always)]
+fn reduced(sum: i64, terms: &[i32; TERMS], factors: &[i32; TERMS]) -> i64 {
+    let products = terms.iter().zip(factors);
+    let whole = products.fold(sum, |sum, (&term, &factor)| {
+        sum + i64::from(term) * i64::from(factor)
+    });
+    (whole >> 32) * WORD + (whole & 0xffff_ffff)
 }
 
 #[cfg(test)]
