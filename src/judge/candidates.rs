@@ -11,7 +11,7 @@ use crate::affine::plan::Stored;
 use crate::onnx::Model;
 use crate::onnx::tensor::{DataType, float_type};
 use crate::prove::stored_outside;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, ends};
 
 /// The maximum number of scalars that are combined in pairs.
 const SCALARS: usize = 64;
@@ -28,7 +28,7 @@ pub(super) struct FormulaCandidate {
     /// The first and the last element of the formula's value. These two elements are the same for
     /// every order of the axes.
     ends: [f64; 2],
-    /// The error of the formula's operations.
+    /// The error of the formula's operations at these two elements.
     error: ErrorBound,
     /// The bound on the rounding of an earlier fold, of which neither model holds the operands.
     pub hidden: ErrorBound,
@@ -40,9 +40,11 @@ impl FormulaCandidate {
         data_type: DataType,
         constants: &ComputedConstants,
     ) -> Option<Self> {
-        let made = value(&recipe, data_type, constants)?;
-        let numbers = made.values.as_slice()?;
-        let ends = [*numbers.first()?, *numbers.last()?];
+        let made = value(&ends(&recipe)?, data_type, constants)?;
+        let &[first, last] = made.values.as_slice()? else {
+            return None;
+        };
+        let ends = [first, last];
         let are_finite = ends.iter().all(|&number| made.error.at(number).is_finite());
         are_finite.then_some(Self {
             recipe,

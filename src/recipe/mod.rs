@@ -30,12 +30,12 @@ mod windows;
 use std::sync::Arc;
 
 pub(crate) use evaluate::Read;
-#[cfg(feature = "prove")]
-#[cfg(all(feature = "prove", feature = "tract"))]
-pub(crate) use evaluate::computed;
 pub use evaluate::evaluate;
 #[cfg(test)]
 pub(crate) use evaluate::part;
+#[cfg(feature = "prove")]
+#[cfg(all(feature = "prove", feature = "tract"))]
+pub(crate) use evaluate::{computed, ends};
 pub(crate) use lazy_tensor::{Given, Promise};
 pub(crate) use numbers::Numbers;
 pub(crate) use operations::broadcast;

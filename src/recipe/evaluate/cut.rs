@@ -185,6 +185,22 @@ impl Cutting {
     }
 }
 
+/// Builds the recipe of the first and the last element of a tensor in row-major order, as a vector.
+/// `None` if the tensor is empty.
+#[cfg(feature = "prove")]
+pub(crate) fn ends(recipe: &Recipe) -> Option<Recipe> {
+    if recipe.is_empty() {
+        return None;
+    }
+    let mut cutting = Cutting::default();
+    let (mut first, mut last) = (recipe.clone(), recipe.clone());
+    for (axis, &extent) in recipe.shape().iter().enumerate() {
+        first = cutting.recipe(&first, axis, 0..1);
+        last = cutting.recipe(&last, axis, extent - 1..extent);
+    }
+    Recipe::concat(0, &[first.reshape(&[1])?, last.reshape(&[1])?])
+}
+
 /// The product of the extents before an axis, and the extent of the axis.
 fn before_and_along(recipe: &Recipe, axis: usize) -> (usize, usize) {
     let shape = recipe.shape();

@@ -11,6 +11,8 @@ use std::ops::Range;
 use ndarray::{ArrayD, Axis};
 
 pub(super) use self::cut::Cutting;
+#[cfg(feature = "prove")]
+pub(crate) use self::cut::ends;
 use self::in_parts::PartOrder;
 pub(super) use self::operation::compute;
 use self::operation::{Array, row_major, vanishes};
@@ -300,6 +302,23 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[cfg(feature = "prove")]
+    #[test]
+    fn ends_are_the_first_and_the_last_element_of_the_whole() {
+        for recipe in recipes() {
+            let whole = evaluate(&recipe, &read).unwrap();
+            let found = evaluate(&ends(&recipe).unwrap(), &read).unwrap();
+            let wanted = [whole.iter().next(), whole.iter().last()].map(|end| *end.unwrap());
+            assert_eq!(found, array![wanted[0], wanted[1]].into_dyn(), "{recipe}");
+        }
+        let scalar = ends(&Recipe::number(3.0, 0)).unwrap();
+        assert_eq!(
+            evaluate(&scalar, &read).unwrap(),
+            array![3.0, 3.0].into_dyn()
+        );
+        assert!(ends(&Recipe::constant("none", &[2, 0])).is_none());
     }
 
     #[test]
