@@ -1,14 +1,15 @@
 //! Finds constants that the second model computes, but that the first one stores.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::candidates::{CandidateKey, of_stored};
 use super::constants::ComputedConstants;
-use super::match_tensors::{Foreign, Matched, is_finite, take_matched};
+use super::match_tensors::{Foreign, Matched, take_matched};
 use crate::analysis::Analysis;
 use crate::onnx::Model;
 use crate::onnx::tensor;
-use crate::recipe::Op;
+use crate::recipe::{Given, Op};
 
 /// A copy of the second model that stores some of its computed constants.
 pub(super) struct StoredTwins {
@@ -54,14 +55,11 @@ fn rounded_constants(model: &Model, constants: &ComputedConstants) -> Vec<Foreig
             return None;
         };
         let made = constants.read(name)?;
-        let is_rounded =
-            !made.error.is_exact() && is_finite(&made.values) && only.contains(&**name);
-        is_rounded.then(|| Foreign {
-            name: name.to_string(),
-            data_type,
-            values: made.values,
-            error: made.error,
-        })
+        if made.error.is_exact() || !only.contains(&**name) {
+            return None;
+        }
+        let elements = Given::Computed(Arc::new(made.values));
+        Foreign::new(name, data_type, elements, made.error)
     });
     rounded.collect()
 }
@@ -73,7 +71,11 @@ fn with_stored<'c>(model: &Model, constants: impl Iterator<Item = &'c Foreign>) 
     let graph = model.graph_mut();
     let mut names = HashSet::new();
     for constant in constants {
-        let tensor = tensor::make(&constant.name, constant.data_type, &constant.values.view());
+        let tensor = tensor::make(
+            &constant.name,
+            constant.data_type,
+            &constant.values()?.view(),
+        );
         graph.initializer.push(tensor.ok()?);
         names.insert(&constant.name);
     }

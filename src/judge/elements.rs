@@ -21,8 +21,11 @@ pub(super) struct MissingElements(HashSet<u64>);
 impl MissingElements {
     /// Looks up a sample of the wanted elements in all float tensors outside of bodies. The
     /// elements 0 and 1 count as stored. Stops reading tensors once all elements are found.
-    pub(super) fn new<'w>(model: &Model, wanted: impl Iterator<Item = &'w ArrayD<f64>>) -> Self {
-        let mut missing: HashSet<u64> = wanted.flat_map(sample).map(magnitude).collect();
+    pub(super) fn new(model: &Model, wanted: impl Iterator<Item = ArrayD<f64>>) -> Self {
+        let mut missing = HashSet::default();
+        for numbers in wanted {
+            missing.extend(sample(&numbers).map(magnitude));
+        }
         for number in [0.0, 1.0] {
             missing.remove(&magnitude(number));
         }
@@ -117,7 +120,7 @@ mod tests {
     fn only_numbers_that_the_model_stores_are_found() {
         let model = affine([0.5, -3.0, 7.0], [0.25; 3]);
         let [moved, other] = [row(&[-7.0, 0.5, 0.25, 0.0, 1.0]), row(&[0.5, 6.0])];
-        let missing = MissingElements::new(&model, [&moved, &other].into_iter());
+        let missing = MissingElements::new(&model, [moved.clone(), other.clone()].into_iter());
         assert!(missing.has_none_of(&moved));
         assert!(!missing.has_none_of(&other));
     }

@@ -1,8 +1,10 @@
 //! Finds formulas over the tensors of the first model for tensors that only the second one stores.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use ndarray::ArrayD;
+use rayon::prelude::*;
 use serde::Serialize;
 
 use super::candidates::{
@@ -16,9 +18,9 @@ use super::rounded::ErrorBound;
 use crate::affine::plan::Stored;
 use crate::analysis::Analysis;
 use crate::onnx::Model;
-use crate::onnx::tensor::{self, DataType};
+use crate::onnx::tensor::{self, DataType, Floats};
 use crate::prove::stored_outside;
-use crate::recipe::Recipe;
+use crate::recipe::{Given, Recipe};
 
 /// A tensor of one model whose elements equal those of a formula over the other model, up to
 /// rounding.
@@ -75,11 +77,19 @@ impl Matched {
 pub(super) struct Foreign {
     pub name: String,
     pub data_type: DataType,
-    pub values: ArrayD<f64>,
+    shape: Vec<usize>,
+    /// The elements. Stored elements are read at each use, because those of all tensors together
+    /// may not fit into memory.
+    elements: Given,
+    /// The first and the last element.
+    ends: [f64; 2],
     /// The bound on the error of the elements: exact for a stored tensor, and otherwise the error
     /// of the second model's computation.
     pub error: ErrorBound,
 }
+
+/// The number of elements that one core compares at a time.
+const PART: usize = 1 << 16;
 
 /// The maximum number of binary digits after the first nonzero digit of a short number.
 const DIGITS: u32 = 11;
@@ -103,8 +113,12 @@ pub(super) fn matched(first: &Model, second: &Model, names: &[String]) -> Vec<Ma
     found.extend(take_matched(&mut long, &of_scalars(&constants), &constants));
     short.append(&mut long);
     open = short;
-    let missing = MissingElements::new(first, open.iter().map(|foreign| &foreign.values));
-    open.retain(|foreign| !missing.has_none_of(&foreign.values));
+    let missing = MissingElements::new(first, open.iter().filter_map(Foreign::values));
+    open.retain(|foreign| {
+        !foreign
+            .values()
+            .is_some_and(|values| missing.has_none_of(&values))
+    });
     let keys: Vec<CandidateKey> = open.iter().map(Foreign::key).collect();
     let candidates = of_neighbours(&analysis, &keys, &constants);
     found.extend(take_matched(&mut open, &candidates, &constants));
@@ -156,6 +170,8 @@ fn take_folded_in_both(
     let (mut biases, others): (Vec<Foreign>, Vec<Foreign>) = folds
         .into_iter()
         .partition(|foreign| beside.contains(foreign.name.as_str()));
+    let keys: HashSet<CandidateKey> = biases.iter().map(Foreign::key).collect();
+    candidates.retain(|key, _| keys.contains(key));
     as_folded_biases(&mut candidates, constants);
     found.extend(take_matched(&mut biases, &candidates, constants));
     *open = copies.into_iter().chain(others).chain(biases).collect();
@@ -171,44 +187,59 @@ fn read_beside<'m>(model: &'m Model, tensors: &[Matched]) -> HashSet<&'m str> {
     read.map(String::as_str).collect()
 }
 
-/// Reads the named tensors of a model, except tensors that are empty or have an element that is not
-/// finite.
+/// The named tensors of floats of a model, except those that [`Foreign::new`] refuses.
 fn foreign_tensors(model: &Model, names: &[String]) -> Vec<Foreign> {
     let names: HashSet<&str> = names.iter().map(String::as_str).collect();
-    let mut tensors = vec![];
-    for (name, tensor) in stored_outside(model) {
-        let read = names
-            .contains(name)
-            .then(|| tensor::read_f64(&tensor, model.externals()));
-        if let (Some(Ok(values)), Ok(data_type)) = (read, tensor::data_type(&tensor))
-            && is_finite(&values)
-        {
-            tensors.push(Foreign {
-                name: name.to_owned(),
-                data_type,
-                values,
-                error: ErrorBound::EXACT,
-            });
-        }
-    }
-    tensors
-}
-
-/// Whether an array has elements, all of them finite.
-pub(super) fn is_finite(values: &ArrayD<f64>) -> bool {
-    !values.is_empty() && values.iter().all(|number| number.is_finite())
+    let stored = stored_outside(model).into_iter();
+    let named = stored.filter(|(name, _)| names.contains(name));
+    let foreign = named.filter_map(|(name, tensor)| {
+        let floats = Floats::new(&tensor, model.externals()).ok()?;
+        let data_type = tensor::data_type(&tensor).ok()?;
+        let elements = Given::Stored(Arc::new(floats));
+        Foreign::new(name, data_type, elements, ErrorBound::EXACT)
+    });
+    foreign.collect()
 }
 
 impl Foreign {
+    /// A tensor with these elements. `None` if it is empty, if an element is not finite, or if the
+    /// elements cannot be read.
+    pub(super) fn new(
+        name: &str,
+        data_type: DataType,
+        elements: Given,
+        error: ErrorBound,
+    ) -> Option<Self> {
+        let values = elements.all(name).ok()?;
+        let numbers = values.as_slice()?;
+        let ends = [*numbers.first()?, *numbers.last()?];
+        let is_finite = numbers.iter().all(|number| number.is_finite());
+        is_finite.then(|| Self {
+            name: name.to_owned(),
+            data_type,
+            shape: values.shape().to_vec(),
+            elements,
+            ends,
+            error,
+        })
+    }
+
+    /// Reads all elements. `None` if they cannot be read.
+    pub(super) fn values(&self) -> Option<ArrayD<f64>> {
+        self.elements.all(&self.name).ok()
+    }
+
     pub(super) fn key(&self) -> CandidateKey {
-        (self.data_type, self.values.len())
+        (self.data_type, self.shape.iter().product())
     }
 
     /// Whether all elements are short numbers, like ¼ and 8. Short tensors are not matched with
     /// combinations of scalars, because rounded results are rarely short.
     fn is_short(&self) -> bool {
-        let mut numbers = self.values.iter();
-        numbers.all(|number| number.to_bits().trailing_zeros() >= 52 - DIGITS)
+        self.values().is_some_and(|values| {
+            let mut numbers = values.iter();
+            numbers.all(|number| number.to_bits().trailing_zeros() >= 52 - DIGITS)
+        })
     }
 
     /// Matches the tensor with a candidate that is reshaped to the tensor's shape, or first
@@ -218,14 +249,13 @@ impl Foreign {
         candidate: &FormulaCandidate,
         constants: &ComputedConstants,
     ) -> Option<Matched> {
-        let numbers = self.values.as_slice()?;
-        if !candidate.may_be([*numbers.first()?, *numbers.last()?], self.error) {
+        if !candidate.may_be(self.ends, self.error) {
             return None;
         }
-        let recipe = candidate.recipe.reshape(self.values.shape())?;
+        let recipe = candidate.recipe.reshape(&self.shape)?;
         self.agreeing(recipe, candidate.hidden, constants)
             .or_else(|| {
-                let recipe = exchanged(&candidate.recipe, self.values.shape())?;
+                let recipe = exchanged(&candidate.recipe, &self.shape)?;
                 self.agreeing(recipe, candidate.hidden, constants)
             })
     }
@@ -240,18 +270,14 @@ impl Foreign {
     ) -> Option<Matched> {
         let made = value(&recipe, self.data_type, constants)?;
         let errors = [made.error, hidden, self.error];
-        let (mut units, mut allowed) = (0.0_f64, 0.0_f64);
-        for (&number, &wanted) in self.values.iter().zip(&made.values) {
-            let bound: f64 = errors.iter().map(|error| error.at(wanted)).sum();
-            let difference = (number - wanted).abs();
-            // An infinite bound would explain any number.
-            if !bound.is_finite() || difference > bound {
-                return None;
-            }
-            let unit = unit_in_the_last_place(self.data_type, number);
-            units = units.max(difference / unit);
-            allowed = allowed.max(bound / unit);
-        }
+        let values = self.values()?;
+        let pairs = values.as_slice()?.par_chunks(PART);
+        let pairs = pairs.zip(made.values.as_slice()?.par_chunks(PART));
+        let deviations = pairs.map(|(numbers, wanted)| {
+            LargestDeviation::explained(self.data_type, numbers, wanted, errors)
+        });
+        let largest =
+            deviations.try_reduce(LargestDeviation::default, |one, other| Some(one.max(other)))?;
         Some(Matched {
             stored: Stored {
                 name: self.name.clone(),
@@ -261,9 +287,51 @@ impl Foreign {
                 sites: vec![],
             },
             is_exact: errors.iter().all(|error| error.is_exact()),
-            units,
-            allowed,
+            units: largest.units,
+            allowed: largest.allowed,
         })
+    }
+}
+
+/// The largest deviation of a tensor from its formula, in units in the last place of the element.
+#[derive(Clone, Copy, Default)]
+struct LargestDeviation {
+    units: f64,
+    /// The largest deviation that rounding explains.
+    allowed: f64,
+}
+
+impl LargestDeviation {
+    /// Compares elements with the values of their formula. `None` if the errors do not explain the
+    /// difference of some element.
+    fn explained(
+        data_type: DataType,
+        numbers: &[f64],
+        wanted: &[f64],
+        errors: [ErrorBound; 3],
+    ) -> Option<Self> {
+        let mut largest = Self::default();
+        for (&number, &wanted) in numbers.iter().zip(wanted) {
+            let bound: f64 = errors.iter().map(|error| error.at(wanted)).sum();
+            let difference = (number - wanted).abs();
+            // An infinite bound would explain any number.
+            if !bound.is_finite() || difference > bound {
+                return None;
+            }
+            let unit = unit_in_the_last_place(data_type, number);
+            largest = largest.max(Self {
+                units: difference / unit,
+                allowed: bound / unit,
+            });
+        }
+        Some(largest)
+    }
+
+    fn max(self, other: Self) -> Self {
+        Self {
+            units: self.units.max(other.units),
+            allowed: self.allowed.max(other.allowed),
+        }
     }
 }
 

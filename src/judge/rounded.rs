@@ -6,7 +6,7 @@
 
 use std::f64::consts::FRAC_2_SQRT_PI;
 
-use ndarray::{ArrayD, Zip};
+use ndarray::{ArrayD, ArrayViewD, IxDyn, Zip};
 
 use crate::onnx::tensor::{DataType, rounded};
 use crate::recipe::broadcast;
@@ -14,6 +14,9 @@ use crate::recipe::broadcast;
 /// The error of a library function such as Exp, as a number of roundings. Four roundings are two
 /// units in the last place.
 const FUNCTION: f64 = 4.0;
+
+/// The number of elements that one core bounds at a time.
+const PART: usize = 1 << 16;
 
 /// The number of roundings that each operation counts as.
 pub(super) const ROUNDINGS: f64 = 2.0;
@@ -87,13 +90,18 @@ impl ErrorBound {
     pub(super) fn covering<'e>(pairs: impl Iterator<Item = (&'e f64, &'e f64)>) -> Self {
         let mut bound = Self::EXACT;
         for (&element, &error) in pairs {
-            let error = if error.is_nan() { f64::INFINITY } else { error };
-            if error > 0.0 {
-                bound.relative = bound.relative.max(error / element.abs());
-                bound.absolute = bound.absolute.max(error);
-            }
+            bound.cover(element, error);
         }
         bound
+    }
+
+    /// Raises the bound so that it covers the error of an element.
+    fn cover(&mut self, element: f64, error: f64) {
+        let error = if error.is_nan() { f64::INFINITY } else { error };
+        if error > 0.0 {
+            self.relative = self.relative.max(error / element.abs());
+            self.absolute = self.absolute.max(error);
+        }
     }
 }
 
@@ -102,6 +110,19 @@ impl ErrorBound {
 pub(super) struct Rounded {
     pub values: ArrayD<f64>,
     pub error: ErrorBound,
+}
+
+impl Rounded {
+    /// The error of each element relative to its magnitude. `None` if the absolute bound is smaller
+    /// for an element, or if an element is not finite.
+    fn proportional_error(&self) -> Option<f64> {
+        if self.error.is_exact() {
+            return Some(0.0);
+        }
+        let relative = self.error.relative;
+        let is_relative = relative * largest_magnitude(&self.values)? <= self.error.absolute;
+        is_relative.then_some(relative)
+    }
 }
 
 /// A function of two floats.
@@ -243,18 +264,99 @@ pub(super) fn of_binary(
     if shape != result.shape() {
         return None;
     }
-    let (wide_a, wide_b) = (
-        a.values.broadcast(result.raw_dim())?,
-        b.values.broadcast(result.raw_dim())?,
-    );
-    let errors = Zip::from(&wide_a)
-        .and(&wide_b)
-        .and(result)
-        .map_collect(|&x, &y, &made| {
-            let errors = [a.error.at(x), b.error.at(y)];
-            function.error([x, y], made, errors, to)
+    let [wide_a, wide_b] = [a, b].map(|operand| operand.values.broadcast(result.raw_dim()));
+    let elements = Zip::from(wide_a?).and(wide_b?).and(result.view());
+    let operation = BinaryOperation {
+        function,
+        errors: [a.error, b.error],
+        to,
+    };
+    let proportional = operation.proportional_errors(a, b).and_then(|carried| {
+        operation.proportional_bound(carried, elements.clone(), largest_magnitude(result)?)
+    });
+    Some(proportional.unwrap_or_else(|| operation.covering(elements)))
+}
+
+/// The elements of two operands, broadcast to the shape of the result, and the elements of the
+/// result.
+type BinaryElements<'e> = Zip<
+    (
+        ArrayViewD<'e, f64>,
+        ArrayViewD<'e, f64>,
+        ArrayViewD<'e, f64>,
+    ),
+    IxDyn,
+>;
+
+/// An element-wise function of two operands with errors, computed in a float type.
+#[derive(Clone, Copy)]
+struct BinaryOperation {
+    function: Binary,
+    errors: [ErrorBound; 2],
+    to: FloatRounding,
+}
+
+impl BinaryOperation {
+    /// The smallest bound that covers the errors of all results. All cores share the work.
+    fn covering(self, elements: BinaryElements) -> ErrorBound {
+        if elements.size() > PART {
+            let (first, second) = elements.split();
+            let (first, second) = rayon::join(|| self.covering(first), || self.covering(second));
+            return first.or(second);
+        }
+        let mut bound = ErrorBound::EXACT;
+        elements.for_each(|&a, &b, &result| {
+            let errors = [self.errors[0].at(a), self.errors[1].at(b)];
+            let error = self.function.error([a, b], result, errors, self.to);
+            bound.cover(result, error);
         });
-    Some(ErrorBound::covering(result.iter().zip(&errors)))
+        bound
+    }
+
+    /// The error that the operands cause, relative to each result. `None` unless the function is a
+    /// product or a quotient of operands whose errors are proportional to their elements.
+    fn proportional_errors(self, a: &Rounded, b: &Rounded) -> Option<f64> {
+        if !matches!(self.function, Binary::Mul | Binary::Div) {
+            return None;
+        }
+        let [of_a, of_b] = [a.proportional_error()?, b.proportional_error()?];
+        match self.function {
+            Binary::Mul => Some(of_a + of_b + of_a * of_b),
+            _ => (of_b < 1.0).then(|| (of_a + of_b) / (1.0 - of_b)),
+        }
+    }
+
+    /// The bound for results whose operands cause an error of `carried`, relative to each result.
+    /// `largest` is the largest magnitude of a result.
+    fn proportional_bound(
+        self,
+        carried: f64,
+        elements: BinaryElements,
+        largest: f64,
+    ) -> Option<ErrorBound> {
+        let is_exact = carried == 0.0
+            && elements.all(|&a, &b, &result| {
+                self.to.holds(result) && self.function.is_exact(a, b, result)
+            });
+        if is_exact {
+            return Some(ErrorBound::EXACT);
+        }
+        let relative = carried + self.function.roundings() * self.to.unit;
+        Some(ErrorBound {
+            relative,
+            absolute: relative * largest,
+        })
+    }
+}
+
+/// The largest magnitude of an element. `None` if an element is not finite.
+fn largest_magnitude(values: &ArrayD<f64>) -> Option<f64> {
+    let magnitudes = values.iter().map(|value| value.abs());
+    let largest = magnitudes.fold(0.0, f64::max);
+    values
+        .iter()
+        .all(|value| value.is_finite())
+        .then_some(largest)
 }
 
 /// Bounds the error of an element-wise function of one operand.
@@ -268,10 +370,11 @@ pub(super) fn of_unary(
     if a.values.shape() != result.shape() {
         return None;
     }
-    let errors = Zip::from(&a.values)
-        .and(result)
-        .map_collect(|&a_value, &made| function.error(a_value, made, a.error.at(a_value), to));
-    Some(ErrorBound::covering(result.iter().zip(&errors)))
+    let mut bound = ErrorBound::EXACT;
+    Zip::from(&a.values).and(result).for_each(|&x, &made| {
+        bound.cover(made, function.error(x, made, a.error.at(x), to));
+    });
+    Some(bound)
 }
 
 /// Bounds the error of sums of `terms` products of elements of two arrays. `magnitudes` holds the
@@ -299,17 +402,22 @@ pub(super) fn of_sums(
 ) -> Option<ErrorBound> {
     let to = FloatRounding::new(data_type)?;
     let part = terms as f64 * ROUNDINGS * to.unit;
-    let errors = Zip::from(carried)
+    let mut bound = ErrorBound::EXACT;
+    Zip::from(carried)
         .and(magnitudes)
-        .map_collect(|&carried, &magnitude| carried + part * magnitude);
-    Some(ErrorBound::covering(result.iter().zip(&errors)))
+        .and(result)
+        .for_each(|&carried, &magnitude, &made| bound.cover(made, carried + part * magnitude));
+    Some(bound)
 }
 
 /// Bounds the error of values that are rounded once more, to another type.
 pub(super) fn of_rounding(a: ErrorBound, values: &ArrayD<f64>, to: DataType) -> Option<ErrorBound> {
     let unit = FloatRounding::new(to)?.unit;
-    let errors = values.mapv(|value| a.at(value) + unit * value.abs());
-    Some(ErrorBound::covering(values.iter().zip(&errors)))
+    let mut bound = ErrorBound::EXACT;
+    for &value in values {
+        bound.cover(value, a.at(value) + unit * value.abs());
+    }
+    Some(bound)
 }
 
 #[cfg(test)]
