@@ -33,7 +33,6 @@ pub(crate) use evaluate::Read;
 pub use evaluate::evaluate;
 #[cfg(test)]
 pub(crate) use evaluate::part;
-#[cfg(feature = "prove")]
 #[cfg(all(feature = "prove", feature = "tract"))]
 pub(crate) use evaluate::{computed, ends};
 pub(crate) use lazy_tensor::{Given, Promise};

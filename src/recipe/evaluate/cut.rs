@@ -187,7 +187,7 @@ impl Cutting {
 
 /// Builds the recipe of the first and the last element of a tensor in row-major order, as a vector.
 /// `None` if the tensor is empty.
-#[cfg(feature = "prove")]
+#[cfg(all(feature = "prove", feature = "tract"))]
 pub(crate) fn ends(recipe: &Recipe) -> Option<Recipe> {
     if recipe.is_empty() {
         return None;

@@ -11,9 +11,8 @@ pub(super) fn add_times(factor: f64, row: &[f64], sums: &mut [f64]) {
     }
 }
 
-/// Computes each sum, which must be 0 before, as the product of `row` with one of `rows`, in the
-/// order of the elements. Several sums are computed at a time, because each addition waits for the
-/// one before it.
+/// Adds to each sum the product of `row` with one of `rows`, in the order of the elements. Several
+/// sums are computed at a time, because each addition waits for the one before it.
 #[multiversion(targets = "simd")]
 pub(super) fn dot_each(row: &[f64], rows: &[f64], sums: &mut [f64]) {
     const AT_ONCE: usize = 8;
@@ -33,7 +32,7 @@ pub(super) fn dot_each(row: &[f64], rows: &[f64], sums: &mut [f64]) {
         *sum = row
             .iter()
             .zip(numbers)
-            .fold(0.0, |sum, (factor, number)| sum + factor * number);
+            .fold(*sum, |sum, (factor, number)| sum + factor * number);
     }
 }
 

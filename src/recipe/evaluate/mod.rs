@@ -11,7 +11,7 @@ use std::ops::Range;
 use ndarray::{ArrayD, Axis};
 
 pub(super) use self::cut::Cutting;
-#[cfg(feature = "prove")]
+#[cfg(all(feature = "prove", feature = "tract"))]
 pub(crate) use self::cut::ends;
 use self::in_parts::PartOrder;
 pub(super) use self::operation::compute;
@@ -304,7 +304,7 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "prove")]
+    #[cfg(all(feature = "prove", feature = "tract"))]
     #[test]
     fn ends_are_the_first_and_the_last_element_of_the_whole() {
         for recipe in recipes() {
