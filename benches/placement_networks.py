@@ -324,7 +324,7 @@ IMAGES = {
     "decoder of an autoencoder, 16² to 128²": on_images(decoder, 16, channels=4),
     "ESRGAN, 3 dense blocks, 32²": on_images(esrgan, 32),
     "Inception-v3": of_timm("inception_v3", 299),
-    **{f"upsampling from 64², {channels} channels": upsampled(channels, 64) for channels in (32, 64, 128)},
+    **{f"upsampling from 64², {channels} channels": upsampled(channels, 64) for channels in (64, 128)},
 }
 ATTENTION = {f"attention of a token, {cached} cached": attention(cached) for cached in (1024, 4096)}
 STEPS = {

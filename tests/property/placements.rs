@@ -24,7 +24,7 @@ const TOLERANCE: f64 = 1e-9;
 const OPEN: [usize; 3] = [1, 2, 5];
 
 /// The number of channels of an image or of tokens.
-const CHANNELS: [usize; 5] = [2, 16, 4, 16, 1];
+const CHANNELS: [usize; 5] = [2, 16, 4, 64, 1];
 
 /// Runs each of both passes separately on a random model, and compares the results.
 pub fn check(bytes: &[u8], counts: &mut Counts) -> Result<(), String> {

@@ -31,7 +31,7 @@ const SPACE: usize = 2;
 
 /// The least number of multiplications to save for each place and channel of the result, since
 /// Concat and DepthToSpace move each place twice.
-const LEAST: usize = 64;
+const LEAST: usize = 256;
 
 /// The first operator set in which a DepthToSpace has a mode.
 const HAS_MODE: i64 = 11;

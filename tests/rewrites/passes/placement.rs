@@ -293,9 +293,9 @@ fn skip_keeps_pooling_in_place() {
 /// a gain.
 fn upsampled(times: usize, how: &str, conv: &str, between: &str) -> String {
     format!(
-        "input x batch 32 3 4
+        "input x batch 64 3 4
          const f 4 = 1 1 {times} {times}
-         weight w 2 32 3 3
+         weight w 2 64 3 3
          shift b 2
          a = Resize(x, , f) mode=nearest {how}
          {between}
@@ -316,8 +316,8 @@ fn phases(times: usize) -> Vec<&'static str> {
 #[test]
 fn conv_after_nearest_resize_becomes_one_conv_per_phase() {
     let placed = assert_moves(&upsampled(2, FLOOR, SAME, IS), "phases", &phases(2));
-    assert_eq!(placed.before, format!("{}·batch", 2 * 32 * 9 * 48));
-    assert_eq!(placed.after, format!("{}·batch", 2 * 32 * 16 * 12));
+    assert_eq!(placed.before, format!("{}·batch", 2 * 64 * 9 * 48));
+    assert_eq!(placed.after, format!("{}·batch", 2 * 64 * 16 * 12));
     assert_moves(&upsampled(3, FLOOR, SAME, IS), "phases", &phases(3));
     assert_moves(
         &upsampled(2, FLOOR, "auto_pad=SAME_UPPER", IS),
@@ -338,13 +338,21 @@ fn conv_after_nearest_resize_becomes_one_conv_per_phase() {
 
 #[test]
 fn phases_keep_groups_and_unknown_extents() {
-    let groups = "input x batch 64 h w
+    let groups = "input x batch 128 h w
          const f 4 = 1 1 2 2
-         weight v 4 32 3 3
+         weight v 4 64 3 3
          u = Resize(x, , f) mode=nearest coordinate_transformation_mode=asymmetric nearest_mode=floor
          y = Conv(u, v) pads=[1,1,1,1] group=2
          output y";
     assert_moves(groups, "phases", &phases(2));
+}
+
+#[test]
+fn phases_of_few_channels_would_cost_more_than_they_save() {
+    let of_32_channels = upsampled(2, FLOOR, SAME, IS)
+        .replace("batch 64 3 4", "batch 32 3 4")
+        .replace("w 2 64 3 3", "w 2 32 3 3");
+    assert_stays(&of_32_channels);
 }
 
 #[test]
@@ -365,9 +373,9 @@ fn resize_with_other_rounding_modes_or_sizes_has_no_phases() {
         IS,
     ));
     assert_stays(&upsampled(2, FLOOR, SAME, IS).replace("mode=nearest", "mode=linear"));
-    let odd = "input x batch 32 3 4
-         ints s 4 = 1 32 7 9
-         weight w 2 32 3 3
+    let odd = "input x batch 64 3 4
+         ints s 4 = 1 64 7 9
+         weight w 2 64 3 3
          u = Resize(x, , , s) mode=nearest coordinate_transformation_mode=asymmetric nearest_mode=floor
          y = Conv(u, w) pads=[1,1,1,1]
          output y";
@@ -393,7 +401,7 @@ fn conv_with_other_padding_strides_or_dilations_has_no_phases() {
 fn elementwise_operators_move_before_nearest_resize() {
     let relu = upsampled(2, FLOOR, SAME, "u = Relu(a)");
     assert_moves(&relu, "nearest", &[vec!["Relu"], phases(2)].concat());
-    let scaled = "scale g 32 1 1\n t = Tanh(a)\n u = Mul(t, g)";
+    let scaled = "scale g 64 1 1\n t = Tanh(a)\n u = Mul(t, g)";
     assert_moves(
         &upsampled(2, FLOOR, SAME, scaled),
         "nearest",
@@ -418,7 +426,7 @@ fn phases_beyond_the_growth_limit_are_refused_with_their_gain() {
         matches!(&placed.why.as_ref().unwrap().reason, Reason::Growth(_)),
         "{placed:?}"
     );
-    assert_eq!(placed.before, format!("{}·batch", 2 * 32 * 9 * 48));
+    assert_eq!(placed.before, format!("{}·batch", 2 * 64 * 9 * 48));
     assert_eq!(operators(&after.model), ["Resize", "Conv"]);
 }
 
