@@ -23,8 +23,8 @@ pub(super) struct Alignment<'a, 'm> {
     functions: [HashSet<NodeFunction<'a>>; 2],
 }
 
-/// The properties by which a node is compared with nodes of the other model: its operator, its
-/// operands except stored tensors, and its results.
+/// The operator of a node, the digests of its operands except stored tensors, and the digests of
+/// its results. A node with an equal function in the other model is its counterpart.
 #[derive(PartialEq, Eq, Hash)]
 struct NodeFunction<'n> {
     operator: (&'n str, &'n str),

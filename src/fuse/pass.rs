@@ -43,8 +43,8 @@ pub(crate) trait Pass: Sync {
         &[]
     }
 
-    /// Whether the pass runs even if it is skipped, or if the run stops before it. Without a
-    /// required pass, the result would not be a valid model.
+    /// Whether the pass always runs, even if `--skip` names it, or if `--stop-after` names an
+    /// earlier pass. Without such a pass, the result would not be a valid model.
     fn is_required(&self) -> bool {
         false
     }

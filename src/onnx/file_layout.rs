@@ -23,7 +23,7 @@ use crate::onnx::placeholders::Gaps;
 /// The alignment of offsets in a data file, so that tensors can be mapped into memory.
 pub(super) const ALIGNMENT: u64 = 4096;
 
-/// The entries of external data that describe the old data file. New entries replace them.
+/// The entries of external data that describe the old data file, and that new entries replace.
 const KNOWN_ENTRIES: [&str; 5] = ["location", "offset", "length", "checksum", "basepath"];
 
 /// The place of a model's weights.
@@ -43,7 +43,7 @@ pub(super) enum Storage<'l> {
 pub(super) struct Layout {
     /// The message, with zeros for elements that are not in memory.
     message: ModelProto,
-    /// The data that replace these zeros.
+    /// The data that replace the zeros of `message`.
     gaps: Gaps,
     /// The digest to write into the metadata.
     pending: Option<Pending>,
@@ -164,7 +164,8 @@ impl Layout {
     }
 
     /// Splits the message into parts, each of which has initializers of about `room` bytes in
-    /// total. The metadata is in the last part, because the digest in it is known by then.
+    /// total. The metadata is in the last part, because the digest that it contains is known only
+    /// then.
     pub(super) fn parts(self, room: usize) -> impl Iterator<Item = MessagePart> {
         let Self {
             mut message,
@@ -344,8 +345,8 @@ impl Laying<'_> {
         Ok(())
     }
 
-    /// Appends data to the data file, and lets the tensor refer to it. Returns the offset of the
-    /// data.
+    /// Appends data to the data file, and lets the tensor refer to these data. Returns their
+    /// offset.
     fn place(&mut self, tensor: &mut TensorProto, location: &str, data: Data) -> u64 {
         let offset = self.end.next_multiple_of(ALIGNMENT);
         let length = data.len();

@@ -27,8 +27,8 @@ pub(crate) struct Skimmed {
     pieces: Vec<Bytes>,
     gaps: Vec<Gap>,
     counts: Counts,
-    /// One byte for each gap. In the message, a slice of these bytes replaces the elements, and its
-    /// address identifies the gap.
+    /// One byte for each gap. In the message, the byte of a gap replaces the elements, and the
+    /// address of this byte identifies the gap.
     tokens: Bytes,
 }
 

@@ -32,8 +32,8 @@ impl Model {
     /// Reads a model from a file.
     ///
     /// The elements of its large tensors stay in their files until they are needed or written.
-    /// Until then, the file may be replaced or renamed. If it is truncated or modified instead,
-    /// reading the elements fails.
+    /// Until then, the file may be replaced or renamed. But if the file is truncated or modified in
+    /// place, reading the elements fails.
     ///
     /// A field that ONNX does not define is an [`Error::UnknownField`], so that no content of the
     /// file is lost. A file `*.onnxtxt` is read in ONNX's textual syntax, like

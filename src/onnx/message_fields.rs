@@ -4,8 +4,8 @@
 pub(super) struct MessageFields {
     /// The numbers of the fields whose values are not messages.
     pub scalars: &'static [u32],
-    /// The number, the name and the message type of each other field. The name of a repeated field
-    /// ends with `[]`.
+    /// The number, the name and the message type of each field whose value is a message. The name
+    /// of a repeated field ends with `[]`.
     pub messages: &'static [(u32, &'static str, &'static MessageFields)],
     /// Fields of which at most one may be set.
     pub one_of: &'static [u32],

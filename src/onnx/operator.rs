@@ -257,8 +257,8 @@ pub(crate) const LAYER_NORMALIZATION: i64 = 17;
 /// The operator set in which Shape became able to return only some of the extents.
 pub(crate) const SHAPE_OF_AXES: i64 = 15;
 
-/// The operator set in which Resize got an input for sizes. Since this set, its factors are the
-/// input after the region of interest.
+/// The operator set in which Resize got an input for sizes. Since this set, the input after the
+/// region of interest holds the factors of Resize.
 pub(crate) const RESIZE_TO_SIZES: i64 = 11;
 
 /// The slot of the input that holds the factors of a Resize or an Upsample.

@@ -1,8 +1,8 @@
 //! Finds constants in a body that have the name of a value of an enclosing graph.
 //!
 //! ONNX does not allow such names, although its checker accepts them. According to the
-//! specification, the name refers to the inner constant inside the body. In onnxruntime, it refers
-//! to the outer value in all branches, if any branch reads that value.
+//! specification, the name refers to the inner constant inside the body. In onnxruntime, the name
+//! refers to the outer value in all branches, if any branch reads the outer value.
 
 use std::collections::HashSet;
 

@@ -174,7 +174,7 @@ struct Sink<'a, 'g, O> {
     out: &'a mut O,
     gaps: &'g Gaps,
     chunk: Vec<u8>,
-    /// The first failure. After it, nothing is written.
+    /// The first failure. After a failure, nothing more is written.
     result: io::Result<()>,
 }
 

@@ -212,8 +212,8 @@ pub(crate) fn is_computed(node: &NodeProto, opset: i64) -> bool {
     let is_known = match op {
         // tract does not implement a BitShift by the bit width or by more.
         "BitShift" | "ReduceLogSumExp" => false,
-        // If a factor gives a fractional extent, onnxruntime aligns corners by this extent, and not
-        // by the rounded one.
+        // If the extent times the factor is not an integer, onnxruntime aligns corners by this
+        // fractional extent, and tract by the rounded extent.
         "Resize" => {
             let by_factors = node.input.get(2).is_some_and(|value| !value.is_empty());
             let aligns = node

@@ -106,7 +106,7 @@ pub(super) fn check_from(encoded: &mut impl Encoded, length: u64) -> Result<Coun
 }
 
 /// Whether the first `length` bytes have the fields that every model has, and no unknown field. The
-/// contents of these fields are not checked.
+/// contents of the fields are not checked.
 pub(super) fn is_model(encoded: &mut impl Encoded, length: u64) -> bool {
     let mut there = HashSet::new();
     while encoded.position() < length {
@@ -162,7 +162,7 @@ fn check_message(
             .map_err(|flaw| flaw.inside(name, counts[place]))?;
         counts[place] += 1;
     }
-    // At this depth, a graph is the main graph.
+    // The graph at the depth just below the model is the main graph.
     if std::ptr::eq(fields, &GRAPH) && depth == MAX_DEPTH - 1 {
         *of_graph = Counts {
             nodes: count(&counts, "node[]"),

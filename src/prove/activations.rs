@@ -21,7 +21,7 @@ use crate::onnx::tensor::{self, DataType};
 enum Activation {
     /// Maps a number to the nearest number between two bounds, of which the lower one comes first.
     Clamp(f64, f64),
-    /// Maps a number to an integer near it.
+    /// Rounds a number to an integer: Ceil, Floor or Round.
     Whole,
 }
 
@@ -35,8 +35,8 @@ enum MergedActivations {
 }
 
 impl Activation {
-    /// The one activation that has the effect of this activation followed by `behind`. `None` if no
-    /// single activation has it.
+    /// The activation that has the effect of this activation followed by `behind`. `None` if no
+    /// single activation has this effect.
     fn merged(self, behind: Self) -> Option<MergedActivations> {
         match (self, behind) {
             (Self::Whole, Self::Whole) => Some(MergedActivations::First),

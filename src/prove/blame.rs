@@ -14,9 +14,9 @@ const SURROUNDINGS: usize = 1 << 12;
 ///
 /// The search starts at the output. It goes back through values that the original lacks or computes
 /// differently, to the earliest nodes whose inputs all equal the original's. If possible, it skips
-/// a value if a later value that depends on it agrees with the original again. For example, a
-/// residual stream that a fold scaled differs correctly, and the results of its readers agree
-/// again.
+/// a value whose difference does not last, because a later value that depends on this value agrees
+/// with the original again. For example, a residual stream that a fold scaled differs correctly,
+/// and the results of its readers agree again.
 pub(super) fn first(
     graph: &Graph,
     digests: &[Option<Digest>],

@@ -53,10 +53,10 @@ pub(super) struct Established {
     pub points: usize,
     /// A bound on the probability that the claims are wrong.
     pub bound: f64,
-    /// The number of tensors that were computed again from their recipes.
+    /// The number of tensors of the folded model that were recomputed from their recipes.
     pub tensors: usize,
-    /// Whether the two graphs take roots of different values. Then they must also agree under the
-    /// other convention for the root of −1.
+    /// Whether the two graphs take roots of different values. If so, the graphs must also agree
+    /// under the other convention for the root of −1.
     pub moves_roots: bool,
     /// Whether the number of places that a NonZero finds was drawn at random. The extents of other
     /// values may fit this number by accident.

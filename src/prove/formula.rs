@@ -36,8 +36,8 @@ pub(super) fn value(
         for input in step.inputs() {
             let left = uses.entry(input.id()).or_default();
             *left = left.saturating_sub(1);
-            // A value without further readers is moved out of the map, so that it can be changed in
-            // place.
+            // If this is the last reader of a value, the value is moved out of the map, so that the
+            // operation can change it in place.
             let value = if *left == 0 {
                 values.remove(&input.id())
             } else {
@@ -155,8 +155,8 @@ fn images(value: FieldValue) -> Result<Elements, NotEvaluated> {
     value.images().ok_or(NotEvaluated::Uncovered)
 }
 
-/// The operation on the elements of two operands. For a quotient, the second operand is already
-/// inverted, so it is a multiplication. `None` for all other operations.
+/// The operation on the elements of two operands. A quotient is computed as a multiplication,
+/// because its second operand is already inverted. `None` for all other operations.
 fn arithmetic(op: &Op) -> Option<fn(u32, u32) -> u32> {
     Some(match op {
         Op::Add => field::add,

@@ -87,7 +87,7 @@ impl FoldedSide<'_> {
         let allowance = fused.allowance();
         let inputs = given(fused, seed, &allowance)?;
         let flat = Flat::new(&fused.model);
-        // The graph was valid before, so that this cannot fail.
+        // This cannot fail, because the graph was already found valid.
         let flat = flat
             .as_ref()
             .and_then(|flat| Analysis::new(&flat.model).ok());
@@ -127,7 +127,7 @@ impl GraphPair<'_> {
     /// Compares both graphs at one point.
     ///
     /// # Errors
-    /// The reason why they do not agree at this point, or why the point decides nothing.
+    /// The reason why the graphs do not agree at this point, or why this point decides nothing.
     pub(super) fn at(&self, seed: Seed) -> Result<Agreed, Ended> {
         let (key, convention) = (seed.key, RootOfMinusOne::at(seed.point));
         let allowance = self.original.allowance();
@@ -371,8 +371,8 @@ impl<'n> WideConstants<'n> {
     }
 }
 
-/// The value that replaces the tensor with this name: the result of the first of these recipes for
-/// this name. `None` if there is no such recipe.
+/// The value that replaces the tensor `name`: the result of the first recipe for this tensor.
+/// `None` if no recipe is for this tensor.
 fn instead<'r>(
     recipes: impl IntoIterator<Item = &'r Stored>,
     name: &str,

@@ -185,8 +185,9 @@ pub(crate) fn same_function_recorded(
 }
 
 /// The assignments of sizes at which two models are compared. In the first two assignments, no size
-/// equals an extent in a model. The size of each symbol differs between these two. In the last
-/// assignment, each symbol of a length is 1, so that it broadcasts. Empty if no extent is open.
+/// equals an extent in a model. Each symbol has different sizes in the first two assignments. In
+/// the last assignment, each symbol of a length is 1, so that it broadcasts. Empty if no extent is
+/// open.
 #[cfg(feature = "tract")]
 pub(crate) fn sizes_of_proof([original, other]: [&Model; 2], given: &Dims) -> Vec<Dims> {
     let search = SizeSearch::new(original, other, given);

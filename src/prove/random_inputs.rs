@@ -51,13 +51,14 @@ pub(super) fn boolean_inputs(prepared: &Prepared) -> Vec<(&str, usize)> {
     found
 }
 
-/// Whether initializers among the inputs are constants. Since IR version 4 they are defaults.
+/// Whether initializers of graph inputs are constants, as before IR version 4. Since version 4,
+/// they are defaults that the caller may replace.
 fn has_constant_defaults(prepared: &Prepared) -> bool {
     prepared.model.proto.ir_version() < 4
 }
 
 /// The number of points needed to cover all combinations of a few Boolean elements. For many
-/// elements it is 2, which cover both values of each element.
+/// elements, 2 points, which cover both values of each element.
 pub(super) fn truth_cases(truths: &[(&str, usize)]) -> usize {
     match truths.iter().map(|(_, count)| count).sum() {
         count @ 0..=FEW_TRUTHS => 1 << count,

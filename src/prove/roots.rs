@@ -76,7 +76,7 @@ impl RootContext {
         self.radicands.borrow().len()
     }
 
-    /// Removes all records after the first `count` ones, because they belong to constants.
+    /// Keeps only the first `count` records. The later records belong to constants.
     pub(super) fn truncate(&self, count: usize) {
         self.radicands.borrow_mut().truncate(count);
     }

@@ -29,12 +29,13 @@ const PARTS: usize = 16;
 /// The maximum number of factors that count as positive, including those of single channels.
 const CHANNELS: usize = 1 << 16;
 
-/// If a positive factor passes an operator: the number of inputs, counted from the first, that it
-/// must multiply. `None` if it does not pass.
+/// The number of inputs, counted from the first, that a positive factor must multiply so that it
+/// multiplies the result. `None` if a factor does not pass the operator.
 fn passed(op: (&str, &str), inputs: usize) -> Option<usize> {
     match op {
         ("", "Max" | "Min") => Some(inputs),
-        // The factor also multiplies the bounds, if they are inputs and not attributes.
+        // If the bounds are inputs, the factor multiplies them too. Bounds in attributes cannot be
+        // multiplied.
         ("", "Clip") if inputs > 1 => Some(inputs),
         (
             "",
@@ -309,8 +310,8 @@ fn factors(recipe: &Recipe) -> Vec<Vec<&Recipe>> {
                 open.extend([(one, factors.clone()), (other, factors)]);
             }
             _ => {
-                // In a product of two vectors of equal length, either may be the factor, so both
-                // are listed.
+                // In a product of two vectors of equal length, either vector may be the factor, so
+                // both are listed.
                 let is_alike = factors
                     .last()
                     .is_some_and(|last: &&Recipe| last.len() == at.len());

@@ -30,7 +30,8 @@ const LENGTHS: [usize; 12] = [5, 7, 6, 9, 10, 11, 13, 14, 15, 17, 18, 19];
 /// The candidates for sizes of batches.
 const UNUSED_BATCHES: [usize; 10] = [2, 3, 5, 4, 7, 6, 9, 10, 11, 13];
 
-/// The candidates for sizes of the sides of images. Usual products of strides divide them.
+/// The candidates for sizes of the sides of images. Each size is divisible by the usual products of
+/// strides.
 const SIDES: [usize; 10] = [160, 96, 192, 128, 288, 320, 352, 64, 416, 448];
 
 /// Operators with an input that holds extents or lengths of parts, and the index of that input.
@@ -100,8 +101,8 @@ impl<'m> SizeSearch<'m> {
         }
     }
 
-    /// The sizes to try until the original fits. First come sizes that equal no other extent by
-    /// accident, and then sizes that networks usually require.
+    /// The sizes to try until the original fits. The first sizes differ from all other extents, so
+    /// that no extents are equal by accident. Sizes that networks usually require follow.
     pub(super) fn first(&self) -> Vec<Dims> {
         let apart = self.unused(&Dims::default(), true, false);
         let by_meaning = self.unused(&Dims::default(), false, false);
@@ -245,8 +246,8 @@ impl<'m> SizeSearch<'m> {
             .chain(&frequent)
             .map(|&size| with(&self.given, &others, size))
             .collect();
-        // Also tries the extent of a constant for single symbols, because it may be the size of
-        // only one of them.
+        // The extent of a constant may be the size of only one symbol, so each extent is also tried
+        // for each single symbol.
         if others.len() > 1 {
             for size in frequent {
                 further.extend(others.iter().map(|name| with(&self.given, &[name], size)));

@@ -14,7 +14,7 @@ use crate::onnx::tensor::{DataType, Floats, encode_into};
 use crate::onnx::value_range::ValueRange;
 use crate::refusal::{Reason, Refusal};
 
-/// A sum of more terms than this is not computed twice.
+/// A sum of more terms than this is costly, so its elements are computed only once and kept.
 const COSTLY: usize = 64;
 
 /// A constant that a promise reads.
@@ -40,7 +40,7 @@ impl Given {
 }
 
 /// A recipe with its constants, which are in memory or in files. A caller can compute only the part
-/// of the tensor that it needs. The numbers are equal to those of the whole tensor.
+/// of the tensor that it needs. The numbers of the part equal those in the whole tensor.
 #[derive(Debug)]
 pub(crate) struct Promise {
     recipe: Recipe,

@@ -45,8 +45,8 @@ pub(crate) use windows::Windows;
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::tensor::DataType;
 
-/// A result of a Softmax or Sigmoid below this counts as 0. In every float type, adding it to the
-/// other terms, which are near 1 in total, changes nothing.
+/// A result of a Softmax or Sigmoid below this counts as 0. The other results add up to nearly 1,
+/// and in every float type, adding this result to them changes nothing.
 pub(crate) const DECIDED: f64 = 1.0 / (1_u128 << 64) as f64;
 
 /// A formula for a tensor, over constants of a model. Clones share their steps.

@@ -15,8 +15,8 @@ use super::{Op, Recipe, broadcast, turn};
 #[derive(Debug, Clone)]
 pub(crate) struct Numbers {
     recipe: Recipe,
-    /// The values. Copies share them, because a graph has as many arrays as nodes, and most are
-    /// passed on unchanged.
+    /// The values. Copies share one array, because there are about as many `Numbers` as nodes, and
+    /// most are passed on unchanged.
     values: Arc<ArrayD<f64>>,
     /// Whether the rounding of a sum may have made different numbers equal.
     is_blurred: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Numbers {
 /// has.
 const BLURRED: f64 = 1.0 / (1_u64 << 29) as f64;
 
-/// The neutral elements of addition and multiplication. Every affine contains one or both.
+/// The neutral elements of addition and multiplication, which most affines contain.
 const NEUTRAL: [f64; 2] = [0.0, 1.0];
 
 /// The elements of [`NEUTRAL`] as arrays of each rank up to 7, which all affines share.
@@ -177,8 +177,8 @@ impl Numbers {
         if shape == self.shape() {
             return Some(self.clone());
         }
-        // The recipe merges movements in a row, so the input of its last step may not be these
-        // numbers. So the values are reshaped without the recipe.
+        // The values are reshaped without evaluating the new recipe: recipes merge movements in a
+        // row, so the last step of the new recipe may not read these numbers.
         let values = self.values.to_shape(shape).ok()?.into_owned().into();
         Some(Self {
             recipe: self.recipe.reshape(shape)?,
@@ -249,7 +249,7 @@ impl Numbers {
         self.reshape(&[&vec![1; missing][..], self.shape()].concat())
     }
 
-    /// Whether the shapes broadcast. In a model with contradictory shapes they may not.
+    /// Whether the shapes broadcast. This fails only in models with contradictory shapes.
     pub(crate) fn broadcasts_with(&self, other: &Numbers) -> bool {
         broadcast(self.shape(), other.shape()).is_some()
     }
@@ -311,7 +311,7 @@ fn varies(numbers: &ArrayD<f64>) -> bool {
     numbers.iter().any(|number| Some(number) != numbers.first())
 }
 
-/// Whether `a + b` may lose `a`, because `a` is too small compared with `b`.
+/// Whether `a` is so small compared with `b` that rounding `a + b` may lose `a`.
 fn is_lost(a: f64, b: f64) -> bool {
     a != 0.0 && a.abs() < BLURRED * b.abs()
 }

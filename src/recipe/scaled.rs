@@ -177,7 +177,7 @@ impl Applied {
         })
     }
 
-    /// Whether the operation keeps 0, and the range of the other magnitudes is known afterwards.
+    /// Whether the operation maps 0 to 0, and the range of the other magnitudes is known after it.
     fn scales(&self) -> bool {
         match self.op {
             Op::Mul => true,
@@ -197,8 +197,8 @@ impl Applied {
     }
 
     /// Applies the operation to the elements that start at index `at`. Returns `false` if a product
-    /// became 0 only because it is too small. With `is_bounded`, this cannot happen and is not
-    /// checked.
+    /// became 0 because it is too small for float64. With `is_bounded`, products cannot become so
+    /// small, and this is not checked.
     fn apply(&self, numbers: &mut [f64], mut at: usize, is_bounded: bool) -> bool {
         let mut kept = true;
         let mut rest = numbers;
@@ -270,7 +270,8 @@ fn is_one_number(extents: &[usize]) -> bool {
     extents.iter().all(|&extent| extent == 1)
 }
 
-/// The distance between places along an axis, or 0 if the operand is constant along it.
+/// The distance between neighbouring places along an axis in memory, in elements, or 0 if the
+/// operand has extent 1 there.
 fn stride(extents: &[usize], axis: usize) -> usize {
     match extents[axis] {
         1 => 0,

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::{Op, Recipe, Windows, places};
 use crate::onnx::tensor::DataType;
 
-/// The largest number of elements of a step in a certificate. Below it, products and sums of
-/// extents do not overflow.
+/// The largest number of elements of a step in a certificate. Below this limit, products and sums
+/// of extents do not overflow.
 const MOST: usize = 1 << 40;
 
 /// The largest stride, dilation, padding and product of extents in the windows of a step.
@@ -81,7 +81,7 @@ const FLOATS: [(DataType, &str); 4] = [
     (DataType::Double, "float64"),
 ];
 
-/// The name of a float type in certificates. No other type has a recipe.
+/// The name of an element type in certificates. Recipes exist only for float types.
 pub(crate) fn float_name(data_type: DataType) -> String {
     let known = FLOATS.iter().find(|(float, _)| *float == data_type);
     known.map_or_else(|| data_type.name(), |(_, name)| (*name).to_owned())

@@ -142,7 +142,7 @@ impl Floats {
 
     /// Stores the range of the magnitudes of all elements.
     pub(crate) fn see(&self, all: ValueRange) {
-        // If this fails, an earlier reader has already stored the same range.
+        // `set` fails only if an earlier reader has already stored the range, which is the same.
         let _ = self.seen.set(all);
     }
 
@@ -213,8 +213,8 @@ fn decode(data_type: DataType, bytes: &[u8], into: &mut [f64]) {
     }
 }
 
-/// The range of the magnitudes of encoded elements. Compares their encoded bits, which have the
-/// same order as the decoded numbers and are shorter.
+/// The range of the magnitudes of encoded elements. Compares the bits of the encoded magnitudes.
+/// These have the order of the magnitudes, and are shorter than decoded numbers.
 #[multiversion(targets = "simd")]
 fn magnitudes(data_type: DataType, bytes: &[u8]) -> ValueRange {
     macro_rules! of {

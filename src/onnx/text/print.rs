@@ -17,7 +17,7 @@ use crate::onnx::tensor;
 /// The tensors whose elements are printed. The elements of other tensors are printed as `...`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrintedElements {
-    /// All tensors. The text can then be parsed again.
+    /// The elements of all tensors, so that the text can be parsed again.
     All,
     /// Tensors of at most this many elements.
     AtMost(usize),
@@ -298,7 +298,8 @@ impl Printer<'_> {
     }
 }
 
-/// The type of an attribute. Old files omit the type; then the field that is set determines it.
+/// The type of an attribute. If the file omits the type, as old files do, the field that is set
+/// determines it.
 fn type_of(attribute: &AttributeProto) -> AttributeType {
     let declared = AttributeType::try_from(attribute.r#type.unwrap_or_default());
     match declared {

@@ -80,8 +80,9 @@ fn is_pointwise(at: &At, axis: usize) -> Result<bool, Reason> {
     Ok(at.extent(1, axis)? == 1 && has_stride_one && is_unpadded && has_given_pads)
 }
 
-/// The reads of a Resize. An axis that it does not scale is unchanged. Returns an error for scaled
-/// axes, and for the two coordinate transformations that change unscaled axes too.
+/// The reads of a Resize. Along an axis that the Resize does not scale, place `i` reads place `i`.
+/// Returns an error for scaled axes, and for the two coordinate transformations that change
+/// unscaled axes too.
 fn resize(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(attributes("Resize").unwrap_or_default())?;
     let keeps_ratio = at.attr_text("keep_aspect_ratio_policy", "stretch")? != "stretch";

@@ -4,8 +4,8 @@
 //! answer holds for all extents, and for all places along the other axes. For example, place `i`
 //! along the tokens of a Softmax over channels reads only place `i` of its input, so a selection of
 //! tokens can move from after the Softmax to before it. All attributes, ranks and extents that
-//! affect the answer are checked. If one of them or the operator is unknown, the answer for each
-//! input is [`AxisRead::Unknown`].
+//! affect the answer are checked. If the operator, or something that is checked, is unknown, the
+//! answer for each input is [`AxisRead::Unknown`].
 //!
 //! Inputs that hold shapes, axes or repeats are parameters of the operator, for which the answer is
 //! [`AxisRead::All`]. A pass that changes an extent updates such inputs of Reshape, Expand, Resize

@@ -34,8 +34,8 @@ pub(super) fn read(
     })
 }
 
-/// The reads of an operator that mixes some axes of its first input. Along a mixed axis it reads
-/// all places, and along another axis only the same place.
+/// The reads of an operator that mixes some axes of its first input. If `axis` is mixed, place `i`
+/// of the result reads all places of the first input, otherwise only place `i`.
 fn mixed(at: &At, axis: usize, is_mixed: bool) -> Vec<AxisRead> {
     let read = if is_mixed {
         AxisRead::All
@@ -46,7 +46,7 @@ fn mixed(at: &At, axis: usize, is_mixed: bool) -> Vec<AxisRead> {
 }
 
 /// The reads of a Softmax, which mixes the places along the axis of its attribute. Before operator
-/// set 13, it also mixes those along all later axes.
+/// set 13, a Softmax also mixes the places along all later axes.
 fn softmax(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["axis"])?;
     let (absent, alone) = softmax_axis(at.opset());

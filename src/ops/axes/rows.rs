@@ -30,7 +30,7 @@ impl PlaceAxis {
         }
     }
 
-    /// Returns this variant with another index of the axis.
+    /// Replaces the index of the axis by `axis`.
     pub(crate) fn moved(self, axis: usize) -> Self {
         match self {
             PlaceAxis::Own(_) => PlaceAxis::Own(axis),

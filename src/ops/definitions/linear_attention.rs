@@ -1,4 +1,5 @@
-//! Writes LinearAttention token by token. Each token updates a state, and each query reads it.
+//! Writes LinearAttention token by token. Each token updates a state, and the query of the token
+//! reads this state.
 //!
 //! ```text
 //! linear        S = S + k v            gated         S = exp(g) S + k v

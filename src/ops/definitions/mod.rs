@@ -49,7 +49,7 @@ pub(crate) struct Definition {
     write: fn(&mut Writer) -> Option<()>,
 }
 
-/// Operators that tract lacks, or that it mistakes for others of the same name.
+/// Operators that tract lacks, or takes for different operators of the same name.
 pub(crate) const LACKING: Definitions = &[
     attention::DEFINITION,
     causal_convolution::DEFINITION,
@@ -136,8 +136,8 @@ fn written_once(model: &Model, definitions: Definitions) -> Option<Model> {
         let definition = definition(graph.node(id), definitions);
         let written = definition
             .and_then(|definition| written(definition, Writer::new(analysis.at(id), graph)));
-        // If a new node would have the name of an earlier new node, the node that it replaces is
-        // left to the next pass.
+        // If a new node would have the name of an earlier new node, the node stays in this round,
+        // and the next round replaces it.
         match written.filter(|(made, _)| insert_all(&mut names, made)) {
             Some((made, new)) => {
                 is_changed = true;

@@ -64,7 +64,8 @@ fn places(extent: i64, start: i64, end: i64, step: i64) -> Option<Vec<i64>> {
     (!places.is_empty() && extent <= LONGEST).then_some(places)
 }
 
-/// Converts a bound to a place, and clamps it. A negative bound counts from the end.
+/// Converts a bound to a place, and clamps the place to `low..=high`. A negative bound counts from
+/// the end.
 fn bound(place: i64, extent: i64, low: i64, high: i64) -> i64 {
     let place = if place < 0 {
         place.saturating_add(extent)

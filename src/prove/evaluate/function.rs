@@ -55,8 +55,7 @@ impl<'n> CapturedNames<'n> {
         }
     }
 
-    /// The number of bodies, each in the next, that contain these names. 0 for names outside of
-    /// bodies.
+    /// The nesting depth of the body that defines these names. 0 for names outside of bodies.
     fn depth(&self) -> u64 {
         match self {
             Self::Body { depth, .. } => *depth,

@@ -395,7 +395,7 @@ fn agreed(node: &NodeProto, slot: usize, made: &[Vec<Graded>]) -> Option<FieldVa
     }
 }
 
-/// Those of the nodes of a body or a function on which `results` depend, in the same order.
+/// The nodes of a body or a function on which `results` depend, in their order in the body.
 fn needed<'g>(
     nodes: &'g [NodeProto],
     results: impl Iterator<Item = &'g str>,

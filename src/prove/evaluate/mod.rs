@@ -201,8 +201,8 @@ struct Location<'c> {
     /// The values that the node can capture from the graphs around it.
     scope: Option<&'c CaptureScope<'c>>,
     depth: usize,
-    /// The number of enclosing bodies with inputs. A branch of an If does not count, since in the
-    /// other model this branch may have replaced the If.
+    /// The number of enclosing bodies with inputs. A branch of an If does not count, since the
+    /// other model may have this branch in place of the If.
     rounds: usize,
 }
 

@@ -81,8 +81,8 @@ struct PaddedLanes {
     length: usize,
     /// The values `[samples, channels, input]`, with a zero at the end of each lane.
     padded: Vec<u32>,
-    /// For each tap and each place of the result, the place in a lane that the tap reads. In the
-    /// padding, it is the place of the zero.
+    /// For each tap and each place of the result, the place in a lane that the tap reads. If the
+    /// tap reads padding, this is the place of the zero.
     sources: Vec<Vec<usize>>,
 }
 

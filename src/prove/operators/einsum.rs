@@ -82,8 +82,8 @@ fn parsed(
     if terms.len() != operands.len() {
         return Err(NotEvaluated::Uncovered);
     }
-    // The largest number of axes that an ellipsis stands for. An ellipsis that stands for fewer
-    // axes stands for the last ones of them.
+    // The largest number of axes that an ellipsis stands for. An ellipsis of fewer axes stands for
+    // the last of these axes.
     let mut dots = 0;
     for (term, elements) in terms.iter().zip(&operands) {
         if term.contains('.') {
@@ -199,8 +199,8 @@ fn labels(term: &str, all: usize, own: usize) -> Option<Vec<char>> {
     others.next().is_none().then_some(labels)
 }
 
-/// The product of two operands, summed over the labels that both have and that are not in `wanted`.
-/// `wanted` holds the labels of the other operands and of the result.
+/// The product of two operands, summed over the labels that are in both operands but not in
+/// `wanted`. `wanted` holds the labels of the other operands and of the result.
 fn contracted(
     call: &Call,
     one: &EinsumTerm,

@@ -2,10 +2,10 @@
 //! for multiplying a lane by a number.
 //!
 //! A maximum has `f(x + t) = f(x) + t`, and `f(k·x) = k·f(x)` for k > 0. GridSample and
-//! RotaryEmbedding are linear, so the second law holds for every k. The first law holds for them
-//! only if the weights of each result add up to 1. If both laws hold, the result is `a + d·g`: a is
-//! the first element of the lane, d is the first difference from a that is not 0, and g is an
-//! uninterpreted function of the normalized lane `(x − a)/d`.
+//! RotaryEmbedding are linear, so the second law holds for every k. For these two operators, the
+//! first law holds only if the weights of each result add up to 1. If both laws hold, the result is
+//! `a + d·g`: a is the first element of the lane, d is the first difference from a that is not 0,
+//! and g is an uninterpreted function of the normalized lane `(x − a)/d`.
 
 use ndarray::ArrayD;
 

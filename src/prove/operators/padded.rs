@@ -57,8 +57,8 @@ pub(super) fn pad(call: &Call) -> OpResult {
     Ok(vec![value])
 }
 
-/// The place of an axis whose element this mode writes to `place`, which may be outside of the
-/// axis. `None` if the mode writes the fill value there.
+/// The place inside an axis whose element a Pad with this mode writes to `place`. `place` may be
+/// outside of the axis. `None` if the mode writes the fill value there.
 fn inside(mode: &str, place: i64, extent: usize) -> Option<usize> {
     let last = extent as i64 - 1;
     let place = match mode {

@@ -262,8 +262,8 @@ pub(crate) fn softmax(call: &Call, function: Digest) -> OpResult {
     Ok(vec![FieldValue::field(made)])
 }
 
-/// Replaces a lane by its Softmax or LogSoftmax. If all places of the lane are hidden, they count
-/// as visible.
+/// Replaces a lane by its Softmax or LogSoftmax. If all places of the lane are hidden, all of them
+/// count as visible.
 fn lane_shares(lane: &mut [u32], unknown: Unknown, are_shares: bool) {
     if lane.iter().all(|element| element & HIDDEN != 0) {
         lane.iter_mut().for_each(|element| *element &= !HIDDEN);

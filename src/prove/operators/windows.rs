@@ -127,7 +127,7 @@ impl<'l> KernelLayout<'l> {
     }
 
     /// The number of zeros before and after the places of an axis. For a transposed convolution,
-    /// the number of places that it crops there.
+    /// the number of places that are cropped at the beginning and the end of the axis.
     fn padding(&self, axis: usize) -> Result<(i64, i64), NotEvaluated> {
         let (size, stride) = (self.input[axis] as i64, self.strides[axis]);
         let (asked, auto_pad) = (self.asked[axis], self.auto_pad);
