@@ -19,12 +19,13 @@ use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::recipe::Numbers;
 
-/// A Concat with at most this many parts stays, because its affines may propagate one by one.
+/// A Concat with at most this many parts stays, because the affine of each part may propagate
+/// separately.
 const WIDE: usize = 16;
 
-/// The largest allowed ratio between the numbers of elements of the joined constant and of the
-/// constants of the parts. A separate tensor takes about as many bytes for its name and shape as
-/// this many elements.
+/// The joined constant may have at most this many times as many elements as the constants of the
+/// parts together. A separate tensor takes about as many bytes for its name and shape as this many
+/// elements.
 const GROWTH: usize = 16;
 
 /// The edits that move arithmetic after a Concat.
@@ -84,7 +85,8 @@ fn joined(analysis: &Analysis, concat: NodeId) -> Option<Replacement> {
     })
 }
 
-/// Reads a part, if this operator produces it and the Concat is its only reader.
+/// Reads a part of a Concat. `None` unless the operator `op` produces the part, and the Concat is
+/// the part's only reader.
 fn part(
     analysis: &Analysis,
     concat: NodeId,

@@ -59,8 +59,9 @@ struct Between {
 }
 
 impl Between {
-    /// Collects the operators that read a movement's result, directly or through each other. `None`
-    /// unless all of them are element-wise, except for one inverse movement at their end.
+    /// Collects the operators between the movement `first` and an inverse movement. `None` unless
+    /// all operators that read the result of `first`, directly or indirectly, are element-wise up
+    /// to one inverse movement.
     fn find(analysis: &Analysis, first: NodeId) -> Option<Self> {
         let mut search = BetweenSearch::new(analysis, first)?;
         let mut read = 0;
@@ -109,7 +110,7 @@ impl Between {
     }
 }
 
-/// The operators after a movement, while they are collected.
+/// The search for the operators after a movement.
 struct BetweenSearch<'a> {
     analysis: &'a Analysis<'a>,
     first: NodeId,

@@ -86,8 +86,8 @@ fn counted_axes(analysis: &Analysis, indices: ValueId, count: usize) -> Option<V
     (is_last && parts.len() == count).then_some(parts)
 }
 
-/// The axis along which a value counts 0, 1, … to its end, while it is constant along all other
-/// axes. `None` if there is none.
+/// The axis along which a value has the elements 0, 1, … up to the last place, while it is constant
+/// along all other axes. `None` if there is no such axis.
 fn along(analysis: &Analysis, value: ValueId, depth: usize) -> Option<usize> {
     let Analysis { graph, facts, .. } = analysis;
     if let Some(constant) = constant(analysis, value) {
@@ -107,7 +107,7 @@ fn along(analysis: &Analysis, value: ValueId, depth: usize) -> Option<usize> {
             let before = along(analysis, at.input(0).ok()?, left)?;
             let (from, to) = (at.shape(0).ok()?, facts.shape(value)?);
             let behind = before + to.len().checked_sub(from.len())?;
-            // If the Expand repeats the axis, the value does not count along it.
+            // If the Expand repeats along this axis, all elements along it are equal.
             same(&from[before], &to[behind]).then_some(behind)
         }
         _ if graph.category(node) == Some(Category::Movement) => {

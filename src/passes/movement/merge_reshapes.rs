@@ -45,7 +45,7 @@ fn before(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
         analysis.facts.shape(source)?,
     );
     let keeps_order = ones_come_or_go(&movement).is_some() || target(&movement).is_some();
-    // A 0 copies the extent of the axis with the same index.
+    // A target extent of 0 copies the extent of the axis with the same index.
     let copies_same_extents = named
         .iter()
         .enumerate()
@@ -58,7 +58,7 @@ fn before(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
 }
 
 /// The input of the Reshape before a movement, and the target extents of one Reshape that replaces
-/// both. `None` if there is none, or if its result has another reader.
+/// both. `None` if no Reshape is before the movement, or if its result has another reader.
 fn behind(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
     let graph = &analysis.graph;
     let at = analysis.at(node);
@@ -115,8 +115,8 @@ fn without_ones<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
-/// Writes one Unsqueeze that replaces an Unsqueeze and the Unsqueeze before it. `None` if there are
-/// no two, or if another node reads the value in between.
+/// Writes one Unsqueeze that replaces an Unsqueeze and the Unsqueeze before it. `None` if the node
+/// or its producer is not an Unsqueeze, or if another node reads the value in between.
 fn unsqueezed_at_once<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let between = graph.input(node, 0)?;

@@ -18,8 +18,8 @@ pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| merged(analysis, node))
 }
 
-/// Writes a Slice after another Slice as one Slice of the value. `None` unless all readers of the
-/// first Slice can be merged with it.
+/// Writes two successive Slices as one Slice of the first Slice's input. `None` unless all readers
+/// of the first Slice can be merged with it.
 fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let between = graph
@@ -45,7 +45,7 @@ fn write(maker: &mut Maker, value: &str, all: &[(usize, Cut)]) {
     let axes: Vec<i64> = all.iter().map(|&(axis, _)| axis as i64).collect();
     let steps: Vec<i64> = all.iter().map(|(_, cut)| cut.step).collect();
     if input_at("Slice", "starts", maker.opset()).is_none() {
-        // All steps are 1 in these operator sets.
+        // In operator sets where `starts` is an attribute, all steps are 1.
         let attributes = vec![
             ints("starts", &starts),
             ints("ends", &ends),

@@ -4,8 +4,8 @@
 //! axis of extent 3 to the front, and a Split or Gathers select along that axis. After: the Split
 //! or the Gathers come first, and each part has its own Transpose. The Transposes move as many
 //! elements as before, but with one axis less. onnxruntime and tract transpose four axes faster
-//! than five if the last axis moves. If the last axis stays the last, the original form stays,
-//! because it is as fast, and other engines fuse it.
+//! than five if the last axis moves. If the Transpose keeps the last axis in its position, the
+//! original form stays, because it is as fast, and other engines fuse it.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
@@ -61,8 +61,8 @@ fn split_first(analysis: &Analysis, node: NodeId) -> Option<Edit> {
     Some(Edit::replacing(graph, node, replacement))
 }
 
-/// Writes the parts of a value along an axis, and transposes each of them if its axes have another
-/// order.
+/// Writes the parts of a value along an axis, and a Transpose for each part whose axes must be
+/// reordered.
 fn write(
     maker: &mut Maker,
     graph: &Graph,

@@ -24,7 +24,7 @@ pub(super) struct TakenPart {
     pub node: NodeId,
     /// The Squeeze of the axis of the parts, if it is the only reader of the node's result.
     pub squeeze: Option<NodeId>,
-    /// The output of the node that is this part.
+    /// The output of the node with the elements of the part.
     pub taken: ValueId,
     /// The result of the Squeeze, or else of the node.
     pub output: ValueId,

@@ -16,8 +16,8 @@ use crate::passes::placement::resize::Enlarged;
 use crate::passes::placement::{PlacementMove, WorkTerm, are_in_one_body, places};
 use crate::shape::facts::{extent, same_shape};
 
-/// The move of an operator before the Resize that produces its input. `None` if it would change the
-/// result or does not pay.
+/// The move of an operator before the Resize that produces its input. `None` if the move would
+/// change the result or would not save work.
 pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     layer(analysis, node).or_else(|| element_wise(analysis, node))
 }

@@ -35,8 +35,8 @@ struct ConcatTerm {
 }
 
 impl ConcatTerm {
-    /// The multiplications with the channels of this operand, at the places before any Resize.
-    /// `None` if the places are unknown.
+    /// The multiplications of the part of the operator that reads this operand. They are counted at
+    /// the places before the Resize, if there is one. `None` if the places are unknown.
     fn work(&self, analysis: &Analysis, layer: &ChannelOperator) -> Option<WorkTerm> {
         let resized = self.enlarged.as_ref();
         let value = resized.map_or(self.value, |enlarged| enlarged.value);

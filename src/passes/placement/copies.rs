@@ -56,7 +56,7 @@ pub(super) fn expand(
 ) -> Option<String> {
     let mut target = at.ints(1).ok()??;
     let place = (axis + target.len()).checked_sub(rank);
-    // A 1 keeps the extent of the value, so it stays.
+    // A target extent of 1 keeps the extent of the value, so it is not changed.
     if let Some(extent) = place.and_then(|place| target.get_mut(place))
         && *extent != 1
     {

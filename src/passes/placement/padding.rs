@@ -3,10 +3,10 @@
 //! Before: `layout(pad(x))·W`. After: `layout(pad(x·W))`. For example, an image is padded to a
 //! multiple of the extents of a window, and then cut into windows.
 //!
-//! This is exact, because W maps zeros to zeros, and any other Pad copies places of the image. If
-//! zeros are padded, an operator with a bias of its own stays, because it does not map zeros to
-//! zeros. An Add of a bias after the product stays after the Pad. Layout operators that keep the
-//! axis of the channels do not mix channels.
+//! This is exact, because W maps padded zeros to zeros, and a Pad that does not pad zeros copies
+//! places of the image. If zeros are padded, an operator with a bias input stays, because it does
+//! not map zeros to zeros. An Add of a bias after the product stays after the Pad. Layout operators
+//! that keep the axis of the channels do not mix channels.
 
 use super::layer::{ChannelOperator, again};
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};
@@ -34,8 +34,8 @@ struct PaddedOperand {
     pads_zeros: bool,
 }
 
-/// The move of a linear operator before the Pad whose result it reads. `None` if it would change
-/// the result or does not pay.
+/// The move of a linear operator before the Pad whose result it reads. `None` if the move would
+/// change the result or would not save work.
 pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let graph = &analysis.graph;
     let operator = ChannelOperator::read(analysis, node)?;

@@ -7,8 +7,8 @@
 //! This is exact: tap t of place `s·q + φ` reads the place `q + ⌊(φ + t − p)/s⌋` of x, where p is
 //! the number of zeros before the image. So all taps of a phase that read one place become one tap,
 //! whose weight is the sum of their weights. A tap reads zeros around the larger image if and only
-//! if that place is outside of the small one. Stride and dilation must be 1, and the convolution
-//! must keep the number of places.
+//! if the place `q + ⌊(φ + t − p)/s⌋` is outside of x. Stride and dilation must be 1, and the
+//! convolution must keep the number of places.
 
 use super::layer::are_all;
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};
@@ -64,8 +64,8 @@ struct Phases<'a> {
     columns: Vec<Phase>,
 }
 
-/// The move that splits a convolution into phases. `None` if this is not exact, or if too few
-/// multiplications are saved.
+/// The move that splits a convolution into phases. `None` if the split is not exact, or if it saves
+/// too few multiplications.
 pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let graph = &analysis.graph;
     let (enlarged, phases) = Phases::read(analysis, node)?;
@@ -264,7 +264,8 @@ fn phases(times: usize, taps: usize, before: i64) -> Vec<Phase> {
 }
 
 impl Phase {
-    /// The phase whose taps read these places. Each place equals the one before it, or follows it.
+    /// The phase of which tap `t` reads the place `places[t]`. From tap to tap, the place stays the
+    /// same or increases by 1.
     fn reading(places: &[i64]) -> Self {
         let mut taps: Vec<Vec<usize>> = vec![];
         for (tap, place) in places.iter().enumerate() {
@@ -280,7 +281,7 @@ impl Phase {
     }
 }
 
-/// The weight of a phase along an axis: for each place, the sum of the taps that read it.
+/// The weight of a phase along an axis: for each place, the sum of the taps that read this place.
 fn summed_taps(weight: &Recipe, axis: usize, phase: &Phase) -> Option<Recipe> {
     let mut places = vec![];
     for taps in &phase.taps {

@@ -7,7 +7,7 @@
 //! This is exact, because the operator is linear over channels, and the mean is linear over places.
 //! An operand that is constant over the places is multiplied by the sum of the weights, which is 1
 //! for a mean, and the number of places for a ReduceSum. No bias passes if this sum is unknown, or
-//! if it differs between places because zeros around the image count.
+//! if it differs between windows because windows at the border also count zeros around the image.
 
 use super::layer::{ChannelOperator, again, are_all, is_wide};
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};
@@ -180,8 +180,8 @@ impl Mean {
         Some(PassedNode::Pair(node, Box::new([one, other])))
     }
 
-    /// The mean of an operand, or the operand itself if `is_same`. `None` if it has only some of
-    /// the averaged places.
+    /// The mean of an operand, or the operand itself if `is_same`. `None` if the operand varies
+    /// along some of the averaged axes, but not along all.
     fn operand(
         &self,
         analysis: &Analysis,

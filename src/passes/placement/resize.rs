@@ -101,7 +101,7 @@ impl Enlarged {
         (enlarges && keeps_unscaled_axes(&at).ok()?).then_some(enlarged)
     }
 
-    /// A Tile or an Expand with these factors. `None` if it makes no axis longer.
+    /// A Tile or an Expand with these factors. `None` if no axis becomes longer.
     fn copying(at: &At, factors: Vec<ResizeFactor>) -> Option<Self> {
         let enlarges = factors.iter().any(|&factor| factor != ResizeFactor::Same);
         enlarges.then_some(Enlarged {
@@ -149,8 +149,8 @@ impl Enlarged {
         match self.coordinates.as_str() {
             "asymmetric" => Some(2 * i),
             "half_pixel" | "half_pixel_symmetric" => Some(2 * i + 1 - times),
-            // This mode differs from `half_pixel` only if the result has one place. Then the factor
-            // is 1, and both modes give 0.
+            // `pytorch_half_pixel` differs from `half_pixel` only if the result has one place. Here
+            // the factor is then 1, and both modes give 0.
             "pytorch_half_pixel" => Some(2 * i + 1 - times),
             "tf_half_pixel_for_nn" => Some(2 * i + 1),
             _ => None,

@@ -26,8 +26,8 @@ impl TakenBranches {
     pub(super) fn find(analysis: &Analysis) -> Self {
         let graph = &analysis.graph;
         let mut found = Self::default();
-        // Before IR version 4, initializers of the main graph are inputs too, while those of a
-        // branch are not. So a branch with initializers stays.
+        // Before IR version 4, each initializer of the main graph must be an input of the model. So
+        // the initializers of a branch cannot move there, and a branch with initializers stays.
         let are_inputs = graph.model().proto.ir_version() < 4;
         for &node in graph.order() {
             let Some((results, own)) = taken_branch(analysis, node) else {

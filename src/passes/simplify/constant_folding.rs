@@ -1,8 +1,8 @@
 //! Constant folding: computes once the values that do not depend on the inputs of the model. These
 //! are expressions over weights and arithmetic of fixed extents.
 //!
-//! A value keeps its name, and a tensor replaces its producer. Nodes whose results only replaced
-//! producers read then have no readers, and are removed as dead code.
+//! A value keeps its name, and a tensor replaces its producer. If the replaced producers were the
+//! only readers of a node's results, that node is removed as dead code.
 
 use crate::analysis::Analysis;
 use crate::hash::HashSet;
@@ -92,8 +92,8 @@ impl StoredResults {
                 };
             }
             for (node, refusal) in beyond {
-                // The operands of the node are tried in the next round. After several rounds they
-                // are refused too.
+                // The operands of the node are tried in the next round. After `ROUNDS` rounds, all
+                // nodes on whose results the node depends are refused together with it.
                 frontier.refuse(node, round >= ROUNDS);
                 kept.push(refusal);
             }
@@ -106,7 +106,7 @@ impl StoredResults {
         self.stored.is_empty() && self.aliases.is_empty()
     }
 
-    /// Stores the results. Returns the floats among them.
+    /// Stores the results. Returns the results that are floats.
     pub(super) fn store(self, analysis: &Analysis, editor: &mut Editor) -> Vec<NamedFloats> {
         let graph = &analysis.graph;
         for (node, output, source) in self.aliases {
@@ -119,7 +119,8 @@ impl StoredResults {
             for (value, tensor) in tensors {
                 let value = graph.value_name(value).to_owned();
                 let float_shape = float_type(&tensor).zip(shape(&tensor).ok());
-                // Floats are stored with a recipe, so they need a name in the main graph.
+                // Recipes name constants of the main graph, so a float result of a body is stored
+                // in the main graph.
                 let name = if is_inside && float_shape.is_some() {
                     let name = editor.add_constant(&value, tensor);
                     editor.remove(&[node], &value, &name);
@@ -445,7 +446,8 @@ impl Frontier<'_> {
     }
 
     /// The bytes of the stored tensors from which a result is computed, except for tensors that are
-    /// in `seen`. The second number counts only the tensors that remaining nodes do not read.
+    /// in `seen`. The first number counts all these tensors, and the second only the tensors that
+    /// no remaining node reads.
     fn sources(&self, node: NodeId, roots: &Roots, seen: &mut HashSet<ValueId>) -> (u64, u64) {
         let Analysis {
             graph, constants, ..

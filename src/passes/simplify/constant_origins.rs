@@ -1,4 +1,4 @@
-//! The origins of stored tensors: whether two of them were computed in equal ways.
+//! The origins of stored tensors, to decide whether two tensors were computed by equal formulas.
 
 use std::cell::OnceCell;
 

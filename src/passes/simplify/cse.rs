@@ -18,8 +18,8 @@ use crate::onnx::tensor;
 /// The domain of trees, scalers and encoders, which are functions of their inputs.
 const LEARNED: &str = "ai.onnx.ml";
 
-/// The number of bytes up to which constants are compared. Larger constants are weights, which are
-/// not read for this.
+/// The number of bytes up to which constants are compared. Larger constants are weights, and are
+/// not read only for a comparison.
 const SMALL: usize = 1 << 16;
 
 /// The producer of a value.
@@ -90,9 +90,9 @@ pub(super) fn find(
         .map(String::as_str)
         .filter(|name| instead.contains_key(name))
         .collect();
-    // Stored floats are not replaced. Only the operators that read them are merged. Otherwise a
-    // second run could find that results that the first run stored are equal to each other or to a
-    // Constant.
+    // Stored floats are not replaced. Only the operators that read stored floats are merged.
+    // Otherwise, results that this run stores could equal each other or a Constant, and a second
+    // run would merge them.
     let floats = stored_floats(graph);
     instead.retain(|twin, first| {
         read.contains(twin) && !floats.contains(twin) && !floats.contains(first)
@@ -180,8 +180,8 @@ impl<'g, 'f> Equals<'g, 'f> {
         }
     }
 
-    /// The value that replaces each duplicate. An output replaces the equal value that was computed
-    /// before it.
+    /// The value that replaces each duplicate. If a duplicate is an output of the model, the output
+    /// replaces the equal value that was computed before it.
     fn finish(self) -> HashMap<&'g str, &'g str> {
         let mut instead = self.instead;
         let mut ends: HashMap<&str, &str> = HashMap::default();
@@ -198,8 +198,8 @@ impl<'g, 'f> Equals<'g, 'f> {
         instead
     }
 
-    /// Adds small constants that are not `pinned`. Constants of the main graph come first, because
-    /// bodies can read them.
+    /// Adds small constants that are not `pinned`. Constants of the main graph are added first, so
+    /// that equal constants of bodies are replaced by them.
     fn add_tensors(
         &mut self,
         graph: &'g GraphProto,

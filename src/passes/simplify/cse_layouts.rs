@@ -10,7 +10,7 @@ use crate::shape::facts::Shape;
 
 /// Merges movements of one seed that have equal results: all readers of these results read the
 /// first of them. The nodes are in order, so the first of the merged movements reads no result of
-/// the later ones. Returns whether any were merged.
+/// the later ones. Returns whether movements were merged.
 pub(super) fn merge(graph: &mut GraphProto, seeds: &[String], shapes: &KnownShapes) -> bool {
     let outputs: HashSet<&str> = graph.output.iter().map(|output| output.name()).collect();
     let mut open: HashSet<&str> = seeds.iter().map(String::as_str).collect();
@@ -24,8 +24,8 @@ pub(super) fn merge(graph: &mut GraphProto, seeds: &[String], shapes: &KnownShap
             .unwrap_or(&node.input[0]);
         let firsts = movements.entry(input).or_default();
         let may_merge = open.contains(input) && !outputs.contains(output.as_str());
-        // A value may have very many movements that write outputs of the model, so these movements
-        // are not compared.
+        // Movements that write outputs of the model are not compared, because one value may have
+        // very many of them.
         let first = match may_merge {
             true => firsts.iter().find(|first| {
                 sees(region_path(node), region_path(first)) && are_equal(first, node, shapes)

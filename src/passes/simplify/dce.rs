@@ -168,7 +168,7 @@ fn remove_stale_notes(graph: &mut GraphProto) {
     names.extend(graph.initializer.iter().map(|tensor| tensor.name()));
     names.extend(graph.sparse_initializer.iter().filter_map(sparse_name));
     names.extend(graph.input.iter().map(|input| input.name()));
-    // An entry without a type only reserves a name.
+    // An entry without a type is kept, because it reserves a name.
     graph
         .value_info
         .retain(|info| info.r#type.is_none() || names.contains(info.name()));

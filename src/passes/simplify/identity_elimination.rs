@@ -37,8 +37,8 @@ pub(super) fn find(analysis: &Analysis, removes_activations: bool) -> Vec<Identi
 /// Arithmetic of `normalizers` stays, because engines fuse a normalizer only in the form with all
 /// its operators. Names of `pinned` values stay.
 ///
-/// Before anything folds, movements and arithmetic are parts of sites, and are removed together
-/// with them.
+/// This function must not run before the first folds, because movements and arithmetic without
+/// effect may be parts of sites, which are removed as a whole.
 pub(super) fn identities(
     analysis: &Analysis,
     pinned: &HashSet<&str>,
@@ -79,8 +79,8 @@ fn all(
     operand: &dyn Fn(NodeId) -> Option<ValueId>,
 ) -> Vec<IdentityNode> {
     let graph = &analysis.graph;
-    // Names in bodies must differ from those around them. Renaming an output could make two of them
-    // equal.
+    // A name in a body must differ from the names in the graphs around it. Renaming an output could
+    // make two such names equal, so in a graph with bodies nothing is renamed.
     let may_rename = !has_bodies(graph);
     let mut named: HashSet<ValueId> = HashSet::default();
     let mut passed = vec![];
@@ -254,8 +254,8 @@ fn moves_nothing(at: &At) -> Option<bool> {
     match at.proto().op_type() {
         "Concat" => Some(at.graph.inputs(at.node).len() == 1),
         "Expand" | "Reshape" => keeps_shape(at),
-        // The extents do not decide: negative padding at one end may compensate for padding at the
-        // other.
+        // Equal shapes are not sufficient here, because negative padding at one end may compensate
+        // for padding at the other end.
         "Pad" => Some(at.list("pads").ok()??.iter().all(|&count| count == 0)),
         // A step of -1 keeps the shape too, but reverses the elements.
         "Slice" => {

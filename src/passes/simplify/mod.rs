@@ -62,7 +62,8 @@ pub(crate) fn simplify(editor: Editor, seeds: &[String], shapes: &KnownShapes) -
         before,
         pinned,
     } = editor.edited();
-    // A new value counts as read before: if it has no readers, its reader was removed too.
+    // A new value counts as read before the edits: it was added for a reader. If it has no readers
+    // now, that reader was removed.
     let was_read = |name: &str| before.reads(name) || before.value(name).is_none();
     let mut seeds = seeds.to_vec();
     seeds.extend(movements::cancel(&mut graph, &seeds, shapes));
@@ -81,8 +82,8 @@ pub(crate) fn simplify(editor: Editor, seeds: &[String], shapes: &KnownShapes) -
 
 /// Calls [`simplify`] with the shapes of the graph from which the editor began.
 ///
-/// `seeds` are values of that graph. `made` maps each new value to a value of that graph with the
-/// same shape.
+/// `seeds` are values of the original graph. `made` maps each new value to a value of the original
+/// graph with the same shape.
 pub(crate) fn simplify_known(
     mut editor: Editor,
     mut seeds: Vec<String>,

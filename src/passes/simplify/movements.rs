@@ -51,7 +51,7 @@ fn find(graph: &GraphProto, seeds: &[String], shapes: &KnownShapes, goal: Goal) 
     let mut seen = HashSet::default();
     for seed in seeds.iter().filter(|seed| seen.insert(seed.as_str())) {
         let above = links.above(graph, seed);
-        // The farthest start comes first, because it removes the most.
+        // The farthest start is tried first, because it removes the most nodes.
         for length in (0..above.len()).rev() {
             if links
                 .makers
@@ -84,7 +84,7 @@ struct Links<'g> {
 struct Readers {
     /// The movements that read the value.
     places: Vec<usize>,
-    /// Whether another kind of node reads the value. This is known only for results of movements.
+    /// Whether a node that is not a movement reads the value. Only set for results of movements.
     others: bool,
 }
 
@@ -149,8 +149,8 @@ struct Edits {
 }
 
 impl Edits {
-    /// Whether a node was removed or got another input. If so, all nodes after it were already
-    /// followed from the start of its chain.
+    /// Whether a node was removed or got another input. If so, the search from the start of the
+    /// node's chain already followed all nodes after this node.
     fn have(&self, graph: &GraphProto, place: usize) -> bool {
         let output = graph.node[place].output.first();
         self.rewired.contains_key(&place)
@@ -213,7 +213,7 @@ struct Reached<'w> {
 impl<'w> Walk<'w> {
     /// Follows the movements from the start to the seed, then all movements after the seed.
     /// `between` has the values between the start and the seed, the nearest to the seed first.
-    /// Always returns `None`: the option only lets `?` end the search.
+    /// Always returns `None`. The return type is an Option only so that `?` can end the search.
     fn follow(&self, between: &[&'w str], edits: &mut Edits) -> Option<()> {
         let trace = LayoutMap::new(&(self.shapes.shape)(self.start)?);
         let mut here = Reached {

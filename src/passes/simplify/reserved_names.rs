@@ -15,7 +15,7 @@ const GIVEN: [&str; 2] = ["gemm_input_shape", "gemm_output_shape"];
 /// The suffix that onnxruntime appends if a name is taken. A number follows it.
 const AGAIN: &str = "_token_";
 
-/// Renames stored tensors whose name is one of [`GIVEN`], also if it has the suffix.
+/// Renames stored tensors whose name is one of [`GIVEN`], or one of these names with the suffix.
 pub(super) fn rename_all(graph: &mut GraphProto) {
     let stored = graph
         .initializer
@@ -47,7 +47,7 @@ fn free_name(graph: &GraphProto, base: &str) -> Option<String> {
         .find(|name| !names.contains(name.as_str()))
 }
 
-/// The name of onnxruntime from which a name was derived, if there is one.
+/// The name in [`GIVEN`] from which onnxruntime derived `name`. `None` if there is no such name.
 fn base(name: &str) -> Option<&'static str> {
     GIVEN.into_iter().find(|given| {
         let rest = name.strip_prefix(given);

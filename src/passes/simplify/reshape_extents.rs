@@ -69,7 +69,7 @@ fn written(analysis: &Analysis, node: NodeId) -> Option<Vec<i64>> {
                 dim
             };
             match extent(&dim) {
-                // 0 and negative numbers have a meaning other than an extent.
+                // In the target of a Reshape, 0 and -1 do not stand for themselves.
                 Some(extent) => i64::try_from(extent).ok().filter(|&extent| extent > 0),
                 None if dim.as_ref().is_some_and(|dim| dim.to_i64().is_ok()) => None,
                 None if before.get(axis).is_some_and(|own| same(own, &dim)) => Some(0),
@@ -83,7 +83,7 @@ fn written(analysis: &Analysis, node: NodeId) -> Option<Vec<i64>> {
     let mut extents = extents?;
     match (count(&extents, 0), count(&extents, -1)) {
         // A single 0 becomes -1, because onnxruntime keeps a buffer for each shape that it infers
-        // from a 0. Otherwise it reuses memory that is still in the caches.
+        // from a 0. With -1, onnxruntime reuses memory that is still in the caches.
         (1, 0) => extents
             .iter_mut()
             .filter(|extent| **extent == 0)

@@ -241,7 +241,8 @@ impl<'a> FewRows<'a> {
         Some(maker.weight(self.data_type()?, &matrices, name, vec![1]))
     }
 
-    /// Stores the bias. `Some(None)` if there is none, and `None` if it cannot be stored.
+    /// Stores the bias of the projection. `Some(None)` if the projection has no bias, and `None` if
+    /// the bias cannot be stored.
     fn bias(&self, maker: &mut Maker) -> Option<Option<String>> {
         let Some(bias) = &self.projection.bias else {
             return Some(None);
@@ -258,7 +259,7 @@ impl<'a> FewRows<'a> {
     }
 }
 
-/// Removes the first axis of a constant, that of the only sample.
+/// Removes the first axis of a constant, which is the axis of samples and has extent 1.
 fn without_sample(constant: &Recipe) -> Option<Recipe> {
     constant.reshape(constant.shape().get(1..)?)
 }

@@ -159,8 +159,8 @@ impl Projection {
     }
 }
 
-/// The axis of the output that reads this axis of the input, place by place. `None` if there is
-/// none.
+/// The output axis along which place `i` reads place `i` of the input axis `axis`. `None` if there
+/// is no such axis.
 fn place_of(read: &[AxisRead], axis: usize) -> Option<usize> {
     read.iter().position(|&read| read == AxisRead::Same(axis))
 }
@@ -177,8 +177,8 @@ fn moved(at: &At, read: &[AxisRead], constant: &Recipe, extents: &[usize]) -> Op
     }
 }
 
-/// Applies a Slice or a Split to a constant. `None` if it reads places that the constant does not
-/// have.
+/// Applies a Slice or a Split to a constant. `None` if the operator reads places that the constant
+/// does not have.
 fn cut(read: &[AxisRead], constant: &Recipe, extents: &[usize]) -> Option<Recipe> {
     let mut result = constant.clone();
     for (axis, read) in read.iter().enumerate() {

@@ -136,8 +136,8 @@ impl<'a> GroupedProduct<'a> {
         })
     }
 
-    /// Writes the product without the repetition. `None` if a shape that it needs has too many
-    /// unknown extents.
+    /// Writes the product without the repetition. `None` if a Reshape would have too many unknown
+    /// extents.
     fn moved(&self) -> Option<PlacementMove> {
         let (graph, facts) = (&self.analysis.graph, &self.analysis.facts);
         let mut maker = Maker::new(graph, self.node);
@@ -310,16 +310,16 @@ impl RepeatedAxis {
         })
     }
 
-    /// The axis factors of the first operand or of the result, which also have one matrix for each
-    /// repeated matrix. `shape` is the shape of this value.
+    /// The axis factors of the first operand or of the result. Like the repeated operand, both have
+    /// one matrix for each head. `shape` is the shape of the value in question.
     fn factors(&self, factors: &mut AxisFactors, shape: &Shape) -> Axes {
         let mut axes: Axes = shape.iter().map(|dim| factors.own(dim)).collect();
         axes[self.axis] = self.parts.concat();
         axes
     }
 
-    /// The form for operands of this rank. The matrices of a group become rows of one matrix if
-    /// they follow one another, and if no axis is between the heads and the rows.
+    /// The form of the new product for operands of rank `rank`. The matrices of a group become rows
+    /// of one matrix if they follow one another, and if no axis is between the heads and the rows.
     fn form(&self, rank: usize) -> GroupForm {
         let [_, _, behind] = &self.parts;
         if self.axis + MATRIX + 1 == rank && behind.is_empty() {

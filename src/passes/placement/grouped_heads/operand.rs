@@ -10,7 +10,7 @@ use crate::refusal::Reason;
 /// The largest number of nodes around a product that are visited.
 const MOST_NODES: usize = 64;
 
-/// The number of axes of a matrix. A constant of at most this rank never adds an axis to a stack of
+/// The number of axes of a matrix. An operand of at most this rank never adds an axis to a stack of
 /// matrices.
 const MATRIX: usize = 2;
 

@@ -65,7 +65,8 @@ fn reshaped(
 }
 
 /// The target extents of a Reshape. An unknown extent is copied from the axis with the same index,
-/// or else inferred. `None` if more than one would be inferred.
+/// if it has this extent, and is inferred otherwise. `None` if more than one extent would be
+/// inferred.
 fn target(factors: &AxisFactors, from: &Axes, to: &Axes) -> Option<Vec<i64>> {
     let mut extents = vec![];
     for (place, axis) in to.iter().enumerate() {
