@@ -22,7 +22,7 @@ const VARIANTS: [(usize, u64); 3] = [(0, 1), (1, 0), (1, 1)];
 
 /// The difference of one output of both models on one input.
 #[derive(Debug)]
-pub(super) struct Difference {
+pub(super) struct OutputDifference {
     /// The index of the output.
     pub at: usize,
     /// The shapes of both outputs, if they differ.
@@ -33,7 +33,7 @@ pub(super) struct Difference {
     pub rounding: f64,
 }
 
-impl Difference {
+impl OutputDifference {
     /// The difference as a multiple of the effect of rounding; 0 if rounding makes an output infinite.
     pub(super) fn over_rounding(&self) -> f64 {
         if self.rounding.is_finite() {
@@ -93,7 +93,7 @@ impl<'r> ComparedRuns<'r> {
     }
 
     /// The largest difference on these inputs that is far above rounding.
-    pub(super) fn far_difference(&self, inputs: &[Tensor]) -> Option<Difference> {
+    pub(super) fn far_difference(&self, inputs: &[Tensor]) -> Option<OutputDifference> {
         let outputs = self.run(inputs).ok()?;
         let differences = outputs.differences().into_iter();
         differences
@@ -109,7 +109,7 @@ impl<'r> ComparedRuns<'r> {
     pub(super) fn differences(
         &self,
         samples: &[Vec<Tensor>],
-    ) -> Result<Vec<(usize, Difference)>, String> {
+    ) -> Result<Vec<(usize, OutputDifference)>, String> {
         let mut runs = vec![];
         let mut failure = None;
         for (sample, inputs) in samples.iter().enumerate() {
@@ -139,7 +139,7 @@ impl<'r> ComparedRuns<'r> {
 
     /// Whether a difference is above rounding, where rounding is the largest of several effects. If no weight has an
     /// effect, rounding is unknown.
-    pub(super) fn exceeds_rounding(&self, difference: &Difference) -> bool {
+    pub(super) fn exceeds_rounding(&self, difference: &OutputDifference) -> bool {
         difference.rounding > 0.0
             && difference.over_rounding() > ABOVE
             && difference.relative > FLOOR * self.tolerance
@@ -179,7 +179,7 @@ impl Outputs {
     }
 
     /// The difference of each output.
-    fn differences(&self) -> Vec<Difference> {
+    fn differences(&self) -> Vec<OutputDifference> {
         let [first, second] = &self.of_models;
         let pairs = first.iter().zip(second).zip(&self.roundings).enumerate();
         pairs
@@ -187,7 +187,7 @@ impl Outputs {
                 let shapes = [expected.shape(), other.shape()].map(<[usize]>::to_vec);
                 let relative = distance(expected, other)?;
                 let shapes = (shapes[0] != shapes[1]).then_some(shapes);
-                Some(Difference {
+                Some(OutputDifference {
                     at,
                     shapes,
                     relative,

@@ -2,7 +2,7 @@
 
 use tract_onnx::prelude::{DatumType, Tensor};
 
-use super::compared_runs::{ComparedRuns, Difference};
+use super::compared_runs::{ComparedRuns, OutputDifference};
 use crate::onnx::Model;
 use crate::prove::sizes_of_proof;
 use crate::run::{Dims, Input, random};
@@ -52,7 +52,7 @@ pub(super) enum NoWitness {
     )]
     Rounding {
         output: String,
-        difference: Difference,
+        difference: OutputDifference,
     },
     #[error("no run shows a difference: {0}")]
     Failed(String),
@@ -137,7 +137,7 @@ fn near_witness(runs: &ComparedRuns, samples: &[Vec<Tensor>]) -> Result<Witness,
     })
 }
 
-fn witness(runs: &ComparedRuns, inputs: Vec<Tensor>, difference: Difference) -> Witness {
+fn witness(runs: &ComparedRuns, inputs: Vec<Tensor>, difference: OutputDifference) -> Witness {
     let names = runs.inputs().iter().map(|input| input.name.clone());
     Witness {
         output: runs.output(difference.at),
