@@ -68,7 +68,8 @@ impl Planner<'_> {
         Ok(propagation)
     }
 
-    /// Checks that the items that absorb the affine can hold it, and that the merge saves a node.
+    /// Checks that each item into which the affine merges can hold the merged affine, and that the
+    /// merges save a node.
     fn check_merges(
         &self,
         item: usize,
@@ -124,8 +125,9 @@ impl Planner<'_> {
         let Some(fold) = made.first() else {
             return Ok(());
         };
-        // The normalizer of a parameter stays, and adds the shift at no cost. So a new Add pays
-        // only if the fold removes the normalizer or its mean.
+        // If the shift is the β of a normalizer, the normalizer stays and adds it at no cost. So a
+        // new Add is worthwhile only if the fold makes the normalizer redundant, or removes its
+        // mean.
         let removes_one = self.has_twin(&there.part) || self.is_centring && !self.widens(fold);
         if is_parameter && !removes_one {
             return Err(self.no_gain(fold, OWN_ADD));
@@ -199,7 +201,7 @@ impl Planner<'_> {
     }
 
     /// Whether a part has a parameter that can hold `numbers`. `neutral` is 1 for its factor and 0
-    /// for its summand. If the part has no such parameter, all numbers must be neutral.
+    /// for its summand. Without this parameter, true only if all numbers are neutral.
     fn holds_parameter(&self, part: &Part, neutral: f64, numbers: &Numbers) -> bool {
         let mut resets = part.resets.iter();
         let Some(reset) = resets.find(|reset| reset.neutral == neutral) else {

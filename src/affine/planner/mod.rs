@@ -35,10 +35,10 @@ const SHIFTS: usize = 64;
 
 /// Plans the folds of a model's sites.
 ///
-/// Sites in `refused` do not change. Sites in `uncopied` fold only if no weight is copied. Each map
-/// holds the reason for each of its sites. With `is_centring`, the shift of a LayerNormalization
-/// may fold even if that costs an Add: a LayerNormalization without a shift need not subtract the
-/// mean once its stream is centred.
+/// Sites in `refused` do not change. Sites in `uncopied` fold only if no weight is copied. Both
+/// maps hold the reason for each site. With `is_centring`, the shift of a LayerNormalization may
+/// fold even if that costs an Add: a LayerNormalization without a shift need not subtract the mean
+/// once its stream is centred.
 pub(crate) fn plan<'a>(
     analysis: &'a Analysis<'a>,
     sites: &[Site],
@@ -126,8 +126,8 @@ impl<'a> Planner<'a> {
         let before = site.pre.iter().map(|part| (part, Role::Before));
         let behind = site.post.iter().map(|part| (part, Role::Behind));
         for (part, role) in before.chain(behind) {
-            // If the replacement computes the input of the part, the affine of the part may differ
-            // from the affine that its nodes compute. So the part is written again.
+            // If the replacement of the site computes the input of the part, the part's affine may
+            // differ from the affine that its nodes compute. So new nodes must replace these nodes.
             let input = graph.value_name(part.input);
             let is_rewritten = replacement.is_some_and(|replacement| replacement.makes(input));
             self.add(Item {
@@ -229,8 +229,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Folds an affine in the cheaper direction. With `merge`, other affines that stay may absorb
-    /// it. Returns whether it folded.
+    /// Folds the affine of an item in the cheaper direction. With `merge`, other affines that stay
+    /// may absorb the affine. Returns whether the affine folded.
     fn fold(&mut self, item: usize, merge: bool) -> bool {
         let items = self.items(merge);
         let affine = &self.items[item].part.affine;
@@ -311,8 +311,8 @@ impl<'a> Planner<'a> {
         }
         there.state = State::Folded { direction, into };
         self.remove(&gone.nodes, gone.output, gone.input);
-        // The parameters of these operators become exactly 1 and 0, but rules still see the old
-        // parameters. So no later affine may pass or change these operators.
+        // The parameters γ and β of these operators become exactly 1 and 0, but rules still read
+        // the old parameters. So no later affine may pass or change these operators.
         self.overlay
             .replaced
             .extend(gone.resets.iter().map(|reset| reset.node));

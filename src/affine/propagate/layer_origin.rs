@@ -257,7 +257,8 @@ fn movement(at: &At, output: usize, before: &Affine) -> Option<String> {
             return Some(format!("{op} {how} {from:?} {to:?}"));
         }
     };
-    // Along these axes the marks show which places are taken, so the description need not.
+    // If the marks vary along the cut axes, they already show which places are taken, so the
+    // description leaves out the cut.
     let cut: Vec<usize> = cut
         .into_iter()
         .map(|one| axis(one, from.len()).ok())

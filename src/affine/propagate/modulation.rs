@@ -118,7 +118,8 @@ impl<'m, 'a> Modulation<'m, 'a> {
     /// layers, or if the distances between corresponding rows differ.
     fn rows(&self) -> Option<ModulationRows> {
         let overlay = self.overlay;
-        // Marks on the elements show which rows they come from.
+        // Each element of the shift gets a mark, so that the search shows from which row of the
+        // layer the element comes.
         let count = self.shift.len();
         let marks = Affine::shift(marks(self.shift.shape())?);
         let factor = origin(overlay, self.factor, &marks, false)?;
@@ -213,7 +214,7 @@ fn is_unchanged(overlay: &GraphOverlay, node: NodeId) -> bool {
 }
 
 /// Whether a layer multiplies its input by a matrix on the right. The matrix and the bias must have
-/// no other readers. The bias may be missing, but it must not be a computed input.
+/// no other readers. The layer may have no bias, but a computed value must not be its bias.
 fn is_own_matrix(overlay: &GraphOverlay, layer: &At) -> Option<bool> {
     let graph = overlay.graph;
     let slots = linear(graph.domain_op(layer.node))?.slots(layer).ok()?;

@@ -28,8 +28,8 @@ pub(crate) struct GraphOverlay<'a> {
     analysis: &'a Analysis<'a>,
     /// The folds, in the order in which they were decided. They are applied in this order.
     pub folds: Vec<Fold>,
-    /// The values that differ from the graph, because they lost a reader or have several names.
-    /// `of` maps each name of such a value to its index here.
+    /// The values whose readers or names differ from those in the graph, because the values lost a
+    /// reader or have several names. `of` maps each name of such a value to its index here.
     values: Vec<Merged>,
     of: Vec<Option<u32>>,
     /// The values that lost their only reader and are otherwise unchanged. Most of them are
@@ -119,8 +119,8 @@ impl<'a> GraphOverlay<'a> {
         self.of[value.index()].map_or(value, |merged| self.values[merged as usize].source)
     }
 
-    /// The readers of a value, under any of its names, after the planned removals. Each comes with
-    /// the name that it reads.
+    /// The readers of a value, under any of its names, after the planned removals. Each reader
+    /// comes with the name that it reads.
     pub(crate) fn readers(&self, value: ValueId) -> impl Iterator<Item = (ValueId, Reader)> + '_ {
         let merged = self.of[value.index()].map(|merged| &self.values[merged as usize].readers);
         let own = if merged.is_none() {
@@ -142,8 +142,8 @@ impl<'a> GraphOverlay<'a> {
         }
     }
 
-    /// The only reader of the elements of a value, with the input at which it reads them. `None` if
-    /// the value has no or several such readers, or if a reader is not a node.
+    /// The only node that reads the elements of a value, with the index of the input at which it
+    /// does. `None` if the value has no or several such readers, or if a reader is not a node.
     pub(crate) fn only_reader(&self, value: ValueId) -> Option<(NodeId, usize)> {
         let mut only = None;
         for (_, reader) in self.readers(value) {

@@ -1,4 +1,4 @@
-//! The result of a propagation: all changes that let its part fold.
+//! The result of a propagation: all changes that together let the affine of a part fold.
 
 use crate::affine::Affine;
 use crate::affine::item::Merge;

@@ -63,8 +63,8 @@ struct KeySearch<'s, 'a> {
 }
 
 impl KeySearch<'_, '_> {
-    /// Subtracts the number of operands of a node from the budget. `false` if the budget is too
-    /// small.
+    /// Subtracts the number of operands of a node from the budget. Returns `false` if this exceeds
+    /// the budget.
     fn spend(&mut self, at: &At) -> bool {
         let left = self.left.checked_sub(at.arity());
         self.left = left.unwrap_or(0);

@@ -1,5 +1,6 @@
 //! Zeros that are created for each batch, such as the zeros that a relative shift puts before its
-//! scores. No scale changes them. So they can carry any scale, even if other nodes read them, too.
+//! scores. No scale changes zeros, so they count as carrying any scale, even if other nodes also
+//! read them.
 
 use crate::affine::propagate::overlay::GraphOverlay;
 use crate::analysis::uniform::repeats_zero;

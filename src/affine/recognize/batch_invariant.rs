@@ -45,7 +45,8 @@ const COMPUTE: &[&str] = &[
     "ReduceMax",
 ];
 
-/// The values that one call of [`Alike::read`] has computed, so that it computes each only once.
+/// The values that one call of [`Alike::read`] has computed, so that the call computes no value
+/// twice.
 type Readings = RefCell<HashMap<ValueId, Option<Numbers>>>;
 
 /// Determines which values are equal for every item of a batch.

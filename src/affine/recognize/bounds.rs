@@ -163,8 +163,8 @@ impl Bounds {
         bounds.settled()
     }
 
-    /// Limits the interval by the upper bound of the magnitude, if this bound does not grow with
-    /// the variable.
+    /// If the upper bound of the function's magnitude is a constant, limits the function's interval
+    /// by this bound.
     fn settled(self) -> Bounds {
         match self.most {
             Some(Pace {

@@ -1,8 +1,8 @@
 //! LN and RMSNorm in the form that onnxruntime fuses into one operator: a `Pow` by 2, and a Mul and
 //! an Add of vectors after the division.
 //!
-//! onnxruntime does not fuse the form without the Mul and the Add. So both nodes stay when their
-//! constants fold, with 1 and 0 as new constants.
+//! onnxruntime does not fuse the form without the Mul and the Add. So if the constants fold, both
+//! nodes stay, with 1 and 0 as new constants.
 
 use crate::affine::recognize::affine_chain::Chain;
 use crate::affine::recognize::decomposed_norm::{self, Core};

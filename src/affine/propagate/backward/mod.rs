@@ -22,7 +22,7 @@ use crate::affine::recognize::Part;
 use crate::ir::{NodeId, ValueId};
 use crate::refusal::{Reason, Refusal};
 
-/// The treatment of values with other readers, and of constants.
+/// The treatment of values with several readers, and of constants, during a search.
 #[derive(Clone, Copy, Default)]
 struct Mode {
     /// Whether a value that several nodes read waits until all of them need the same affine.
@@ -77,7 +77,8 @@ struct Start<'d, 'a> {
 }
 
 impl Start<'_, '_> {
-    /// Propagates the affine in one mode. Also returns which kinds of other readers the search met.
+    /// Propagates the affine in one mode. Also returns which kinds of readers outside of the path
+    /// the search met.
     fn attempt(&self, mode: Mode) -> (Result<Propagation, Refusal>, Met) {
         let mut search = BackwardPropagation::new(self.overlay, self.items, self.item, mode);
         let found = search.start_at_part(self.affine);

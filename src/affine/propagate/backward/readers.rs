@@ -25,7 +25,8 @@ const READERS: usize = 64;
 /// The largest number of producers that are collected upstream of a part's input.
 const PRODUCERS: usize = 256;
 
-/// The other readers of a value on which an affine is needed, if the affine affects none of them.
+/// The kind of the other readers of a value on which an affine is needed, if the affine affects
+/// none of these readers.
 #[derive(Debug, PartialEq)]
 pub(super) enum Others {
     None,
@@ -248,7 +249,7 @@ impl BackwardPropagation<'_, '_> {
 
 /// The affine on which all requests at a value agree. `None` if they differ.
 ///
-/// The requests must be sorted by the input that makes them.
+/// The requests must be sorted by the input from which they come.
 pub(super) fn agreed(graph: &Graph, requests: &[Waiting]) -> Option<Affine> {
     let mut affines = requests
         .chunk_by(|one, other| one.by == other.by)
@@ -278,8 +279,8 @@ fn united(graph: &Graph, requests: &[Waiting]) -> Option<Affine> {
     Some(all)
 }
 
-/// Whether a node multiplies by a constant array with other readers. Examples are a table of
-/// angles, and a table of tokens that is also the head.
+/// Whether a node multiplies by a constant array that other nodes also read. Examples are a table
+/// of angles, and a table of tokens that is also the head.
 pub(super) fn is_shared(overlay: &GraphOverlay, node: NodeId) -> bool {
     let graph = overlay.graph;
     let multiplies = graph.is(node, "Mul") || graph.category(node) == Some(Category::MatrixProduct);

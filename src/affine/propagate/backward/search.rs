@@ -51,8 +51,8 @@ impl BackwardPropagation<'_, '_> {
         self.all_waiting(propagation)
     }
 
-    /// Propagates from the waiting values, in reverse execution order. When a value is processed,
-    /// every reader that may need an affine of it is known.
+    /// Propagates from the waiting values, in reverse execution order. In this order, all readers
+    /// of a value have made their requests before the value is processed.
     fn all_waiting(&mut self, propagation: &mut Propagation) -> Result<(), Refusal> {
         let graph = self.overlay.graph;
         while let Some(last) = self.last_waiting() {

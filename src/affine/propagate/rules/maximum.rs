@@ -1,7 +1,7 @@
 //! Maxima and minima over places: `max(s·x + t) = s·max(x) + t` if `s > 0` and neither `s` nor `t`
 //! varies along the reduced axes.
 //!
-//! Padding is below all numbers. So it is never the maximum of a window that covers a place of the
+//! A padded place counts as −∞, so it is never the maximum of a window that covers a place of the
 //! image. A negative scale would turn a maximum into a minimum.
 
 use crate::affine::Affine;

@@ -1,7 +1,7 @@
 //! Relu and similar functions, and sums of magnitudes: `f(k·x) = k·f(x)` for a scalar `k > 0`.
 //!
-//! A negative scale would select other elements. A scale of channels would change the terms of a
-//! sum by different factors.
+//! A negative scale does not pass, because a Relu would then select other elements. A scale that
+//! differs between channels does not pass, because the terms of a sum would get different factors.
 
 use crate::affine::Affine;
 use crate::affine::rule::{At, Rule, Step};

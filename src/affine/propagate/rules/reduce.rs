@@ -53,7 +53,7 @@ impl Rule for Reduce {
     }
 }
 
-/// Drops these axes of an affine. Refuses an affine that varies along one of them.
+/// Removes `axes` from an affine. Refuses an affine that varies along one of `axes`.
 pub(crate) fn without(affine: &Affine, axes: &[usize]) -> Result<Affine, Reason> {
     affine.try_map(|numbers| {
         let kept = (0..numbers.ndim()).filter(|axis| !axes.contains(axis));

@@ -145,8 +145,8 @@ impl Search<'_> {
         self.ends[value.index()].as_deref()
     }
 
-    /// Whether a factor widens a value although no reader needs the wider value. The factor may
-    /// widen the value only along its own axis.
+    /// Whether a factor broadcasts a value to more elements than any reader needs. The factor must
+    /// widen the value only along the axis along which the factor varies.
     fn widens_needlessly(
         &mut self,
         factor: &Affine,
@@ -190,7 +190,7 @@ impl Search<'_> {
     }
 
     /// The form of `u + v` or `u − v`, if both operands are affines of one value, the base, and the
-    /// sum varies along at most one axis. An operand other than the base must have no other
+    /// sum varies along at most one axis. An operand that is not the base itself must have no other
     /// readers.
     fn join(
         &mut self,

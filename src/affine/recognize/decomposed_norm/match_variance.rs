@@ -63,7 +63,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         }
     }
 
-    /// The producer of a value, if it only moves or widens statistics, or changes their type.
+    /// The producer of a value, if this node only moves, widens or casts statistics.
     fn widening(&self, value: ValueId) -> Option<NodeId> {
         self.view
             .maker(value)
@@ -140,8 +140,8 @@ impl<'t, 'a> Trail<'t, 'a> {
     }
 
     /// Reads `1/r` or `g/r` with a root `r` and a constant `g`, possibly multiplied by one factor
-    /// for each channel. Returns `r` and 0.5. If a Pow by −0.5 computes `1/r`, returns its result
-    /// and −0.5.
+    /// for each channel. Returns `r` and 0.5. If a Pow by −0.5 computes `1/r`, returns the result
+    /// of the Pow and −0.5.
     fn reciprocal(&mut self, value: ValueId) -> Option<(ValueId, f64)> {
         let mut value = self.widened(value);
         let maker = self.view.maker(value);
@@ -259,7 +259,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         })
     }
 
-    /// Reads the variance `mean(x²) − mean(x)²`. A Max with 0 may follow it.
+    /// Reads the variance `mean(x²) − mean(x)²`. A Max with 0 may follow the difference.
     fn variance(&mut self, value: ValueId) -> Option<Squares> {
         let graph = self.view.graph;
         let bounded = self.bounded_by_zero(value);

@@ -218,7 +218,7 @@ pub(crate) fn around(
     let refusal = post
         .is_none()
         .then(|| Refusal::new(Reason::Identity, view.graph.name(last)));
-    // If the extent of the value is unknown, it follows from the parameters.
+    // If the number of channels of the value is unknown, it is read from the parameters.
     let channels = view.facts.extent(output, axis);
     let channels = channels.or_else(|| post.as_ref().map(|part| width(&part.affine)));
     Site {

@@ -128,7 +128,8 @@ impl SiteRewrite<'_> {
         let graph = self.view.graph;
         let unscaled = self.unscaled();
         let core = unscaled.unwrap_or(self.meaning.output);
-        // If an inner value has other readers, its nodes would stay besides the new ones.
+        // If a node outside of the site read an inner value, the nodes that compute it would stay
+        // in addition to the new nodes.
         if self.is_read_elsewhere(core) {
             return None;
         }

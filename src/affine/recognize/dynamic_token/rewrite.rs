@@ -282,8 +282,8 @@ impl Job<'_> {
         (mean, variance.clone())
     }
 
-    /// Writes `mean·q` and `variance·(r − q²) + epsilon`, with a weight for each channel. Without
-    /// `variance`, its weight is 1.
+    /// Writes `mean·q` and `variance·(r − q²) + epsilon`, with a weight for each channel. If
+    /// `variance` is `None`, the factor of the second term is 1.
     fn inter(
         &mut self,
         x: &str,

@@ -259,7 +259,7 @@ impl<'a> FewRows<'a> {
     }
 }
 
-/// Removes the first axis of a constant, which is the axis of samples and has extent 1.
+/// Removes the first axis of a constant. It is the axis of samples, with extent 1.
 fn without_sample(constant: &Recipe) -> Option<Recipe> {
     constant.reshape(constant.shape().get(1..)?)
 }

@@ -89,7 +89,7 @@ impl Reading<'_> {
     }
 
     /// Reads a Resize that multiplies each extent by a whole number, as if it repeated every place.
-    /// If it does anything else, the region has a refusal.
+    /// Any other Resize is a reason to refuse the region.
     pub(super) fn widen(&mut self, node: NodeId) -> Option<Value> {
         let (at, value) = (self.at(node), self.plain(node, 0)?);
         let (from, to) = (at.shape(0).ok()?, self.shape(node)?);

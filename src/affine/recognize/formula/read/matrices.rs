@@ -210,7 +210,7 @@ impl Reading<'_> {
         })
     }
 
-    /// The axis factors of the value along which a stack of matrices with these extents lies.
+    /// The axis factors of the value along which the matrices of a stack differ.
     ///
     /// A stack that is equal for all items of a batch holds the matrices of one item only. So if an
     /// axis holds both items and heads, the stack lies along the heads.
