@@ -159,7 +159,7 @@ impl Provenance {
             .collect()
     }
 
-    /// The record of one run, by its index.
+    /// Reads the record of the run with the index `time`. `None` if there is no such record.
     fn from_entries(entries: &HashMap<&str, &str>, time: usize) -> Option<Self> {
         let [version, original, folded, grown, options] = KEYS.map(|name| {
             let value = entries.get(key(time, name).as_str());
@@ -176,7 +176,7 @@ impl Provenance {
         })
     }
 
-    /// Adds to a model the record of the run that folded it from `original`.
+    /// Adds to `model` the record of the run that folded `original` to `model`.
     pub(crate) fn note(model: &mut Model, original: &Model, plan: &Plan, options: FoldOptions) {
         let taken: HashSet<&str> = model
             .proto

@@ -480,7 +480,7 @@ pub(super) fn prove(
 }
 
 /// Judges two models of any tools. Returns the verdict as JSON and as text. If a run shows a
-/// difference, saves its inputs to the file `witness`.
+/// difference, saves the inputs of this run to the file `witness`.
 #[pyfunction]
 pub(super) fn judge(
     py: Python<'_>,

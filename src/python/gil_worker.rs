@@ -103,8 +103,8 @@ fn look_around(
     Ok(())
 }
 
-/// Refuses to work in a process that was forked after threads had started. The forked process has
-/// no such threads, and would wait for them forever.
+/// Refuses to work in a process that was forked after threads had started. A fork copies no
+/// threads, so the forked process would wait for these threads forever.
 pub(super) fn check_process() -> PyResult<()> {
     static PROCESS: OnceLock<u32> = OnceLock::new();
     if *PROCESS.get_or_init(std::process::id) == std::process::id() {

@@ -343,8 +343,8 @@ impl ModelSource {
         }
     }
 
-    /// Returns `result`. If the model's resolver raised an exception, returns an error with this
-    /// exception as its cause instead.
+    /// Returns `result`, or an error whose cause is the exception of the model's resolver, if the
+    /// resolver raised one.
     pub(crate) fn settled<T>(&self, py: Python<'_>, result: PyResult<T>) -> PyResult<T> {
         let (ReadFrom::Memory {
             reach: Outside::Resolver(resolver),
@@ -381,7 +381,7 @@ struct Callback {
 }
 
 impl Callback {
-    /// Calls the function, and returns its bytes.
+    /// Calls the function of the resolver, and returns the bytes that it returns.
     fn ask(&self, py: Python<'_>, arguments: (&str, u64, usize)) -> PyResult<Bytes> {
         let found = self.call.bind(py).call1(arguments)?;
         if let Ok(bytes) = found.extract::<PyBackedBytes>() {

@@ -34,7 +34,8 @@ use crate::residual::streams::{Channels, ReadBy, Stream, StreamWriter, WrittenBy
 /// much time as one to three normalizers save.
 const WORTH: usize = 4;
 
-/// A constant with more elements than this is not copied for the stream if it has other readers.
+/// A constant with other readers is copied for the stream only if it has at most this many
+/// elements.
 const SMALL: usize = 1 << 14;
 
 /// The outcome of centring a stream.
@@ -112,7 +113,8 @@ impl Writers<'_> {
     fn check_unseen(&self) -> Result<(), Refusal> {
         let graph = &self.analysis.graph;
         for reader in &self.stream.readers {
-            // An input of the model keeps its mean for other readers, so they may depend on it.
+            // Readers of an input of the model still read the input with its mean, so they may
+            // depend on the mean.
             if self.is_input(reader.at) {
                 continue;
             }
@@ -146,7 +148,8 @@ impl Writers<'_> {
             taken_off,
             inputs,
         } = self.changes()?;
-        // A constant operand needs no projection if the mean of the sum that adds it is subtracted.
+        // A constant operand of a sum needs no projection if an operator subtracts the mean of this
+        // sum.
         let behind: HashSet<NodeId> = taken_off.iter().map(|&(node, _)| node).collect();
         projected.retain(|(node, _)| !behind.contains(node));
         // A normalizer that writes to the stream stays, because the edit that centres its result

@@ -19,8 +19,8 @@ pub(super) fn quantized_from(analysis: &Analysis, value: ValueId) -> Option<Valu
     graph.input(quantize, 0).filter(|_| is_pair)
 }
 
-/// If a reader is a QuantizeLinear, the values that are dequantized from its codes. `None` for
-/// other readers, or if an operator other than DequantizeLinear reads the codes.
+/// The values that are dequantized from the codes of `reader`, if `reader` is a QuantizeLinear.
+/// `None` for other readers, or if an operator other than DequantizeLinear reads the codes.
 pub(super) fn dequantized_by(analysis: &Analysis, reader: Reader) -> Option<Vec<ValueId>> {
     let graph = &analysis.graph;
     let Reader::Node { node, input: 0 } = reader else {
@@ -69,14 +69,14 @@ fn averaged_square(view: &View, node: NodeId) -> Option<(ValueId, usize)> {
     (is_square && is_quantized).then_some((value, axis))
 }
 
-/// Whether a node is this operator of ONNX with constant scales.
+/// Whether a node is the operator `op` of ONNX, with constant scales.
 fn is_scaled(analysis: &Analysis, node: NodeId, op: &str) -> bool {
     analysis.graph.is(node, op) && analysis.at(node).is_constant(1)
 }
 
-/// The nodes and sides that absorb a power instead of the quantized constants of a node. Empty if
-/// nothing can absorb the power for one of these constants. `None` if the node has no quantized
-/// constant on that side.
+/// The nodes and sides that absorb a power instead of the quantized constants of a node. Empty if,
+/// for one of the quantized constants, nothing can absorb the power. `None` if the node has no
+/// quantized constant on that side.
 pub(super) fn carriers(at: &At, side: Side) -> Option<Vec<(NodeId, Side)>> {
     let constant = match side {
         Side::Constant(slot) => slot,

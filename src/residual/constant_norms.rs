@@ -73,7 +73,8 @@ pub(crate) fn variance_limit(epsilon: f64, data_type: DataType) -> f64 {
 struct Normalization {
     /// The value that is normalized.
     input: ValueId,
-    /// The axes of the statistics, counted from the front. With `groups`, they are axes of the shape `[N, groups, -1]`.
+    /// The axes of the statistics, counted from the front. If `groups` is given, the axes refer to
+    /// the shape `[N, groups, -1]`.
     axes: Vec<usize>,
     groups: Option<usize>,
     centred: bool,
@@ -228,8 +229,8 @@ impl Normalization {
     }
 }
 
-/// `1/√ε`, rounded to a type. Weights absorb this factor. The rounding makes it equal to the factor
-/// that an engine would multiply by.
+/// `1/√ε`, rounded to a type. Weights absorb this factor. After the rounding, it equals the
+/// constant that a Mul in the model would have.
 fn reciprocal_root(epsilon: f64, data_type: DataType) -> f64 {
     rounded(data_type, 1.0 / epsilon.sqrt())
 }
@@ -256,7 +257,7 @@ impl Divisor {
         divisor
     }
 
-    /// The result of the only reader of the value, if the reader has no other input that varies.
+    /// The result of the only reader of this value, if all other inputs of the reader are constant.
     fn next(&self, view: &View) -> Option<Self> {
         let node = view.only_reader(self.value)?;
         let value = view.graph.only_output(node)?;

@@ -56,7 +56,7 @@ impl Law {
     /// The law of a node whose inputs have the exponents `carried`, with `None` for constants and
     /// missing inputs.
     ///
-    /// If there are several solutions, returns the one whose result has the exponent `goal`.
+    /// If several laws are possible, returns the law with the exponent `goal` for the result.
     pub(crate) fn from_node(at: &At, carried: &[Option<i32>], goal: Option<i32>) -> Self {
         let plain = Self::plain(at);
         if plain.wanted.is_empty() || plain.made.is_empty() {
@@ -165,7 +165,7 @@ impl Node<'_, '_> {
         }
     }
 
-    /// The law of a node whose first output has this exponent.
+    /// The law of a node whose first output has the exponent `made`.
     fn makes(&self, made: i32) -> Law {
         let mut law = Law::plain(self.at);
         law.wanted[0] = self.first();
@@ -318,7 +318,7 @@ impl Node<'_, '_> {
 }
 
 /// Whether an operator maps `k·x` to k times its result for `x`, for all k > 0. Movements and
-/// selections, which are not in the list, do so too.
+/// selections also do so, but are not in the list.
 fn is_scale_transparent(op: &str) -> bool {
     const OPS: &[&str] = &[
         "Abs",

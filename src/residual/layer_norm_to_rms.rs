@@ -27,7 +27,7 @@ pub(super) fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Repl
     let last = view.graph.producer(core.output)?.0;
     let graph = view.graph;
     // A Mul by 1 and an Add of 0 may be there only so that an engine recognizes a
-    // LayerNormalization. They are replaced too.
+    // LayerNormalization. Such a Mul and Add are also replaced.
     let neutral = if matches!(scale, Scale::None) {
         neutral_behind(view, core.output)
     } else {
@@ -38,7 +38,8 @@ pub(super) fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Repl
         .and_then(|&node| graph.only_output(node))
         .unwrap_or(core.output);
     let mut maker = Maker::new(graph, last);
-    // The operator computes in float32 for all types, and so must its replacement.
+    // A normalizer that is one operator computes in float32 for all types, so its replacement must
+    // do so too.
     let is_wide = data_type == DataType::BFloat16 && core.nodes.len() == 1;
     let inside = if is_wide { DataType::Float } else { data_type };
     let is_last = axis + 1 == core.rank;
@@ -69,8 +70,8 @@ pub(super) fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Repl
     })
 }
 
-/// The operators after a value that change nothing. Each is the only reader of the result before
-/// it.
+/// The operators after a value that change nothing. Each of these operators is the only reader of
+/// the result of the previous one.
 fn neutral_behind(view: &View, mut value: ValueId) -> Vec<NodeId> {
     let mut nodes = vec![];
     while let Some((node, slot)) = view.graph.only_reader(value) {
@@ -132,7 +133,7 @@ pub(super) fn has_range(data_type: DataType) -> bool {
 enum Scale {
     /// There is no scale.
     None,
-    /// The scale is this input of the operator.
+    /// The scale is this value, which is an input of the operator.
     Inside(ValueId),
     /// The scale is applied by the nodes after the core.
     Behind,

@@ -108,7 +108,7 @@ fn stays(
     })
 }
 
-/// The name of a stream, which is that of its first value.
+/// The name of a stream: the name of its first value.
 fn name(analysis: &Analysis, stream: &Stream) -> String {
     let first = stream
         .values

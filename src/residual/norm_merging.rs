@@ -25,7 +25,8 @@ pub(crate) const MERGING: &str = "merging";
 const BETWEEN: usize = 64;
 
 /// Plans which normalizers to remove. `is_skipped` decides by name whether a site stays. Of two
-/// normalizers in a row, only one is removed at a time. The next repetition handles the other one.
+/// normalizers in a row, only one is removed at a time. The next repetition of the pipeline decides
+/// on the other normalizer.
 pub(crate) fn merged(
     view: &View,
     sites: &[Site],
@@ -144,7 +145,7 @@ impl Behind<'_, '_> {
             })
     }
 
-    /// Whether the factor disappears after this reader.
+    /// Whether the factor of the removed normalizer is cancelled after this reader of `value`.
     fn next(&mut self, value: ValueId, node: NodeId, input: usize) -> bool {
         let end = self.ends.get(&value).filter(|&&site| {
             let core = self.cores[site].as_ref();

@@ -39,7 +39,8 @@ pub(super) struct ScaledStreams {
 /// index of a site in the edits.
 ///
 /// # Errors
-/// [`Failed`] for the streams that cannot be scaled. The caller can try again without them.
+/// [`Failed`] for the streams that cannot be scaled. The caller can try again without these
+/// streams.
 pub(super) fn scale(
     analysis: &Analysis,
     streams: &[(usize, &Stream)],
@@ -120,8 +121,8 @@ impl Exponents<'_> {
         Ok(())
     }
 
-    /// The stream to which a result of a node belongs. If the node scales a product of codes, the
-    /// stream to which this product belongs.
+    /// The stream to which a result of a node belongs. If no result belongs to a stream, but the
+    /// node scales a product of codes, the stream to which this product belongs.
     fn goal(&self, node: NodeId) -> Option<usize> {
         let mut outputs = self.analysis.graph.outputs(node).iter().flatten();
         let own = outputs.find_map(|value| self.goals.get(value).copied());
@@ -300,8 +301,9 @@ impl Exponents<'_> {
         }
     }
 
-    /// Lets a node absorb a power at `side`. This subtracts `exponent` from the exponent of an
-    /// operand, or adds it to that of a result or a constant.
+    /// Lets a node absorb a power of two at `side`. An operand is multiplied by `2^exponent`, which
+    /// removes its exponent. A result or a constant is multiplied by `2^-exponent`, which gives it
+    /// this exponent.
     fn fold(&mut self, at: &At, side: Side, exponent: i32, stream: usize) {
         let exponent = if let Side::Operand(_) = side {
             -exponent
@@ -434,8 +436,8 @@ fn factor(exponent: i32) -> f64 {
     f64::from(exponent).exp2()
 }
 
-/// The value of an attribute. An error if its type cannot hold the value with the exponent that the
-/// attribute must have.
+/// The value of an attribute. An error if the type cannot hold the value after it is scaled by the
+/// exponent of the attribute.
 fn exponent(at: &At, attribute: &Attribute) -> Result<f64, Reason> {
     let absent = if attribute.name == EPSILON {
         USUAL_EPSILON
@@ -446,7 +448,7 @@ fn exponent(at: &At, attribute: &Attribute) -> Result<f64, Reason> {
     exactly(value, attribute.exponent, attribute.data_type).map(|()| value)
 }
 
-/// Refuses a number that its type cannot represent with this exponent.
+/// Refuses a number that its type cannot hold after the number is multiplied by `2^-exponent`.
 fn exactly(number: f64, exponent: i32, data_type: Option<DataType>) -> Result<(), Reason> {
     let (scaled, data_type) = (number * factor(-exponent), float(data_type)?);
     if rounded(data_type, scaled).is_infinite() {

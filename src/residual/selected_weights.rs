@@ -26,8 +26,8 @@ fn selection(at: &At, slot: usize) -> Option<NodeId> {
     let mut value = at.graph.input(at.node, slot)?;
     while at.graph.only_reader(value).is_some() {
         let (node, _) = at.graph.producer(value)?;
-        // A second result, as of a Split, would get the power too, so only nodes with one result
-        // pass it.
+        // If a node has a second result, as a Split has, this result would also get the power. So
+        // only nodes with one result pass the power.
         at.graph.only_output(node)?;
         let category = at.graph.category(node)?;
         if !matches!(category, Category::Movement | Category::Selection) {

@@ -104,7 +104,7 @@ fn input_name<'a>(at: &At<'a>, slot: usize) -> Option<&'a str> {
 }
 
 impl NormalizedSum {
-    /// Writes the normalizer of a sum. The last node computes its result.
+    /// Writes the normalizer of a sum. The last written node computes the result of the normalizer.
     fn normalize(&self, at: &At, maker: &mut Maker, sum: &str) -> Option<()> {
         let epsilon = at.attr_float("epsilon", 1e-12).ok()?;
         let parameters = self.parameters.clone();

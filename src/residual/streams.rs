@@ -55,9 +55,10 @@ pub(crate) struct StreamWriter {
 pub(crate) enum WrittenBy {
     /// A linear operator with constants, whose result has the channels of its weight.
     Linear(NodeId),
-    /// Rows of a constant table, which is the first operand of this Gather.
+    /// Rows of a constant table. The node is the Gather whose first operand is the table.
     Table(NodeId),
-    /// A constant that is this operand of a node, such as a class token, positions or a bias.
+    /// A constant operand of a node, given by the node and its input. Examples are a class token,
+    /// positions and a bias.
     Constant(NodeId, usize),
     /// An operand that a sum adds and that is constant along the channels.
     Uniform(NodeId, usize),

@@ -31,8 +31,8 @@ const LARGE: u64 = 32;
 /// largest number of parts needs.
 const NEAR_LOWEST: f64 = 1.02;
 
-/// The number of values around which cuts are tried at a peak, among the values that are held
-/// there.
+/// The largest number of values around which cuts are tried at one peak. These values are in memory
+/// at the peak.
 const TRIED: usize = 4;
 
 /// The limits of regions, as fractions of the bytes of the value from which the region grows. A
@@ -107,8 +107,8 @@ impl<'s> CutSearch<'s> {
         cuts
     }
 
-    /// Cuts each region around a large value into `parts` parts, or into as many parts as it has
-    /// places.
+    /// Cuts each region around a large value into `parts` parts, or into fewer if the region has
+    /// fewer places.
     pub(super) fn all(&self, parts: usize) -> Vec<PlannedCut> {
         let mut values: Vec<(u64, ValueId)> = self
             .sizes

@@ -39,7 +39,7 @@ const KEEP_ZERO: &[&str] = &[
 /// error is the reason why hidden keys are computed nevertheless.
 pub(super) type Visible = Result<Option<Rc<Vec<Range<usize>>>>, String>;
 
-/// The visible keys of scores, by the value with the scores and by its axes of queries and keys.
+/// Maps a value of scores, with its axes of queries and keys, to the keys that are visible in it.
 pub(super) type VisibleByScores = HashMap<(ValueId, [usize; 2]), Visible>;
 
 /// The axis of keys of a region. `None` if its mask hides no keys from any query.
@@ -70,8 +70,8 @@ pub(super) fn find_hidden_keys(
     Ok(None)
 }
 
-/// The input of a softmax and the axis that it normalizes. `None` if it normalizes the axis of the
-/// region.
+/// The input of a softmax and the axis along which the softmax normalizes. `None` if this is the
+/// axis of the region.
 fn scores(analysis: &Analysis, member: &RegionNode) -> Option<(ValueId, usize)> {
     let at = analysis.at(member.node);
     let keys = at.softmax_axis(at.rank(0).ok()?).ok()?;

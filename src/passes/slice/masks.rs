@@ -1,9 +1,9 @@
 //! Finds the places of scores that a softmax counts as −∞ for every input, because a mask hides
 //! them.
 //!
-//! A softmax gives a place of −∞ the weight 0, and no other place depends on it. So a product that
-//! computes only places of −∞ need not run. A mask is added to the scores, or selects between them
-//! and −∞. The mask may be stored, or computed from extents and stored numbers.
+//! A softmax gives a score of −∞ the weight 0, and no other weight depends on this score. So a
+//! product that computes only places of −∞ need not run. A mask is added to the scores, or selects
+//! between them and −∞. The mask may be stored, or computed from extents and stored numbers.
 //!
 //! The lowest finite number of a type counts as −∞ if, for every input, the mask adds 0 to another
 //! place of its row. Then the exponential of the difference is 0. Other large negative numbers do
@@ -31,7 +31,7 @@ const FINITE: u8 = 2;
 /// Flag: the mask adds 0 to the score.
 const ZERO: u8 = 4;
 
-/// Operators that move the elements of their first operand, or keep them.
+/// Operators that move or copy the elements of their first operand without changing their values.
 const MOVEMENTS: &[&str] = &[
     "Cast",
     "Dropout",
@@ -146,7 +146,7 @@ struct MaskSearch<'s> {
 }
 
 impl MaskSearch<'_> {
-    /// The flags of a value. If nothing is known about it, no flag is set, and the value is
+    /// The flags of a value. If nothing is known about the value, no flag is set, and the value is
     /// recorded in `unknown`.
     fn grid(&self, value: ValueId, axes: MaskAxes, depth: usize) -> Grid {
         if self.analysis.constants.is_constant(value) {
@@ -222,8 +222,8 @@ impl MaskSearch<'_> {
     }
 
     /// For each place, whether the condition of a Where holds or fails at all places along the
-    /// other axes. No flag is set if it holds at some of them only, or if the condition is not
-    /// constant.
+    /// other axes. A place has no flag if the condition holds there only for some of the other
+    /// places, or if the condition is not constant.
     fn condition(&self, at: &At, axes: MaskAxes) -> Option<Grid> {
         let value = at.input(0).ok()?;
         if !self.analysis.constants.is_constant(value) {
@@ -249,7 +249,7 @@ impl MaskSearch<'_> {
     }
 
     /// Whether a value is computed by a matrix product, and afterwards only scaled, moved, or added
-    /// to finite constants. Then it is finite for finite inputs.
+    /// to finite constants. Such a value is finite if the inputs are finite.
     fn is_score(&self, value: ValueId, depth: usize) -> bool {
         let graph = &self.analysis.graph;
         let Some((node, _)) = graph.producer(value).filter(|_| depth < MOST_NODES) else {
@@ -300,8 +300,8 @@ const HOLDS: u8 = 1;
 /// A condition fails at a place.
 const FAILS: u8 = 2;
 
-/// The flags of a selection. If the condition is unknown, they are the flags that both operands
-/// have.
+/// The flags of a selection. If the condition is unknown, the result has the flags that both
+/// operands have.
 fn selected([condition, one, other]: [u8; 3]) -> u8 {
     match condition {
         HOLDS => one,

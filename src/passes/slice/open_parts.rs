@@ -6,7 +6,7 @@
 //! ```
 //!
 //! `m` is the number of places of a part at the expected size. So `places` is never smaller than
-//! planned. At small sizes the first part has all places, and the other parts have none.
+//! `m`. At small sizes the first part has all places, and the other parts have none.
 
 use crate::analysis::Analysis;
 use crate::ir::builder::{Maker, int};
@@ -52,8 +52,9 @@ pub(super) fn computed_extents<'a>(
     (extents, maker)
 }
 
-/// An input of the graph with an axis of this extent, so that all regions read one Shape. Without
-/// such an input, the value itself.
+/// A value and an axis from which a Shape reads the extent of `axis`. This is an input of the graph
+/// that has the same extent, so that all regions read one Shape, or `value` itself if there is no
+/// such input.
 fn extent_source(analysis: &Analysis, (value, axis): (ValueId, usize)) -> (ValueId, usize) {
     let Analysis { graph, facts, .. } = analysis;
     let dim = facts

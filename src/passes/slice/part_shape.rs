@@ -46,8 +46,8 @@ struct PartTarget {
 
 impl PartTarget {
     /// The target of a Reshape. `None` if it cannot be written by these rules: a single open extent
-    /// is `-1`. Of several, all that can be copied are `0`, and one other extent may be `-1`. If
-    /// the cut axis is open, only its own extent may be `-1`.
+    /// is `-1`. Of several open extents, all that can be copied are `0`, and one other extent may
+    /// be `-1`. If the cut axis is open, only the extent of this axis may be `-1`.
     fn reshaped(&self, copies_zeros: bool) -> Option<Vec<i64>> {
         let open: Vec<usize> = (0..self.behind.len())
             .filter(|&place| extent(&self.behind[place]).is_none())

@@ -67,7 +67,7 @@ impl SliceRegion {
 /// with fewer bytes.
 const UPSTREAM: usize = 24;
 
-/// A region while it grows.
+/// The state of a region while nodes are added to it.
 #[derive(Clone)]
 struct Growing<'g> {
     analysis: &'g Analysis<'g>,
@@ -87,8 +87,8 @@ struct Growing<'g> {
 }
 
 /// The regions around a value along one of its axes. The first region has all nodes around values
-/// with more bytes than a limit. Each next region has more nodes at its beginning, and fewer bytes
-/// on its border.
+/// with more bytes than a limit. Each region has more nodes at its beginning, and fewer bytes on
+/// its border, than the previous region.
 pub(super) fn grow(
     analysis: &Analysis,
     (value, axis): (ValueId, usize),

@@ -69,8 +69,8 @@ impl PlannedCut {
     }
 }
 
-/// The memory plan with these regions cut. Each region runs part by part where its last node ran.
-/// `None` if two regions would have to wait for each other.
+/// The memory plan in which `cuts` are made. All parts of a region run at the step at which the
+/// last node of the region ran. `None` if two regions would have to wait for each other.
 pub(super) fn with_cuts(
     analysis: &Analysis,
     plan: &MemoryPlan,
@@ -276,7 +276,7 @@ impl<'c> PartBuffers<'c> {
     }
 
     /// The buffer with the keys that a part reads from another buffer. Adds the step that slices
-    /// them, unless an earlier call did.
+    /// the keys, unless an earlier call added it.
     fn sliced(
         &mut self,
         number: usize,

@@ -256,8 +256,8 @@ impl PartWriter<'_> {
         shape
     }
 
-    /// The name of an operand with only the keys of a part. Writes a Slice if the operand has other
-    /// keys too.
+    /// The name of an operand with only the keys of a part. Writes a Slice if the operand also has
+    /// keys that the part does not read.
     fn with_keys(&mut self, name: &str, (node, slot): (NodeId, usize), part: usize) -> String {
         let (Some(axis), Some(keys)) = (&self.cut.region.keys, &self.keys) else {
             return name.to_owned();
