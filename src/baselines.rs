@@ -193,7 +193,7 @@ struct Remaking<'v, 'a> {
     view: &'v View<'a>,
     editor: Editor<'a>,
     /// The names of the values that are read in place of removed values. Simplification begins at
-    /// them.
+    /// these values.
     seeds: Vec<String>,
     /// Maps the name of each new value to a value of equal shape.
     made: HashMap<String, ValueId>,
@@ -217,8 +217,8 @@ impl<'v, 'a> Remaking<'v, 'a> {
         self.view.graph.value_name(value)
     }
 
-    /// Lets the readers of the block's output read its input. Nodes that have no readers afterwards
-    /// are removed later.
+    /// Lets the readers of a block's output read the block's input instead. Nodes that then have no
+    /// readers are removed later.
     fn take_out(&mut self, block: &Block) {
         let source = self.name(block.input).to_owned();
         self.replace(block, &source);
@@ -254,9 +254,9 @@ impl<'v, 'a> Remaking<'v, 'a> {
     }
 
     /// The earliest value whose last axis is the channels, and the movement that reads it. The
-    /// value is the block's input, or precedes it by movements without other readers. The movement
-    /// is `None` if the value is the input itself. The result is `None` if no such value has its
-    /// channels last.
+    /// value is the block's input, or a value from which only movements without other readers
+    /// compute this input. The movement is `None` if the value is the input itself. The result is
+    /// `None` if no such value has its channels last.
     fn channels_last(
         &self,
         site: &Site,
@@ -303,7 +303,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
             .post
             .as_ref()
             .map_or_else(|| Affine::identity(rank), |part| part.affine.clone());
-        // Movements in the part may give its other operators a different rank.
+        // If the part has movements, its other operators may have a different rank than its output.
         let own: Vec<NodeId> = site
             .post
             .iter()
@@ -332,8 +332,8 @@ impl<'v, 'a> Remaking<'v, 'a> {
         }
     }
 
-    /// The part of γ and β that a node applies: the identity for a Div or a Sub. `None` for
-    /// operators other than these, Mul, Add and BatchNormalization.
+    /// The part of γ and β that a node applies. A Mul, an Add and a BatchNormalization may apply
+    /// some; a Div and a Sub apply the identity. `None` for all other operators.
     fn affine_of(&self, node: NodeId, axis: usize, rank: usize) -> Option<Affine> {
         let at = self.view.at(node);
         match self.view.graph.op(node)? {

@@ -48,7 +48,8 @@ impl EpsilonError {
     }
 }
 
-/// Runs a model on random inputs, and returns the values with these names for each run.
+/// Runs a model on random inputs several times, and returns for each run the values with the names
+/// `names`.
 pub(crate) fn watched(
     model: &Model,
     names: &[&str],
@@ -68,7 +69,8 @@ pub(crate) fn watched(
         .collect()
 }
 
-/// For each run and each normalizer, the variances or mean squares of the tokens that it reads.
+/// For each run and each normalizer in `followers`, the variances or mean squares of the tokens
+/// that the normalizer reads.
 fn seen_by(
     model: &Model,
     followers: &[&Follower],

@@ -75,7 +75,7 @@ fn failed(error: crate::error::Error) -> Failure {
 /// The error of a model, and the name of the value that overflows first.
 type ErrorAndOverflow = (Option<f64>, Option<String>);
 
-/// For each float32 value of a model, by its name, whether all of its elements are finite.
+/// Maps the name of each float32 value of a model to whether all elements of the value are finite.
 struct Finite(HashMap<String, bool>);
 
 impl Finite {
@@ -117,8 +117,8 @@ impl RoundedModel {
         Ok(Self::new(all, values, to))
     }
 
-    /// Rounds each of these values by two Casts after the node that computes it, one to half and
-    /// one back.
+    /// Rounds each of `values` by two Casts after the node that computes the value: one to half,
+    /// and one back.
     fn new(mut model: Model, values: Vec<String>, to: HalfType) -> Self {
         let cast = casts(&model);
         let rounded: HashSet<&str> = values.iter().map(String::as_str).collect();
@@ -206,8 +206,8 @@ fn casts(model: &Model) -> HashMap<String, String> {
         .collect()
 }
 
-/// The outputs of nodes in the main graph that have this type, in execution order. Outputs of
-/// Constants are left out.
+/// The names of the values of type `data_type` that nodes of the main graph output, in execution
+/// order. Outputs of Constants are left out.
 fn float_values(model: &Model, data_type: DataType) -> Result<Vec<String>> {
     let analysis = Analysis::new(model)?;
     let graph = &analysis.graph;

@@ -19,8 +19,8 @@ pub(crate) fn sensitivity(model: &Model, options: &VerifyOptions, seed: u64) -> 
     }
 }
 
-/// The model with each element of its float weights moved by one unit in the last place, except
-/// zeros and whole scalars. `None` if a weight cannot be read.
+/// A copy of the model in which each element of each float weight is moved by one unit in the last
+/// place. Zeros, and scalars that are whole numbers, stay. `None` if a weight cannot be read.
 pub(crate) fn shaken(model: &Model, seed: u64) -> Option<Model> {
     let mut numbers = ChaCha8Rng::seed_from_u64(seed);
     let mut moved = model.clone();

@@ -18,8 +18,8 @@ use crate::passes::inline::{Lowering, written_out};
 use crate::residual::stream_scaling::residual;
 use crate::run::{Dims, Engine, Failure, Stage};
 
-/// The limit for streams in float16: about a sixteenth of its largest number, 65,504. This leaves
-/// four bits for inputs that cause larger values than the samples.
+/// The limit for streams in float16: about a sixteenth of 65,504, the largest number of float16.
+/// This leaves four bits for inputs that cause larger values than the samples.
 const ROOM: f64 = (1 << 12) as f64;
 
 /// The magnitude of the residual streams of a model.

@@ -54,7 +54,7 @@ impl Dims {
     ///   because a fold that mixes samples shows only with several samples;
     /// - 224 for the last two dimensions of an input of rank 4, which are the height and width of
     ///   an image;
-    /// - 8 for all others, such as a sequence.
+    /// - 8 for all other dimensions, such as a sequence.
     pub(crate) fn default_for(name: Option<&str>, axis: usize, rank: usize) -> usize {
         let named_batch = name.is_some_and(|name| name.to_ascii_lowercase().contains("batch"));
         match axis {

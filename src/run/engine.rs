@@ -155,7 +155,8 @@ impl Engine {
     /// Runs the model, and returns its outputs.
     ///
     /// # Errors
-    /// If the inputs are not those that [`Engine::inputs`] describes, or if an operator fails.
+    /// If the inputs do not have the types and shapes of [`Engine::inputs`], or if an operator
+    /// fails.
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
         let values: Vec<TValue> = inputs.iter().map(|tensor| tensor.clone().into()).collect();
         let outputs = self.session()?.run(&values)?;

@@ -113,8 +113,8 @@ fn fix_outputs(model: &mut Model) -> Result<()> {
     Ok(())
 }
 
-/// For each output, its extents, or `None` for an unknown extent. The list of an output is empty if
-/// its rank is unknown.
+/// For each output, the list of its extents, with `None` for each unknown extent. The list is empty
+/// if the rank of the output is unknown.
 fn extents_of_outputs(model: &Model) -> Result<Vec<Vec<Option<usize>>>> {
     let Analysis { graph, facts, .. } = &Analysis::new(model)?;
     let mut known = vec![];

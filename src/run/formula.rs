@@ -2,7 +2,7 @@
 //! names, for example `past_sequence_length + sequence_length` for the total length of a cache and
 //! new tokens, or `2*s` and `((4*s86)//s10)`.
 //!
-//! The text comes from a file and may be anything. As one of tract's symbolic formulas, it could
+//! The text comes from a file and may be anything. If tract read it as a symbolic formula, it could
 //! cause a division by 0 or an endless expansion of products. Here the sizes of all symbols are
 //! known, so plain integer arithmetic suffices.
 

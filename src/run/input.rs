@@ -193,8 +193,8 @@ pub(super) fn dims_mut(value: &mut ValueInfoProto) -> impl Iterator<Item = &mut 
 
 /// The size of every symbol in the shapes of the inputs. If a symbol without a given size occurs
 /// several times, the position of its first occurrence decides its default size. A symbol may be a
-/// formula such as `past + sequence`, for the total length of a cache and new tokens. Then its size
-/// is the value of the formula.
+/// formula such as `past + sequence`, for the total length of a cache and new tokens. The size of
+/// such a symbol is the value of the formula.
 fn sizes<'a>(
     inputs: &[&'a ValueInfoProto],
     given: &Dims,
@@ -236,8 +236,8 @@ pub(super) fn listed(names: &[Cow<str>]) -> String {
     }
 }
 
-/// The number of rows of the constant table that the elements of a value index. If they index
-/// several tables, the smallest one counts. `None` if they index no constant table.
+/// The number of rows of the constant table that the elements of a value index. If the elements
+/// index several tables, the smallest table counts. `None` if the elements index no constant table.
 ///
 /// The search follows the value through operators that keep its elements.
 fn rows(graph: &GraphProto, value: &str) -> Option<usize> {

@@ -32,8 +32,8 @@ pub(super) fn check_size(input: &Input) -> Result<(), Failure> {
     Err(Failure::new(Stage::Load, reason))
 }
 
-/// Finds a Scan on which tract's declutter may not terminate: its body has a product. Then
-/// declutter may move operators out of the body and back again without end.
+/// Finds a Scan whose body has a product. On such a Scan, tract's declutter may not terminate,
+/// because it may move operators out of the body and back again without end.
 pub(super) fn endless(graph: &GraphProto) -> Option<&NodeProto> {
     graph
         .node
@@ -72,8 +72,8 @@ pub(super) fn check_inputs(inputs: &[Input], values: &[TValue]) -> TractResult<(
     Ok(())
 }
 
-/// Collects the operators of a model. Fails if tract lacks one of them, or would read a scalar from
-/// an empty tensor.
+/// Collects the operators of a model. Fails if tract lacks one of these operators, or would read a
+/// scalar from an empty tensor.
 pub(super) fn known_operators(onnx: &Onnx, model: &Model) -> Result<Origins, Failure> {
     let mut operators = Origins::default();
     add_operators(onnx, model, model.graph(), &mut operators)?;

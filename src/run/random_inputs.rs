@@ -11,8 +11,8 @@ use super::input::Input;
 impl Input {
     /// Draws values for this input.
     ///
-    /// Floats are normally distributed, so half of them are negative. Integers are indices into the
-    /// table that they index. If they index no table, they are 0 or 1, as in masks. Half of the
+    /// Floats are normally distributed, so half of them are negative. Integers that index a table
+    /// of the model are valid indices. All other integers are 0 or 1, as in masks. Half of the
     /// booleans are true.
     fn draw(&self, rng: &mut ChaCha8Rng) -> Tensor {
         let end = self.indices.unwrap_or(2).max(1) as i64;

@@ -92,8 +92,8 @@ pub(super) struct WeightStore {
 }
 
 impl WeightStore {
-    /// The folder that is passed to tract as the folder of the model's external data. It must
-    /// exist, but nothing is read from it.
+    /// The folder that is passed to tract as the folder of the model's external data. The folder
+    /// must exist, but tract reads nothing from it.
     pub(super) const FOLDER: &'static str = "/";
 
     fn take_graph(&mut self, graph: &mut GraphProto) -> Result<(), Error> {

@@ -19,9 +19,9 @@ const EPSILON: f32 = 1e-5;
 /// rounding of a float32 sum.
 const ROUNDED: f64 = 1e-5;
 
-/// Computes `γ·(x − mean)/√(variance + ε) + β` in float64 and rounds the result once. Mean and
-/// variance are those of each channel of `x`. `None` if the node is not a BatchNormalization in
-/// training mode, or if its inputs are invalid.
+/// Computes `γ·(x − mean)/√(variance + ε) + β` in float64 and rounds the result once. The mean and
+/// the variance of each channel are computed from `x`. `None` if the node is not a
+/// BatchNormalization in training mode, or if its inputs are invalid.
 ///
 /// Before operator set 14, engines disagree whether training mode uses the statistics of the input
 /// or the given ones. For standardized weights, which PyTorch's exporter writes in this form, both

@@ -137,9 +137,9 @@ fn cast_all(
     cast.collect()
 }
 
-/// The elements of a Range of floats, which tract does not evaluate. `None` for other nodes, and if
-/// there are too many elements. Also `None` if an element may be rounded, because the result then
-/// depends on the order of additions.
+/// The elements of a Range of floats, which tract does not evaluate. `None` for other nodes, or if
+/// the Range has too many elements. Also `None` if an element may be rounded, because the result
+/// then depends on the order of additions.
 pub(crate) fn counted(node: &NodeProto, inputs: &[Arc<Tensor>]) -> Option<Arc<Tensor>> {
     let [start, limit, delta] = inputs else {
         return None;

@@ -135,7 +135,7 @@ impl Facts {
     }
 
     /// Whether the operands of an arithmetic operator have known extents that do not broadcast. An
-    /// engine may not notice this if it needs only the extents of the result.
+    /// engine may not notice the misfit if it needs only the extents of the result.
     pub(crate) fn misfits(&self, graph: &Graph, node: NodeId) -> bool {
         if graph.category(node) != Some(Category::Arithmetic) {
             return false;

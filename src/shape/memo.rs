@@ -39,7 +39,7 @@ struct Key {
     outputs: Vec<bool>,
 }
 
-/// The fact about an input, and the part of it on which the answer depends.
+/// The fact about an input, and whether the answer depends on all of this fact.
 struct InputFact {
     fact: Rc<InferenceFact>,
     /// Whether the answer depends only on the type and the shape.
@@ -181,8 +181,8 @@ fn key(graph: &Graph, node: NodeId, facts: &[Rc<InferenceFact>]) -> Option<Key> 
     })
 }
 
-/// Whether every symbol of a fact also occurs in the inputs. Otherwise the answer cannot be shared,
-/// because an equal node would get other symbols.
+/// Whether every symbol of a fact also occurs in the inputs. If the fact has a new symbol, it
+/// cannot be reused, because an equal node must get a different symbol.
 fn brings_nothing<'f>(
     fact: &InferenceFact,
     inputs: impl Iterator<Item = &'f InferenceFact>,

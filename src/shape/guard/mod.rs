@@ -2,7 +2,8 @@
 //!
 //! tract's operators trust the model. Their loops and allocations depend on attributes and shapes,
 //! and they expand sums of symbols into all equivalent forms. A panic can be caught, but not an
-//! endless loop, nor an abort when memory runs out. So this module checks limits first.
+//! endless loop, nor an abort when memory runs out. So this module checks limits before tract is
+//! asked.
 
 mod budget;
 mod cost;

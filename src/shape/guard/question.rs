@@ -24,8 +24,8 @@ const LARGEST_EYE: u64 = 1 << 20;
 /// The maximum cost of the symbolic arithmetic of one node.
 const NODE_COST: u64 = 1 << 14;
 
-/// The largest numbers of int64 and int32. Exporters write them as the end of a Slice that includes
-/// the last place.
+/// The largest numbers of int64 and int32. Exporters write one of these numbers as the end of a
+/// Slice that includes the last place.
 const OPEN_ENDS: [i64; 2] = [i64::MAX, i32::MAX as i64];
 
 /// Attributes whose values are axes of the first input.
@@ -255,8 +255,8 @@ impl<'q> Question<'q> {
         least.all(|(slot, &least)| self.rank(slot).is_none_or(|rank| rank >= least))
     }
 
-    /// Whether the axes that an input lists exist in the value to which they refer. Unknown axes
-    /// are accepted.
+    /// If an input of the node lists axes, whether these axes exist in the value whose axes are
+    /// meant. Unknown axes are accepted.
     fn has_axes_in_range(&self) -> bool {
         let op = self.node.op_type();
         let as_input = AXES.iter().find_map(|attribute| input_for(op, attribute));

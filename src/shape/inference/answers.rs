@@ -14,8 +14,8 @@ use crate::onnx::tensor;
 use crate::shape::memo::Memo;
 use crate::shape::unknown_dims::UnknownDims;
 
-/// Equal constants of at most this number of bytes share a tensor. The nodes that read them are
-/// then equal too.
+/// Equal constants of at most this number of bytes share a tensor. So nodes that differ only in the
+/// names of such constants count as equal.
 const SHARED: usize = 64;
 
 /// The answers of inference, together with their symbols and tensors. The analyses of a run share
@@ -34,8 +34,8 @@ pub(crate) struct Answers {
 type SmallConstant = (i32, Vec<i64>, Vec<u8>);
 
 impl Answers {
-    /// The fact about an input of the model. The first analysis gets it from `declare`, which may
-    /// create symbols. Later analyses get the same fact.
+    /// The fact about an input of the model. The first analysis of a run gets the fact from
+    /// `declare`, which may create symbols. Later analyses of the run get the same fact.
     pub(super) fn input(
         &self,
         info: &ValueInfoProto,

@@ -81,7 +81,8 @@ impl Inference {
         let Some(value) = value.filter(|value| value.datum_type() == DatumType::TDim) else {
             return fact;
         };
-        // An extent fits into 32 bits. An unknown element may exceed them, so it gets a new symbol.
+        // An extent fits into 32 bits. An unknown element may exceed 32 bits, so it gets a new
+        // symbol.
         if to == Some(DatumType::I32) && !is_concrete(&value) {
             let elements = self.answers.unknown_dims.elements(from);
             return self.answers.unknown_dims.named(
@@ -116,7 +117,7 @@ fn range_of_type(to: DatumType) -> Option<Range<i64>> {
         DatumType::I16 => Some(-32768..32768),
         DatumType::U16 => Some(0..65536),
         DatumType::U32 | DatumType::U64 => Some(0..i64::from(i32::MAX)),
-        // tract's type of extents may stand for any integer type. Every such type holds at least
+        // tract's type of extents may stand for any integer type. Every integer type holds at least
         // these numbers.
         DatumType::TDim => Some(0..128),
         _ => None,

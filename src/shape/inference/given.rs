@@ -157,8 +157,8 @@ impl Inference {
     }
 }
 
-/// Whether a tensor is a list of floats, which has an extent larger than 1. No shapes are computed
-/// from such a list.
+/// Whether a tensor is a list of floats, which has an extent larger than 1. Models do not compute
+/// shapes from lists of floats.
 fn is_list(tensor: &TensorProto) -> bool {
     tensor::float_type(tensor).is_some() && tensor.dims.iter().any(|&extent| extent > 1)
 }

@@ -36,8 +36,8 @@ use crate::shape::sequences;
 /// Shapes and the parameters of normalizers are far smaller, and weights are larger.
 pub(crate) const SMALL: usize = 1 << 14;
 
-/// The budget in bytes for constants that are evaluated while shapes are inferred. When it is
-/// exhausted, only the shapes of further constants are inferred.
+/// The budget in bytes for constants that are evaluated while shapes are inferred. When this budget
+/// is exhausted, only the shapes of further constants are inferred, and not their elements.
 const EVALUATED: u64 = 1 << 27;
 
 /// Infers facts with tract's operators, one node at a time.

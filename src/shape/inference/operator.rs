@@ -33,8 +33,8 @@ impl Inference {
         if has_no_place(node, &inputs) {
             return vec![InferenceFact::dt_shape(DatumType::I64, [0])];
         }
-        // tract treats a negative step as a huge positive one, so it gets the Range with all signs
-        // changed.
+        // tract treats a negative step as a huge positive step. So tract is asked about the Range
+        // with all signs changed, which has the same length.
         if let Some(ascending) = ascending(node, &inputs) {
             return without_values(self.ask(node, ascending));
         }
@@ -328,8 +328,9 @@ fn transposed(fact: &InferenceFact) -> InferenceFact {
         .without_value()
 }
 
-/// The inputs `−start`, `−limit` and `−delta` for a descending Range over extents. With these, the
-/// Range ascends, and its length is the same. `None` for other nodes, and if no input is symbolic.
+/// The inputs `−start`, `−limit` and `−delta` for a descending Range over extents. The Range of
+/// these inputs ascends, and has the same length. `None` for other nodes, and if no input is
+/// symbolic.
 fn ascending(
     node: &NodeProto,
     inputs: &[Option<InferenceFact>],

@@ -47,8 +47,8 @@ fn packed_attention(query: &NodeQuery) -> Option<Shape> {
     }
 }
 
-/// A third of the number of columns of the weight. The inner `None` means that this number is
-/// unknown.
+/// A third of the number of columns of the weight. The outer `None` means that the rank of the
+/// weight is unknown or too low, the inner `None` that its number of columns is unknown.
 fn third_of_columns(query: &NodeQuery) -> Option<Option<TDim>> {
     let columns = extent(query.shape(1)?.get(1)?);
     Some(columns.map(|columns| TDim::from(columns / 3)))

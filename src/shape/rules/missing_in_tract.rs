@@ -115,7 +115,7 @@ pub(super) fn typed_like(node: &NodeProto) -> Option<usize> {
             | "SwiGLU"
             | "TensorScatter",
         ) => Some(0),
-        // This input has the scales.
+        // The result has the type of the scales, which are input 2.
         ("com.microsoft", "GatherBlockQuantized") => Some(2),
         (
             "com.microsoft",
@@ -129,7 +129,7 @@ pub(super) fn typed_like(node: &NodeProto) -> Option<usize> {
             | "QLinearSoftmax",
         ) => Some(0),
         ("com.microsoft", "QLinearConcat" | "QLinearWhere") => Some(1),
-        // This input is the zero point of the result.
+        // The result has the type of its zero point, which is input 7 or 8.
         ("", "QLinearConv") => Some(7),
         ("com.microsoft", "QGemm") => Some(8),
         _ => None,

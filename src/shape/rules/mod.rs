@@ -1,8 +1,8 @@
 //! Shape inference for operators whose inputs are only partly known.
 //!
 //! For example, the result of a Conv has the channels of the weight for any input, and the result
-//! of a Reshape has the known extents of the target shape. The other extents stay unknown, so an
-//! unknown axis does not hide the others.
+//! of a Reshape has the known extents of the target shape. The other extents stay unknown, but they
+//! do not make the known extents unknown.
 
 mod einsum;
 mod microsoft;

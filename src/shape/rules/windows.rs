@@ -70,7 +70,8 @@ impl NodeQuery<'_> {
         }
     }
 
-    /// The extent of a spatial axis after a convolution. It is symbolic only if the stride is 1.
+    /// The extent of a spatial axis after a convolution. If the extent of the input is symbolic,
+    /// `None` unless the stride is 1.
     fn convolved_extent(&self, axis: usize) -> Option<TDim> {
         let window = self.window(axis)?;
         let from = self.shape(0)?.get(axis)?.clone()?;
@@ -114,8 +115,8 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// The extents of the result of a Resize. They are the given sizes if these are known, or the
-    /// extents of the input times the factors.
+    /// The extents of the result of a Resize. If the node has sizes and they are known, the extents
+    /// are these sizes. Otherwise they are the extents of the input times the factors.
     pub(super) fn resize(&self) -> Option<Shape> {
         let from = self.shape(0)?;
         let rank = from.len();
