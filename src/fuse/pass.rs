@@ -29,7 +29,8 @@ const NEWEST_OPSET: i64 = 28;
 /// default, but the results of folds need broadcasts.
 const OLDEST_OPSET: i64 = 7;
 
-/// A transformation of a model. The result is an equal model if [`Pass::is_exact`] holds.
+/// A transformation of a model. If [`Pass::is_exact`] holds, the result computes the same function
+/// in exact arithmetic.
 pub(crate) trait Pass: Sync {
     /// The name for `--skip` and `--stop-after`.
     fn name(&self) -> &'static str;

@@ -227,8 +227,8 @@ impl<'c> ComputedConstants<'c> {
         self.provided(value, &standardization.value(data_type)?, data_type)
     }
 
-    /// Makes these elements the elements of the constant `value`. Returns the bound on their error.
-    /// `None` if they cannot be stored.
+    /// Stores the elements `made` as those of the constant `value`. Returns the bound on their
+    /// error. `None` if the elements cannot be stored.
     fn provided(&self, value: ValueId, made: &Rounded, data_type: DataType) -> Option<ErrorBound> {
         let name = self.analysis.graph.value_name(value);
         let tensor = tensor::make(name, data_type, &made.values.view());

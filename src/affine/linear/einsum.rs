@@ -70,7 +70,8 @@ impl Rule for Einsum {
                     .ok_or(reason),
             };
         }
-        // Prefers a constant, which absorbs the affine, to an operand that would only pass it on.
+        // Constants come first, because a constant absorbs the affine, while a varying operand only
+        // passes it on.
         let (constants, varying): (Vec<usize>, Vec<usize>) =
             (0..at.arity()).partition(|&slot| at.is_constant(slot));
         let slots = constants.into_iter().chain(varying);
@@ -331,8 +332,9 @@ impl Letters {
         })
     }
 
-    /// How often each element of the shift is summed: the product of the extents of the summed
-    /// letters that only the operand has and along which the shift is constant.
+    /// The number of times that each element of the shift occurs in the sum. This is the product of
+    /// the extents of the summed letters that the weight lacks and along which the shift is
+    /// constant.
     fn times(&self, at: &At, shift: &Numbers) -> Result<f64, Reason> {
         let same = self.summed_alone().filter(|&axis| shift.shape()[axis] == 1);
         same.map(|axis| Ok(at.places(1 - self.slot, axis)? as f64))

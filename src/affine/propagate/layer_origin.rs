@@ -176,8 +176,8 @@ impl OriginSearch<'_, '_> {
     }
 }
 
-/// Whether only the input `own` reads the places of a value that the affine `wanted` changes. If
-/// `own` is the input of a Slice, other Slices may read other places.
+/// Whether the places of a value that the affine `wanted` changes are read only by the input `own`.
+/// If `own` is the input of a Slice, other Slices may read the unchanged places.
 fn reads_alone(
     overlay: &GraphOverlay,
     value: ValueId,

@@ -26,7 +26,7 @@ const DEPTH: usize = 24;
 const OPERANDS: usize = 256;
 
 /// Whether a shift of the operand of a product with a constant leaves the outputs of the model
-/// unchanged. The shift adds one scalar to each channel of the product.
+/// unchanged. Such a shift adds the same scalar to a channel of the product at all places.
 pub(crate) fn ignores(overlay: &GraphOverlay, node: NodeId, side: Side, shift: &Numbers) -> bool {
     let by_channel = shift
         .shape()
@@ -213,8 +213,8 @@ fn one_way(at: &At, slot: usize, shift: &Numbers) -> Option<Vec<(usize, Affine)>
         .then(|| step.ways.into_iter().next().unwrap_or_default())
 }
 
-/// The nodes that read the elements of a value, each with the input. `None` if no node reads them,
-/// or if the value is an output or a body reads it.
+/// The nodes that read the elements of a value, each with the index of the input at which it does.
+/// `None` if no node reads the elements, if the value is an output, or if a body reads the value.
 fn readers(overlay: &GraphOverlay, value: ValueId) -> Option<Vec<(NodeId, usize)>> {
     let nodes = overlay
         .readers(value)

@@ -39,8 +39,8 @@ impl Normalizer for BiasNorm {
     }
 }
 
-/// Finds the nodes that compute `1/√(mean((x − b)²))`, the last one first. A scalar factor may lie
-/// between them and `scales`. `None` if `scales` is computed otherwise.
+/// Finds the nodes that compute `1/√(mean((x − b)²))`, the last one first. A multiplication by a
+/// scalar may be between these nodes and `scales`. `None` if `scales` is computed otherwise.
 fn statistics(view: &View, x: ValueId, scales: ValueId) -> Option<Vec<NodeId>> {
     let graph = view.graph;
     let chain = view

@@ -70,8 +70,8 @@ fn known_reads(at: &At, output: usize, axis: usize) -> Option<Vec<AxisRead>> {
     (reads.len() == at.arity()).then_some(reads)
 }
 
-/// The reads by the rule of the operator. Returns an error if the operator has no rule, or if the
-/// rule does not cover the node.
+/// The reads of a node by the rule of its operator. Returns an error if the operator has no rule,
+/// or if the rule does not cover the node.
 fn read(at: &At, output: usize, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     let (domain, op) = at.graph.domain_op(at.node);
     if !matches!(domain, "" | "ai.onnx" | "com.microsoft") {

@@ -84,14 +84,14 @@ fn moved(call: &Call) -> OpResult {
     Ok(made.collect())
 }
 
-/// An Add. A place is hidden if it is hidden in an operand.
+/// Computes an Add. A place of the result is hidden if it is hidden in one of the operands.
 fn sum(call: &Call) -> OpResult {
     element_wise(call, |a, b| {
         field::add(a & !HIDDEN, b & !HIDDEN) | (a | b) & HIDDEN
     })
 }
 
-/// A Mul. A hidden place stays hidden only if it is multiplied by 1.
+/// Computes a Mul. A hidden place stays hidden only if it is multiplied by 1.
 fn product(call: &Call) -> OpResult {
     element_wise(call, |a, b| match (a, b) {
         (1, other) | (other, 1) => other,

@@ -279,8 +279,8 @@ impl<'t, 'a> Trail<'t, 'a> {
         self.is_in_place &= one.zip(other).is_some_and(|(one, other)| one == other);
         if let Some((node, _)) = bounded {
             self.nodes.push(node);
-            // The Max with 0 takes effect only if rounding made the difference negative, so no ε
-            // describes it.
+            // The Max with 0 changes a difference only if rounding made it negative. No ε has this
+            // effect, so none is recorded.
             self.epsilon = None;
         }
         self.nodes.extend(nodes);

@@ -386,8 +386,8 @@ fn are_shares(recipe: &Recipe, count: usize) -> bool {
 }
 
 /// Reshapes [batch, tokens, channels] to [batch, heads, tokens, channels of a head]. `by_head` is
-/// the shape between the two steps, [batch, tokens, heads, channels of a head]. With one head, the
-/// value is unchanged.
+/// the shape between the two steps, [batch, tokens, heads, channels of a head]. With one head,
+/// returns the value without these two steps.
 fn split_heads(maker: &mut Maker, value: &str, by_head: &[i64; 4]) -> String {
     if by_head[2] == 1 {
         return value.to_owned();
