@@ -273,8 +273,8 @@ impl Proving<'_> {
         claims(self.models, self.tensors, &options, again).or(found)
     }
 
-    /// The verdict if the folded model does not fit these sizes, although the original does:
-    /// disproved if both models fit and differ at lengths of 1, which broadcast, and otherwise
+    /// The verdict if the original fits these sizes and the folded model does not. Disproved if
+    /// both models fit sizes with lengths of 1, which broadcast, and differ there. Otherwise
     /// undecided.
     fn unfit(&self, dims: &Dims, ended: &Ended) -> Proof {
         let dims = self.sizes.with_lengths_of_one(dims);

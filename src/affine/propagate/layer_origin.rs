@@ -176,8 +176,8 @@ impl OriginSearch<'_, '_> {
     }
 }
 
-/// Whether the places of a value that the affine `wanted` changes are read only by the input `own`.
-/// If `own` is the input of a Slice, other Slices may read the unchanged places.
+/// Whether no input other than `own` reads places of a value that the affine `wanted` changes. If
+/// `own` is the input of a Slice, other Slices may read the unchanged places.
 fn reads_alone(
     overlay: &GraphOverlay,
     value: ValueId,

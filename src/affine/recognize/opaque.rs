@@ -182,7 +182,8 @@ pub(crate) fn write(
 }
 
 impl Expansion<'_, '_> {
-    /// Reads the parameters. `None` if one has neither one element nor one for each channel.
+    /// Reads the parameters. `None` if a parameter has neither one element in total nor one element
+    /// for each channel.
     fn read(&mut self) -> Option<()> {
         for (slot, &parameter) in self.opaque.parameters.iter().enumerate() {
             if let Some(numbers) = self.parameter(slot + 1, parameter)? {

@@ -150,7 +150,7 @@ impl Coefficient {
         Some(constant)
     }
 
-    /// Replaces each axis factor that has been split, by its parts.
+    /// Replaces split axis factors by their parts.
     pub(crate) fn settled(&self, atoms: &AxisFactors) -> Option<Coefficient> {
         let leaves = atoms.leaves(&self.along);
         if leaves == self.along {

@@ -43,7 +43,7 @@ impl Factor {
         !matches!(self, Factor::Mean(over, _) if over.contains(&along))
     }
 
-    /// Replaces each axis factor that has been split, by its parts.
+    /// Replaces split axis factors by their parts.
     fn settled(&self, atoms: &AxisFactors) -> Factor {
         match self {
             Factor::Input => Factor::Input,
@@ -287,7 +287,7 @@ impl Formula {
         Some(derived.without_vanished())
     }
 
-    /// Replaces each axis factor that has been split, by its parts.
+    /// Replaces split axis factors by their parts.
     fn settled(&self, atoms: &AxisFactors) -> Option<Self> {
         let mut result = Formula {
             scale: self.scale.settled(atoms)?,

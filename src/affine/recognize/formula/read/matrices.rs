@@ -22,7 +22,7 @@ pub(crate) struct Mixing {
 }
 
 impl Mixing {
-    /// Replaces each axis factor that has been split, by its parts.
+    /// Replaces split axis factors by their parts.
     pub(crate) fn settled(&self, atoms: &AxisFactors) -> Option<Mixing> {
         let (which, along) = (self.which.settled(atoms)?, atoms.leaves(&self.along));
         Some(Mixing {

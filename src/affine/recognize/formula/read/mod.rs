@@ -85,7 +85,7 @@ impl Value {
         self.power == Power::One && self.beside.is_none()
     }
 
-    /// Replaces each axis factor that has been split, by its parts.
+    /// Replaces split axis factors by their parts.
     fn settled(&self, atoms: &AxisFactors) -> Option<Self> {
         let beside = match &self.beside {
             Some((other, along)) => Some((other.settled(atoms)?, *along)),
@@ -211,8 +211,8 @@ impl<'r> Reading<'r> {
         })
     }
 
-    /// The value of a varying input of a node. In its axes, each axis factor that has been split is
-    /// replaced by its parts. `None` if the input is a constant.
+    /// The value of a varying input of a node. In the axes of the value, split axis factors are
+    /// replaced by their parts. `None` if the input is a constant.
     fn varying(&self, node: NodeId, slot: usize) -> Option<Value> {
         let input = self.view.graph.input(node, slot)?;
         self.values.get(&input)?.settled(&self.atoms)
