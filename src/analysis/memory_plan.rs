@@ -35,7 +35,7 @@ const IN_PLACE: &[&str] = &[
 /// A buffer for one value, or for a slice of a value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Buffer {
-    /// The value of the graph.
+    /// The value that the buffer holds, or of which it holds a slice.
     pub value: ValueId,
     /// The size of the buffer in bytes; 0 for a constant, or if the size is unknown.
     pub bytes: u64,

@@ -138,7 +138,8 @@ impl Described<'_> {
 
     /// Describes nodes by their operators and modules, which are clearer than numbered names of
     /// exporters: `MatMul …attn.q, …attn.k`, or `MatMul+Add …attn.q` for two nodes of one module.
-    /// `…` stands for the steps of the module path that the site shares.
+    /// `…` stands for the first steps of a module path, if the path of the site begins with them
+    /// too.
     fn describe(&self, site: &str, into: &[String]) -> String {
         let mut modules: Vec<(String, String)> = vec![];
         for name in into {

@@ -521,7 +521,7 @@ pub struct ShardingSpecProto {
     /// The tensor.
     #[prost(string, optional, tag = "1")]
     pub tensor_name: Option<String>,
-    /// The numbers of the devices or of the groups of devices.
+    /// The ids of the devices, or of the groups of devices.
     #[prost(int64, repeated, packed = "false", tag = "2")]
     pub device: Vec<i64>,
     /// The devices of each group.

@@ -75,8 +75,8 @@ pub(super) fn odd_root(a: u32) -> u32 {
 /// Inverts all elements. `None` if one is 0.
 pub(super) fn invert(elements: &mut [u32]) -> Option<()> {
     elements.par_chunks_mut(TOGETHER).try_for_each(|part| {
-        // Computes one inverse of the product of all elements, and splits it from the last element
-        // to the first.
+        // Inverts only the product of all elements. Then, from the last element to the first, this
+        // inverse times the product of the elements before is the inverse of the element.
         let before: Vec<u32> = part
             .iter()
             .scan(1, |product, &element| {

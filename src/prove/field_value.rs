@@ -242,8 +242,8 @@ fn of_bits(key: u64) -> Unknown {
     Unknown::new(Hash::new(key, "bits").finish())
 }
 
-/// The image of constants that were computed by more than arithmetic. Numbers below [`DECIDED`]
-/// become 0.
+/// The image of constants that were computed by more than arithmetic, for example by a Softmax.
+/// Numbers of a magnitude below [`DECIDED`] become 0.
 pub(super) fn of_numbers(numbers: &ArrayD<f64>, key: u64) -> FieldValue {
     let decided = numbers.mapv(|number| if number.abs() < DECIDED { 0.0 } else { number });
     of_floats(decided, None, key)

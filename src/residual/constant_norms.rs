@@ -1,4 +1,5 @@
-//! Replaces normalizers that are constant in floating point. Their ε is so large that `var + ε` is rounded to ε.
+//! Replaces the divisor `√(var + ε)` of a normalizer by the constant `√ε`, if ε is so large that
+//! `var + ε` is rounded to ε.
 //!
 //! In floats, `(x − mean(x))/√(var(x) + ε)` equals `(x − mean(x))/√ε` for each variance below half
 //! a unit in the last place of ε. With such an ε, code that always has normalizers can train

@@ -190,9 +190,9 @@ impl SlicedValue<'_> {
     }
 }
 
-/// Whether the bounds may select more places than the axis has, because one symbolic extent limits
-/// an axis of another symbolic extent. If both extents differ by a known number of places, the sign
-/// of this difference decides. If the extent of the axis is known, it is assumed to suffice,
+/// Whether a slice of `taken` places may be longer than its axis of `whole` places. That is possible
+/// if `taken` is symbolic, and `whole` is another symbolic extent. If both extents differ by a known
+/// number of places, the sign of this difference decides. If the extent of the axis is known, it is assumed to suffice,
 /// because a table of positions has a place for each token of every valid run.
 fn reaches_past(whole: &DimFact, taken: &DimFact) -> bool {
     let Some(taken) = taken.concretize().filter(|taken| taken.to_i64().is_err()) else {

@@ -44,7 +44,8 @@ impl Planner<'_> {
     /// many nodes as before.
     ///
     /// # Errors
-    /// A refusal at a node or value where the propagation gains nothing, or that must not change.
+    /// If the propagation gains nothing, or changes something that must not change. The refusal
+    /// names the node or the value.
     pub(crate) fn saves(
         &self,
         item: usize,

@@ -108,8 +108,8 @@ fn is_of(reader: &Reader, nodes: &[NodeId]) -> bool {
     matches!(reader, Reader::Node { node, .. } if nodes.contains(node))
 }
 
-/// The part with these movements around it, the nearest first. `None` if they do not undo each
-/// other.
+/// The part extended by the movements `before` and `behind` it. Both lists begin with the movement
+/// next to the part. `None` if the movements do not undo each other.
 fn between(view: &View, part: &Part, before: &[NodeId], behind: &[NodeId]) -> Option<Part> {
     let graph = view.graph;
     let input = before

@@ -148,8 +148,8 @@ impl<'f> Folding<'f> {
     /// Lets scales copy weights, once nothing more folds without copies. Returns `false` if no
     /// scale needs copies, or if scales may copy already.
     ///
-    /// Before this call, scales may not copy, because normalizers may need copies of the same
-    /// weight. If no normalizer needs a copy, all readers of a weight may turn out to need it with
+    /// Until this call, scales must not copy, because a normalizer might still need a copy of the
+    /// same weight. If no normalizer needs a copy, all readers of a weight may turn out to need it with
     /// the same scale, and then no copy is needed.
     fn lets_scales_copy(&mut self) -> bool {
         if self.scales.is_some() {

@@ -72,7 +72,7 @@ impl Evaluation<'_> {
     }
 
     /// A constant result with floating-point elements. `None` if it cannot be read. Also `None` if
-    /// it is constant only at these sizes, unless a recipe is more than arithmetic.
+    /// it is constant only at these sizes, and all recipes of the proof are arithmetic.
     fn constant_floats(
         &self,
         node: &NodeProto,
@@ -80,9 +80,9 @@ impl Evaluation<'_> {
         analysis: &Analysis,
         alike: Option<&Alike>,
     ) -> Option<FieldValue> {
-        // A value that is constant only at these sizes does not count as constant, unless a recipe
-        // is more than arithmetic. Such a recipe may use a value that is equal for all items of a
-        // batch.
+        // A value that is constant only at these sizes counts as constant only if a recipe of the
+        // proof is more than arithmetic, such as a Softmax. Such a recipe may use a value that is
+        // equal for all items of a batch.
         let only_at_sizes = &self.point.only_at_sizes.constants;
         let is_of_size = only_at_sizes.contains(analysis.graph.value_name(value));
         if is_of_size && !self.point.has_formulas {

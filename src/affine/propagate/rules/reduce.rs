@@ -62,7 +62,7 @@ pub(crate) fn without(affine: &Affine, axes: &[usize]) -> Result<Affine, Reason>
     })
 }
 
-/// Inserts into an affine of the result the axes that the reduction drops, each with extent 1.
+/// Gives an affine of the result the axes that the reduction drops, each with extent 1.
 pub(crate) fn restored(at: &At, affine: &Affine) -> Result<Affine, Reason> {
     let rank = at.rank(0)?;
     let (reduced, keep) = at.reduction(rank)?;

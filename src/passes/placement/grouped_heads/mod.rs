@@ -109,8 +109,8 @@ impl<'a> GroupedProduct<'a> {
     /// Reads the product whose second operand is `operand`.
     ///
     /// # Errors
-    /// If the first operand does not have a matrix for each repeated matrix, if the repeated values
-    /// have other readers, or if the nodes are in several bodies.
+    /// If the first operand does not have one matrix for each copy in the second operand, if the
+    /// copies have other readers, or if the nodes are in several bodies.
     fn with(
         analysis: &'a Analysis<'a>,
         node: NodeId,
