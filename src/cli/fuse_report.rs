@@ -50,7 +50,7 @@ pub(crate) struct FuseReport {
     pub written: Option<Saved>,
     /// The certificate, if one was written.
     pub certificate: Option<PathBuf>,
-    /// The plan: what was changed, and what was refused.
+    /// The plan, with the changes and the refusals.
     pub plan: Plan,
     /// Options without effect.
     pub idle: Vec<Idle>,

@@ -164,7 +164,7 @@ impl Judged {
         text
     }
 
-    /// The warning or error, with its kind. `None` if there is nothing to report.
+    /// The warning or error, with its kind. `None` after a run without warnings and errors.
     pub(crate) fn complaint(&self, when: When) -> Option<(&'static str, String)> {
         let end = self.end(when);
         let fate = if end == End::Done {

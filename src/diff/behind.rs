@@ -113,7 +113,7 @@ impl DifferenceSearch<'_> {
 }
 
 /// Fixes the extents of the inputs of both models. The second model gets the extents of the first.
-/// The extents of a model stay as they are if its inputs cannot have these sizes.
+/// A model whose inputs cannot have these sizes keeps its extents.
 pub(super) fn sized(first: &Model, second: &Model, dims: &Dims) -> [Model; 2] {
     let mut models = [first.clone(), second.clone()];
     let Ok(inputs) = Input::from_model(first, dims) else {

@@ -115,8 +115,8 @@ impl Context<'_, '_> {
     }
 }
 
-/// Returns the names of the values through which the replacements of these edits are connected to
-/// the rest of the graph.
+/// Returns the names of the values that connect the replacements of these edits with the rest of
+/// the graph.
 fn replaced_ends(edits: &[Edit]) -> Vec<String> {
     let mut ends = vec![];
     for edit in edits {

@@ -18,8 +18,7 @@ pub struct PassResult<'p> {
     pub tensors: &'p [Stored],
 }
 
-/// Shows the effect of a pass to an observer, unless the pass is required or left the model as it
-/// is.
+/// Shows the effect of a pass to an observer, unless the pass is required or changed nothing.
 pub(super) fn observe(
     observer: &dyn Fn(&PassResult),
     pass: &dyn Pass,

@@ -201,7 +201,7 @@ impl<'p> Progress<'p> {
         Ok(effect)
     }
 
-    /// Records that a pass had an effect, and what it was.
+    /// Records the effect of a pass that changed the model.
     fn note_change(&mut self, pass: &'static dyn Pass, context: &Context, effect: &Effect) {
         self.idle.clear();
         self.has_changed = true;

@@ -14,7 +14,7 @@ use super::candidates::{
 use super::constants::ComputedConstants;
 use super::elements::MissingElements;
 use super::neighbour_folds::of_neighbours;
-use super::rounded::ErrorBound;
+use super::rounded::{ErrorBound, PART};
 use crate::affine::plan::Stored;
 use crate::analysis::Analysis;
 use crate::onnx::Model;
@@ -87,9 +87,6 @@ pub(super) struct Foreign {
     /// of the second model's computation.
     pub error: ErrorBound,
 }
-
-/// The number of elements that one core compares at a time.
-const PART: usize = 1 << 16;
 
 /// The maximum number of binary digits after the first nonzero digit of a short number.
 const DIGITS: u32 = 11;

@@ -15,8 +15,8 @@ use crate::recipe::broadcast;
 /// units in the last place.
 const FUNCTION: f64 = 4.0;
 
-/// The number of elements that one core bounds at a time.
-const PART: usize = 1 << 16;
+/// The number of elements that one core compares or bounds at a time.
+pub(super) const PART: usize = 1 << 16;
 
 /// The number of roundings that each operation counts as.
 pub(super) const ROUNDINGS: f64 = 2.0;

@@ -141,19 +141,21 @@ fn value_is_cast_once_for_all_its_readers() {
     assert_eq!(the(&fused, "Mul").input[0], the(&fused, "Add").output[0]);
 }
 
+/// An RMS normalization in parts, from x to n.
+const RMS: &str = "input x batch 3 4
+     const two = 2
+     const e = 0.00001
+     s = Pow(x, two)
+     m = ReduceMean(s) axes=[-1] keepdims=1
+     v = Add(m, e)
+     r = Sqrt(v)
+     n = Div(x, r)
+    ";
+
 #[test]
 fn statistics_of_a_normalizer_stay() {
-    let text = "input x batch 3 4
-         const e = 0.000001
-         const two = 2
-         s = Pow(x, two)
-         m = ReduceMean(s) axes=[-1] keepdims=1
-         v = Add(m, e)
-         r = Sqrt(v)
-         n = Div(x, r)
-         t = Tanh(n)
-         output t";
-    let fused = in_half(text, EndType::Half);
+    let text = format!("{RMS} t = Tanh(n)\n output t");
+    let fused = in_half(&text, EndType::Half);
     let stays = ["Pow", "ReduceMean", "Add", "Sqrt", "Div"];
     assert_eq!(wide(&fused), stays.map(|op| (op, WideReason::Statistics)));
     let ops = operators(&fused.model);
@@ -323,19 +325,8 @@ fn constant_without_readers_is_removed() {
 /// An ε that is a Constant is not rounded to half if its reader stays in float32.
 #[test]
 fn constant_of_statistics_stays_in_float32() {
-    let before = with_constants(
-        "input x batch 4
-         const two = 2
-         const e = 0.00001
-         s = Pow(x, two)
-         m = ReduceMean(s) axes=[-1] keepdims=1
-         v = Add(m, e)
-         r = Sqrt(v)
-         n = Div(x, r)
-         weight w 4 2
-         y = MatMul(n, w)
-         output y",
-    );
+    let projection = "weight w 4 2\n y = MatMul(n, w)\n output y";
+    let before = with_constants(&format!("{RMS} {projection}"));
     let fused = convert(&before, EndType::Half);
     // The input becomes float32, and the quotient half.
     assert_eq!(plan(&fused).casts, 2);
