@@ -6,10 +6,11 @@
 Each model in float32 is converted by onnxconverter-common (`keep_io_types=True`), by `onnxslim --dtype fp16`, and by
 `unfold`, which is found on the PATH. onnxruntime runs all of them on the same random inputs, on one thread of the CPU.
 An error is the root mean square over an output, relative to its largest magnitude in float32. Of several outputs, the
-largest error counts. With `--ends`, onnxconverter-common and `unfold` (`--io half`) convert each model twice: with
-inputs and outputs in float32, and in half. onnxslim converts each model once, because it has no such option. The table
-then has the size of each file relative to that of the model, and the engines that run it: onnxruntime and tract
-(`unfold bench`). The tables are in docs/half.md.
+largest error counts. With `--draws N`, the error is the root mean square of the errors for N draws of the inputs. With
+`--ends`, onnxconverter-common and `unfold` (`--io half`) convert each model twice: with inputs and outputs in float32,
+and in half. onnxslim converts each model once, because it has no such option. The table then has the size of each file
+relative to that of the model, and the engines that run it: onnxruntime and tract (`unfold bench`). The tables are in
+docs/half.md.
 """
 
 import argparse
@@ -75,12 +76,27 @@ def random_inputs(model, sizes, seed=0):
     return inputs
 
 
-def run(path, inputs):
+class Samples:
+    """Random inputs of a model, and its outputs for them in float32."""
+
+    def __init__(self, path, sizes, draws):
+        self.model = onnx.load(path)
+        self.inputs = [random_inputs(self.model, sizes, seed) for seed in range(draws)]
+        self.exact = run(path, self.inputs)
+
+    def error(self, path):
+        errors = [error(*outputs) for outputs in zip(run(path, self.inputs), self.exact)]
+        return float(np.sqrt(np.square(errors).mean()))
+
+
+def run(path, samples):
+    """The outputs of a model for each of the samples."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     halves = {value.name for value in session.get_inputs() if value.type == "tensor(float16)"}
-    return session.run(None, {name: x.astype(np.float16) if name in halves else x for name, x in inputs.items()})
+    narrow = [{name: x.astype(np.float16) if name in halves else x for name, x in sample.items()} for sample in samples]
+    return [session.run(None, sample) for sample in narrow]
 
 
 def error(outputs, exact):
@@ -96,13 +112,13 @@ def casts(graph):
     return sum(node.op_type == "Cast" for node in graph.node) + sum(map(casts, bodies))
 
 
-def cell(converter, path, inputs, exact):
+def cell(converter, path, samples):
     """The number of Casts and the error of one conversion, or `fails`."""
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/half.onnx"
         try:
             converter(path, out)
-            found = error(run(out, inputs), exact)
+            found = samples.error(out)
         except Exception as reason:  # onnxruntime's and the converters' own kinds
             print(f"{path}: {reason}", file=sys.stderr)
             return "fails"
@@ -115,13 +131,13 @@ def runs_in_tract(path, sizes):
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
-def details(model, converter, inputs, exact, sizes):
+def details(model, converter, samples, sizes):
     """The number of Casts, the error, and the relative size of one conversion, and the engines that run it."""
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/half.onnx"
         try:
             converter(model, out)
-            found = f"{error(run(out, inputs), exact):.1e}"
+            found = f"{samples.error(out):.1e}"
         except Exception as reason:  # onnxruntime's and the converters' own kinds
             print(f"{model}: {reason}", file=sys.stderr)
             found = "does not run"
@@ -132,15 +148,13 @@ def details(model, converter, inputs, exact, sizes):
         return [str(casts(onnx.load(out).graph)), found, f"{size:.2f}", tract]
 
 
-def all_ends(models, sizes):
+def all_ends(models, sizes, draws):
     print("| model | ends | converter | Casts | error in onnxruntime | size | tract |\n|---|---|---|---:|---:|---:|---|")
     for path in models:
-        model = onnx.load(path)
-        inputs = random_inputs(model, sizes)
-        exact = run(path, inputs)
+        samples = Samples(path, sizes, draws)
         for ends, converters in ENDS.items():
             for name, converter in converters.items():
-                cells = details(path, converter, inputs, exact, sizes)
+                cells = details(path, converter, samples, sizes)
                 print(f"| {Path(path).stem} | {ends} | {name} | " + " | ".join(cells) + " |", flush=True)
 
 
@@ -149,17 +163,16 @@ def main():
     parser.add_argument("models", nargs="+", metavar="MODEL")
     parser.add_argument("--ends", action="store_true", help="convert inputs and outputs too, and show sizes and engines")
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="the size of an open axis")
+    parser.add_argument("--draws", type=int, default=1, metavar="N", help="the number of random inputs")
     arguments = parser.parse_args()
     sizes = {name: int(size) for name, size in (dim.rsplit("=", 1) for dim in arguments.dim)}
     if arguments.ends:
-        return all_ends(arguments.models, sizes)
+        return all_ends(arguments.models, sizes, arguments.draws)
     print("| model | Casts | " + " | ".join(CONVERTERS) + " |\n|---|---:|" + "---:|" * len(CONVERTERS))
     for path in arguments.models:
-        model = onnx.load(path)
-        inputs = random_inputs(model, sizes)
-        exact = run(path, inputs)
-        cells = [cell(converter, path, inputs, exact) for converter in CONVERTERS.values()]
-        print(f"| {Path(path).stem} | {casts(model.graph)} | " + " | ".join(cells) + " |", flush=True)
+        samples = Samples(path, sizes, arguments.draws)
+        cells = [cell(converter, path, samples) for converter in CONVERTERS.values()]
+        print(f"| {Path(path).stem} | {casts(samples.model.graph)} | " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

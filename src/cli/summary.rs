@@ -113,7 +113,12 @@ impl Summary {
 pub(super) fn tidied(tidy: &Tidy) -> String {
     let mut lines = String::new();
     if let Some(OpsetUpgrade { from, to }) = tidy.raised {
-        lines += &format!("operator set {from} raised to {to}, which has HardSwish\n");
+        let operator = if to < 17 {
+            "HardSwish"
+        } else {
+            "LayerNormalization"
+        };
+        lines += &format!("operator set {from} raised to {to}, which has {operator}\n");
     }
     for (count, thing, change, pass) in changes(tidy) {
         if count > 0 {

@@ -13,8 +13,8 @@ use crate::fuse::passes::placement::{DemandPass, PlacementPass};
 use crate::fuse::passes::prepare::{FlattenRegions, Inline};
 use crate::fuse::passes::rewrite_passes::{
     ARITHMETIC_BEFORE_CONCAT, CANCEL_INVERSE, CANONICALIZE, GATHER_ND_TO_RESHAPE, LEGALIZE_ENGINE,
-    LEGALIZE_GELU, LEGALIZE_RMS_NORM, LegalizeProducts, MERGE_CONCATS, MERGE_RESHAPES,
-    MERGE_SLICES, SPLIT_BEFORE_TRANSPOSE, UNFLATTEN_ROWS,
+    LEGALIZE_GELU, LEGALIZE_LAYER_NORM, LEGALIZE_RMS_NORM, LegalizeProducts, MERGE_CONCATS,
+    MERGE_RESHAPES, MERGE_SLICES, SPLIT_BEFORE_TRANSPOSE, UNFLATTEN_ROWS,
 };
 use crate::fuse::passes::simplify::{
     BRANCH_FOLDING, CONSTANT_FOLDING, CSE, CSE_AGAIN, DEDUPLICATE_INITIALIZERS,
@@ -62,7 +62,7 @@ pub(crate) static PIPELINE: &[PipelineStage] = &[
     // This stage comes after `fold`, which would fold the power of two away.
     PipelineStage::once("streams", &[&[&ScaleStreams]]),
     // Other passes do not recognize the result of `LegalizeProducts` as a layer.
-    PipelineStage::once("legalize", &[&[&LegalizeProducts]]),
+    PipelineStage::once("legalize", &[&[&LEGALIZE_LAYER_NORM, &LegalizeProducts]]),
     PipelineStage::fixpoint("layout", MAX_FORM_REPETITIONS, &[FORMS, SIMPLIFYING])
         .after("legalize-products"),
     PipelineStage::once("finish", &[&[&KeepInput, &RestoreRegions, &StripShapes]]),

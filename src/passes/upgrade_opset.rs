@@ -1,13 +1,14 @@
 //! Upgrades the operator set of a model that writes out an operator which only the newer set has.
 //!
-//! Most operators of operator sets 11 to 13 keep their meaning in set 14, which has HardSwish. An
-//! axes attribute becomes an input. If the meaning of an operator of the model changed, the model
-//! keeps its operator set.
+//! Set 14 has HardSwish, and set 17 has LayerNormalization, which a model in half precision needs.
+//! Most operators of operator sets 11 to 16 keep their meaning in these sets. An axes attribute
+//! becomes an input. If the meaning of an operator of the model changed, the model keeps its
+//! operator set.
 
 use std::ops::RangeInclusive;
 
 use crate::affine::plan::OpsetUpgrade;
-use crate::affine::recognize::{View, hard_swish};
+use crate::affine::recognize::{View, hard_swish, layer_norm};
 use crate::analysis::Analysis;
 use crate::ir::NodeId;
 use crate::ir::names::Names;
@@ -16,18 +17,16 @@ use crate::onnx::node::{bodies, canonical_domain};
 use crate::onnx::operator::{input_at, input_for};
 use crate::onnx::proto::{AttributeProto, NodeProto, TensorProto};
 use crate::onnx::tensor::make_i64;
+use crate::passes::legalize::norm_operators;
 
-/// The operator sets that this pass upgrades, up to the newest.
-const UPGRADED: RangeInclusive<i64> = 11..=hard_swish::SINCE;
+/// The oldest operator set that this pass upgrades.
+const OLDEST: i64 = 11;
 
 /// The operator sets that [`means_the_same`] knows.
 pub(crate) const KNOWN: RangeInclusive<i64> = 11..=23;
 
 /// The first IR version in which a caller may replace an initializer that is an input.
 const REPLACEABLE: i64 = 4;
-
-/// The IR version of the newer operator set.
-const IR_VERSION: i64 = 7;
 
 /// Whether a node has one meaning in two operator sets of [`KNOWN`] and in all sets between them,
 /// once its attributes are written in the newer form.
@@ -70,30 +69,60 @@ pub(crate) fn means_the_same(node: &NodeProto, from: i64, to: i64) -> bool {
     }
 }
 
-/// The model in the newer operator set. `None` if it writes out no HardSwish, or if the meaning of
-/// an operator would change.
+/// The model in a newer operator set. `None` if it writes out no operator of a newer set, or if the
+/// meaning of an operator would change. LayerNormalizations count only if the model becomes half.
 pub(crate) fn raised(
     analysis: &Analysis,
+    becomes_half: bool,
     is_skipped: &dyn Fn(&str) -> bool,
 ) -> Option<(Model, OpsetUpgrade)> {
-    let graph = &analysis.graph;
-    let model = graph.model();
-    let change = OpsetUpgrade {
-        from: model.own_opset(),
-        to: *UPGRADED.end(),
-    };
-    let is_older = UPGRADED.contains(&change.from) && change.from < change.to;
+    let model = analysis.graph.model();
     let is_whole = model.proto.functions.is_empty() && model.proto.training_info.is_empty();
-    let format = model.proto.ir_version();
-    if !is_older || !is_whole || format < REPLACEABLE || is_skipped(hard_swish::KIND) {
+    if !is_whole || model.proto.ir_version() < REPLACEABLE {
         return None;
     }
-    graph.order().iter().find(|&&node| graph.is(node, "Clip"))?;
+    let from = model.own_opset();
+    let mut sets = vec![];
+    let has_no_layer_norm = (OLDEST..norm_operators::LAYER_NORM).contains(&from);
+    if becomes_half && has_no_layer_norm && writes_out_layer_norm(analysis, is_skipped) {
+        sets.push(norm_operators::LAYER_NORM);
+    }
+    let has_no_hard_swish = (OLDEST..hard_swish::SINCE).contains(&from);
+    if has_no_hard_swish && writes_out_hard_swish(analysis, is_skipped) {
+        sets.push(hard_swish::SINCE);
+    }
+    let mut changes = sets.into_iter().map(|to| OpsetUpgrade { from, to });
+    changes.find_map(|change| in_newer_set(analysis, change))
+}
+
+/// Whether a model writes out a HardSwish that may be changed.
+fn writes_out_hard_swish(analysis: &Analysis, is_skipped: &dyn Fn(&str) -> bool) -> bool {
+    let graph = &analysis.graph;
+    let mut nodes = graph.order().iter();
+    if is_skipped(hard_swish::KIND) || !nodes.any(|&node| graph.is(node, "Clip")) {
+        return false;
+    }
     let view = View::new(analysis);
-    graph.order().iter().find(|&&node| {
+    graph.order().iter().any(|&node| {
         let first = hard_swish::written_out(&view, node);
         first.is_some_and(|first| !is_skipped(&view.site_name(first)))
-    })?;
+    })
+}
+
+/// Whether a model writes out a LayerNormalization that may be changed.
+fn writes_out_layer_norm(analysis: &Analysis, is_skipped: &dyn Fn(&str) -> bool) -> bool {
+    let view = View::new(analysis);
+    let mut nodes = analysis.graph.order().iter();
+    !is_skipped(layer_norm::NAME)
+        && nodes.any(|&node| {
+            norm_operators::layer_norm(&view, node).is_some() && !is_skipped(&view.site_name(node))
+        })
+}
+
+/// The model in the operator set of an upgrade. `None` if the meaning of an operator would change.
+fn in_newer_set(analysis: &Analysis, change: OpsetUpgrade) -> Option<(Model, OpsetUpgrade)> {
+    let graph = &analysis.graph;
+    let model = graph.model();
     let mut proto = graph.proto().clone();
     let mut names = Names::beside(graph);
     for (node, written) in proto.node.iter_mut().enumerate() {
@@ -105,8 +134,14 @@ pub(crate) fn raised(
     let sets = raised.proto.opset_import.iter_mut();
     sets.filter(|set| canonical_domain(set.domain()).is_empty())
         .for_each(|set| set.version = Some(change.to));
-    raised.proto.ir_version = Some(format.max(IR_VERSION));
+    let format = model.proto.ir_version();
+    raised.proto.ir_version = Some(format.max(ir_version(change.to)));
     Some((raised, change))
+}
+
+/// The first IR version that allows an operator set of an upgrade.
+fn ir_version(opset: i64) -> i64 {
+    if opset < 15 { 7 } else { 8 }
 }
 
 /// Rewrites a node for the newer operator set. Returns the constants that replace its attributes.

@@ -5,13 +5,13 @@ use crate::affine::materialize::Edit;
 use crate::analysis::Analysis;
 use crate::error::Result;
 use crate::fuse::edits::Neighbours;
-use crate::fuse::pass::{Context, Effect, Pass};
+use crate::fuse::pass::{Context, Effect, Pass, Settings};
 use crate::fuse::passes::simplify::DUPLICATE;
 use crate::fuse::plan_log::PlanLog;
 use crate::onnx::Model;
 use crate::passes::canonicalize;
 use crate::passes::half::without_gemm;
-use crate::passes::legalize::{self, Target, gelu, rms_reciprocal_to_div};
+use crate::passes::legalize::{self, Target, gelu, norm_operators, rms_reciprocal_to_div};
 use crate::passes::movement::{
     arithmetic_before_concat, cancel_inverse, gather_nd_to_reshape, merge_concats, merge_reshapes,
     merge_slices, split_before_transpose,
@@ -29,6 +29,8 @@ pub(crate) struct RewritePass {
     pub find: fn(&Analysis, Target) -> Vec<Edit>,
     /// Whether edits of nodes that `--skip` names are dropped.
     pub leaves_skipped_nodes: bool,
+    /// Whether the pass runs at all with these options.
+    pub is_wanted: fn(&Settings<'_>) -> bool,
     /// Whether movements next to replaced nodes are simplified with them.
     pub neighbours: Neighbours,
     /// Records the number of edits in the plan.
@@ -48,6 +50,7 @@ impl RewritePass {
             aliases: &[],
             find,
             leaves_skipped_nodes: false,
+            is_wanted: |_| true,
             neighbours: Neighbours::Simplified,
             note: |_, _| {},
         }
@@ -68,6 +71,9 @@ impl Pass for RewritePass {
     }
 
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
+        if !(self.is_wanted)(context.settings) {
+            return Ok(Effect::Nothing);
+        }
         let mut edits = (self.find)(context.analysis()?, context.settings.target);
         if self.leaves_skipped_nodes && !edits.is_empty() {
             let skipped = context.skipped_nodes()?;
@@ -201,6 +207,19 @@ pub(crate) static LEGALIZE_ENGINE: RewritePass = RewritePass {
         "legalize-engine",
         "writes RMSNorms, packed products, layers before windows, split convolutions for the target",
         |analysis, target| target.engine_form_edits(analysis),
+    )
+};
+
+/// Writes LayerNormalizations in parts as one operator before a conversion to half precision. The
+/// operator computes its statistics in float32, so they need no Casts.
+pub(crate) static LEGALIZE_LAYER_NORM: RewritePass = RewritePass {
+    leaves_skipped_nodes: true,
+    is_wanted: |settings| settings.half.is_some(),
+    neighbours: Neighbours::Stay,
+    ..RewritePass::new(
+        "legalize-layer-norm",
+        "writes a LayerNormalization in parts as one operator, with --to",
+        |analysis, _| norm_operators::layer_norms(analysis),
     )
 };
 

@@ -1,5 +1,6 @@
 //! The pass that upgrades a model to a newer operator set.
 
+use crate::affine::plan::OpsetUpgrade;
 use crate::error::Result;
 use crate::fuse::pass::{Context, Effect, Pass};
 use crate::fuse::plan_log::PlanLog;
@@ -15,15 +16,21 @@ impl Pass for UpgradeOpset {
     }
 
     fn description(&self) -> &'static str {
-        "moves the model to the operator set of an operator that it writes out (`hard swish`)"
+        "moves the model to the operator set of an operator that it writes out (`hard swish`, `LN`)"
     }
 
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
         let skip = &context.settings.skip;
-        let Some((model, change)) = raised(context.analysis()?, &|name| skip.is_match(name)) else {
+        let becomes_half = context.settings.half.is_some();
+        let raised = raised(context.analysis()?, becomes_half, &|name| {
+            skip.is_match(name)
+        });
+        let Some((model, OpsetUpgrade { from, to })) = raised else {
             return Ok(Effect::Nothing);
         };
-        log.plan.tidy.raised = Some(change);
+        // A fold may leave an operator that a still newer set has.
+        let from = log.plan.tidy.raised.map_or(from, |first| first.from);
+        log.plan.tidy.raised = Some(OpsetUpgrade { from, to });
         Ok(Effect::made(model))
     }
 }

@@ -7,7 +7,7 @@ pub(crate) mod gelu;
 mod layer_before_windows;
 mod matmul_add_to_gemm;
 mod merge_convolutions;
-mod rms_norm_operator;
+pub(crate) mod norm_operators;
 pub(crate) mod rms_reciprocal_to_div;
 mod strip_value_info;
 mod target;

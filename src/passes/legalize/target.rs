@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    layer_before_windows, matmul_add_to_gemm, merge_convolutions, rms_norm_operator,
-    strip_value_info, unflatten_rows, unpack_products,
+    layer_before_windows, matmul_add_to_gemm, merge_convolutions, norm_operators, strip_value_info,
+    unflatten_rows, unpack_products,
 };
 use crate::affine::materialize::Edit;
 use crate::analysis::Analysis;
@@ -70,7 +70,7 @@ impl Target {
             Target::Portable => vec![],
             Target::Cpu | Target::Onnxruntime => [
                 unpack_products::edits(analysis),
-                rms_norm_operator::edits(analysis),
+                norm_operators::rms_norms(analysis),
                 merge_convolutions::edits(analysis, self == Target::Onnxruntime),
             ]
             .concat(),
@@ -84,7 +84,7 @@ impl Target {
                 }
                 [
                     products,
-                    rms_norm_operator::edits(analysis),
+                    norm_operators::rms_norms(analysis),
                     merge_convolutions::edits(analysis, false),
                 ]
                 .concat()

@@ -6,6 +6,7 @@ pub mod canonicalize;
 pub mod demand;
 pub mod grouped_heads;
 pub mod half;
+pub mod half_layer_norms;
 pub mod identities;
 pub mod inline_functions;
 pub mod inline_scaler;
