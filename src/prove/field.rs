@@ -19,6 +19,7 @@ pub(super) fn reduce(number: u64) -> u32 {
 }
 
 /// `a + b`
+#[inline(always)]
 pub(super) fn add(a: u32, b: u32) -> u32 {
     let sum = a + b;
     if u64::from(sum) >= P {
@@ -29,11 +30,13 @@ pub(super) fn add(a: u32, b: u32) -> u32 {
 }
 
 /// `−a`
+#[inline(always)]
 pub(super) fn neg(a: u32) -> u32 {
     if a == 0 { 0 } else { P as u32 - a }
 }
 
 /// `a − b`
+#[inline(always)]
 pub(super) fn sub(a: u32, b: u32) -> u32 {
     add(a, neg(b))
 }
@@ -41,6 +44,54 @@ pub(super) fn sub(a: u32, b: u32) -> u32 {
 /// `a · b`
 pub(super) fn mul(a: u32, b: u32) -> u32 {
     reduce(u64::from(a) * u64::from(b))
+}
+
+/// Element-wise arithmetic on slices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arithmetic {
+    /// `a + b`
+    Add,
+    /// `a − b`
+    Sub,
+    /// `a · b`
+    Mul,
+}
+
+impl Arithmetic {
+    /// Computes `into.len()` results. An operand with one element is that element for all results.
+    pub(super) fn compute(self, a: &[u32], b: &[u32], into: &mut [u32]) {
+        arithmetic(self, a, b, into);
+    }
+}
+
+#[multiversion(targets = "simd")]
+fn arithmetic(operation: Arithmetic, a: &[u32], b: &[u32], into: &mut [u32]) {
+    match operation {
+        Arithmetic::Add => combine_each(a, b, into, add),
+        Arithmetic::Sub => combine_each(a, b, into, sub),
+        Arithmetic::Mul => combine_each(a, b, into, folded_product),
+    }
+}
+
+#[inline(always)]
+fn combine_each(a: &[u32], b: &[u32], into: &mut [u32], f: impl Fn(u32, u32) -> u32) {
+    match (a, b) {
+        (&[a], _) if b.len() != 1 => into.iter_mut().zip(b).for_each(|(to, &b)| *to = f(a, b)),
+        (_, &[b]) => into.iter_mut().zip(a).for_each(|(to, &a)| *to = f(a, b)),
+        _ => {
+            let pairs = a.iter().zip(b);
+            into.iter_mut()
+                .zip(pairs)
+                .for_each(|(to, (&a, &b))| *to = f(a, b));
+        }
+    }
+}
+
+/// `a · b`, without a division, so that a loop of products can be vectorized.
+#[inline(always)]
+fn folded_product(a: u32, b: u32) -> u32 {
+    let product = u64::from(a) * u64::from(b);
+    subtracted(folded(folded(folded(product)))) as u32
 }
 
 /// `a` to the power of `exponent`
@@ -190,6 +241,27 @@ mod tests {
         powers.sort_unstable();
         powers.dedup();
         assert_eq!(powers.len(), 2098);
+    }
+
+    #[test]
+    fn arithmetic_on_slices_equals_that_on_elements() {
+        let largest = P as u32 - 1;
+        let elements = [0, 1, 2, largest, largest - 1, 1 << 30, 819_129, 123_456_789];
+        for (operation, scalar) in [
+            (Arithmetic::Add, add as fn(u32, u32) -> u32),
+            (Arithmetic::Sub, sub),
+            (Arithmetic::Mul, mul),
+        ] {
+            for &number in &elements {
+                let mut made = [[0; 8]; 3];
+                operation.compute(&[number], &elements, &mut made[0]);
+                operation.compute(&elements, &[number], &mut made[1]);
+                operation.compute(&elements, &[number; 8], &mut made[2]);
+                assert_eq!(made[0], elements.map(|other| scalar(number, other)));
+                assert_eq!(made[1], elements.map(|other| scalar(other, number)));
+                assert_eq!(made[2], made[1]);
+            }
+        }
     }
 
     #[test]

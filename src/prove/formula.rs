@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use ndarray::{ArrayD, IxDyn};
 
-use super::field;
+use super::field::{self, Arithmetic};
 use super::operators::convolution::{ConvolutionExtents, convolution};
 use super::operators::movement::{concatenated, expanded, pick, reshaped, transposed};
 use super::operators::products::product;
-use super::operators::{Allowance, NotEvaluated, inverses, sum, zip};
+use super::operators::{Allowance, NotEvaluated, combine, inverses, sum};
 use super::sources::{Sources, is_number};
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 use crate::recipe::{Op, Recipe, Windows};
@@ -36,8 +36,7 @@ pub(super) fn value(
         for input in step.inputs() {
             let left = uses.entry(input.id()).or_default();
             *left = left.saturating_sub(1);
-            // If this is the last reader of a value, the value is moved out of the map, so that the
-            // operation can change it in place.
+            // The last reader of a value takes it out of the map, so that its memory is freed.
             let value = if *left == 0 {
                 values.remove(&input.id())
             } else {
@@ -79,19 +78,8 @@ fn compute(
     allowance: &Allowance,
 ) -> Result<Elements, NotEvaluated> {
     let shape = step.shape();
-    if let Some(f) = arithmetic(step.op()) {
-        if let (Op::Div, [_, b]) = (step.op(), &mut inputs[..]) {
-            *b = inverses(b)?;
-        }
-        let [mut a, b] = <[Elements; 2]>::try_from(inputs).map_err(|_| NotEvaluated::Uncovered)?;
-        if a.shape() != shape {
-            return zip(&a, &b, f).map(row_major).ok_or(NotEvaluated::Uncovered);
-        }
-        a.zip_mut_with(
-            &b.broadcast(shape).ok_or(NotEvaluated::Uncovered)?,
-            |a, &b| *a = f(*a, b),
-        );
-        return Ok(a);
+    if let (Op::Div, [_, b]) = (step.op(), &mut inputs[..]) {
+        *b = inverses(b)?;
     }
     let made = match (step.op(), &inputs[..]) {
         (Op::Constant(name), _) => source.constant(name)?,
@@ -120,6 +108,10 @@ fn compute(
             let parts: Vec<&Elements> = parts.iter().collect();
             row_major(concatenated(&parts, *axis).ok_or(NotEvaluated::Uncovered)?)
         }
+        (Op::Add, [a, b]) => combined(Arithmetic::Add, a, b)?,
+        (Op::Sub, [a, b]) => combined(Arithmetic::Sub, a, b)?,
+        // The second operand of a quotient is already inverted.
+        (Op::Mul | Op::Div, [a, b]) => combined(Arithmetic::Mul, a, b)?,
         (Op::Sum(axis), [a]) => row_major(sum(a, &[*axis], true)),
         (Op::Product, [a, b]) => row_major(product(a, b, allowance)?),
         (Op::Conv(windows), [weight, values]) => {
@@ -155,13 +147,8 @@ fn images(value: FieldValue) -> Result<Elements, NotEvaluated> {
     value.images().ok_or(NotEvaluated::Uncovered)
 }
 
-/// The operation on the elements of two operands. A quotient is computed as a multiplication,
-/// because its second operand is already inverted. `None` for all other operations.
-fn arithmetic(op: &Op) -> Option<fn(u32, u32) -> u32> {
-    Some(match op {
-        Op::Add => field::add,
-        Op::Sub => field::sub,
-        Op::Mul | Op::Div => field::mul,
-        _ => return None,
-    })
+fn combined(operation: Arithmetic, a: &Elements, b: &Elements) -> Result<Elements, NotEvaluated> {
+    combine(operation, a, b)
+        .map(row_major)
+        .ok_or(NotEvaluated::Uncovered)
 }

@@ -37,6 +37,24 @@ impl Given {
             Given::Computed(numbers) => Ok(ArrayD::clone(numbers)),
         }
     }
+
+    /// The numbers in a range along an axis, which must be within the constant.
+    ///
+    /// # Errors
+    /// [`Reason::Constant`] if they cannot be read.
+    pub(crate) fn places(
+        &self,
+        name: &str,
+        axis: usize,
+        range: Range<usize>,
+    ) -> Result<ArrayD<f64>, Refusal> {
+        match self {
+            Given::Stored(floats) => floats
+                .places(axis, range)
+                .map_err(|error| unread(name, &error)),
+            Given::Computed(array) => Ok(array.slice_axis(Axis(axis), range.into()).to_owned()),
+        }
+    }
 }
 
 /// A recipe with its constants, which are in memory or in files. A caller can compute only the part
@@ -275,12 +293,7 @@ impl Supply for Promise {
     }
 
     fn places(&self, name: &str, axis: usize, range: Range<usize>) -> Result<ArrayD<f64>, Refusal> {
-        match self.given(name)? {
-            Given::Stored(floats) => floats
-                .places(axis, range)
-                .map_err(|error| unread(name, &error)),
-            Given::Computed(array) => Ok(array.slice_axis(Axis(axis), range.into()).to_owned()),
-        }
+        self.given(name)?.places(name, axis, range)
     }
 }
 

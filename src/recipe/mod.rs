@@ -16,6 +16,7 @@
 //! assert_eq!(folded.to_string(), "mul(W, reshape(γ, [2, 1]))");
 //! ```
 
+mod broadcast;
 mod evaluate;
 pub(crate) mod lazy_tensor;
 mod numbers;
@@ -29,15 +30,15 @@ mod windows;
 
 use std::sync::Arc;
 
+pub(crate) use broadcast::{Runs, broadcast};
 pub(crate) use evaluate::Read;
 pub use evaluate::evaluate;
 #[cfg(test)]
 pub(crate) use evaluate::part;
 #[cfg(all(feature = "prove", feature = "tract"))]
-pub(crate) use evaluate::{computed, ends};
+pub(crate) use evaluate::{computed, cut_constant, ends};
 pub(crate) use lazy_tensor::{Given, Promise};
 pub(crate) use numbers::Numbers;
-pub(crate) use operations::broadcast;
 use operations::{aligned_extent, count, turn};
 pub(crate) use steps::{RecipeStep, float_name, float_named};
 pub(crate) use windows::Windows;
@@ -239,7 +240,7 @@ impl Recipe {
 
     /// Like [`Recipe::steps`], but without the inputs of steps for which `is_leaf` is true, unless
     /// other steps read them.
-    fn steps_to(&self, is_leaf: &dyn Fn(&Recipe) -> bool) -> Vec<&Recipe> {
+    pub(crate) fn steps_to(&self, is_leaf: &dyn Fn(&Recipe) -> bool) -> Vec<&Recipe> {
         let mut order = vec![];
         let mut seen = HashSet::default();
         // A formula may be as deep as a graph is long, so there is no recursion.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Op, Recipe, Windows};
+use super::{Op, Recipe, Windows, broadcast};
 use crate::onnx::tensor::DataType;
 
 impl Recipe {
@@ -276,22 +276,6 @@ pub(super) fn count(shape: &[usize]) -> Option<usize> {
     shape
         .iter()
         .try_fold(1, |count: usize, &extent| count.checked_mul(extent))
-}
-
-/// The shape of the result of an element-wise operation on these shapes. `None` if they do not
-/// broadcast.
-pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Option<Vec<usize>> {
-    let rank = left.len().max(right.len());
-    (0..rank)
-        .map(|axis| {
-            let left = aligned_extent(left, rank, axis);
-            let right = aligned_extent(right, rank, axis);
-            match (left, right) {
-                (1, n) | (n, 1) => Some(n),
-                (n, m) => (n == m).then_some(n),
-            }
-        })
-        .collect()
 }
 
 /// The extent of `shape` along `axis` of a result of rank `rank` to which the shape broadcasts. 1

@@ -2,9 +2,9 @@
 
 use ndarray::ArrayD;
 
-use super::broadcast::zip;
+use super::broadcast::{combine, zip};
 use super::{Call, NotEvaluated, OpResult};
-use crate::prove::field;
+use crate::prove::field::{self, Arithmetic};
 use crate::prove::field_value::{Elements, FieldValue, slice};
 use crate::recipe::broadcast;
 
@@ -17,11 +17,11 @@ pub(super) fn room(call: &Call) -> Result<(), NotEvaluated> {
     call.allowance.room(&shape)
 }
 
-fn two(call: &Call, field: fn(u32, u32) -> u32, int: fn(i64, i64) -> Option<i64>) -> OpResult {
+fn two(call: &Call, field: Arithmetic, int: fn(i64, i64) -> Option<i64>) -> OpResult {
     room(call)?;
     let made = match (call.value(0)?, call.value(1)?) {
         (FieldValue::Field(a), FieldValue::Field(b)) => {
-            FieldValue::field(zip(a, b, field).ok_or(NotEvaluated::Uncovered)?)
+            FieldValue::field(combine(field, a, b).ok_or(NotEvaluated::Uncovered)?)
         }
         (FieldValue::Int(a), FieldValue::Int(b)) => FieldValue::int(exact(zip(a, b, int))?),
         _ => return Err(NotEvaluated::Uncovered),
@@ -41,15 +41,15 @@ pub(super) fn exact(integers: Option<ArrayD<Option<i64>>>) -> Result<ArrayD<i64>
 }
 
 pub(super) fn add(call: &Call) -> OpResult {
-    two(call, field::add, i64::checked_add)
+    two(call, Arithmetic::Add, i64::checked_add)
 }
 
 pub(super) fn sub(call: &Call) -> OpResult {
-    two(call, field::sub, i64::checked_sub)
+    two(call, Arithmetic::Sub, i64::checked_sub)
 }
 
 pub(super) fn mul(call: &Call) -> OpResult {
-    two(call, field::mul, i64::checked_mul)
+    two(call, Arithmetic::Mul, i64::checked_mul)
 }
 
 /// Div. A quotient of integers is rounded towards 0, and computed only if no operand is negative,
@@ -58,12 +58,14 @@ pub(super) fn div(call: &Call) -> OpResult {
     match (call.value(0)?, call.value(1)?) {
         (FieldValue::Field(a), FieldValue::Field(b)) => {
             room(call)?;
-            let quotients = zip(a, &inverses(b)?, field::mul);
+            let quotients = combine(Arithmetic::Mul, a, &inverses(b)?);
             Ok(vec![FieldValue::field(
                 quotients.ok_or(NotEvaluated::Uncovered)?,
             )])
         }
-        _ => two(call, field::mul, |a, b| (a >= 0 && b > 0).then(|| a / b)),
+        _ => two(call, Arithmetic::Mul, |a, b| {
+            (a >= 0 && b > 0).then(|| a / b)
+        }),
     }
 }
 
@@ -95,7 +97,7 @@ pub(super) fn several(call: &Call) -> OpResult {
     for slot in 1..call.inputs.len() {
         call.allowance
             .room(&broadcast(sum.shape(), call.shape(slot)?).ok_or(NotEvaluated::Misfit)?)?;
-        sum = zip(&sum, call.field(slot)?, field::add)
+        sum = combine(Arithmetic::Add, &sum, call.field(slot)?)
             .ok_or(NotEvaluated::Uncovered)?
             .into_shared();
     }

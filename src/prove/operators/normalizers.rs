@@ -5,17 +5,17 @@ use ndarray::ArrayD;
 use super::arithmetic::inverses;
 use super::movement::transposed;
 use super::reductions::{mean, squares};
-use super::{Call, NotEvaluated, OpResult, zip};
+use super::{Call, NotEvaluated, OpResult, combine};
 use crate::onnx::tract_quirks::batch_norm_trains;
-use crate::prove::field;
+use crate::prove::field::{self, Arithmetic};
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 use crate::prove::roots::RootContext;
 
 /// The attributes of LayerNormalization and RMSNormalization.
 pub(super) const ATTRIBUTES: &[&str] = &["axis", "epsilon", "stash_type"];
 
-fn both(a: &Elements, b: &Elements, f: fn(u32, u32) -> u32) -> Result<Elements, NotEvaluated> {
-    zip(a, b, f)
+fn both(operation: Arithmetic, a: &Elements, b: &Elements) -> Result<Elements, NotEvaluated> {
+    combine(operation, a, b)
         .filter(|made| made.shape() == a.shape())
         .map(row_major)
         .ok_or(NotEvaluated::Misfit)
@@ -41,10 +41,10 @@ fn standardized(
     roots: &RootContext,
 ) -> Result<[Elements; 3], NotEvaluated> {
     let middle = row_major(mean(x, axes, true)?);
-    let centred = both(x, &middle, field::sub)?;
+    let centred = both(Arithmetic::Sub, x, &middle)?;
     let variance = row_major(mean(&squares(&centred), axes, true)?);
     let part = spread(variance, epsilon, roots)?;
-    Ok([both(&centred, &part, field::mul)?, middle, part])
+    Ok([both(Arithmetic::Mul, &centred, &part)?, middle, part])
 }
 
 /// Returns `x/√(mean(x²) + ε)`, and the inverse of the root.
@@ -55,7 +55,7 @@ fn rooted(
     roots: &RootContext,
 ) -> Result<[Elements; 2], NotEvaluated> {
     let part = spread(row_major(mean(&squares(x), axes, true)?), epsilon, roots)?;
-    Ok([both(x, &part, field::mul)?, part])
+    Ok([both(Arithmetic::Mul, x, &part)?, part])
 }
 
 /// Multiplies normalized elements by the scale, and adds the shift. A missing parameter has no
@@ -65,9 +65,9 @@ fn affine(
     scale: Option<&Elements>,
     shift: Option<&Elements>,
 ) -> Result<FieldValue, NotEvaluated> {
-    let x = scale.map_or(Ok(x.clone()), |scale| both(&x, scale, field::mul))?;
+    let x = scale.map_or(Ok(x.clone()), |scale| both(Arithmetic::Mul, &x, scale))?;
     Ok(FieldValue::Field(shift.map_or(Ok(x.clone()), |shift| {
-        both(&x, shift, field::add)
+        both(Arithmetic::Add, &x, shift)
     })?))
 }
 
@@ -105,7 +105,7 @@ pub(super) fn batch(call: &Call) -> OpResult {
             .roots
             .of_parameter(&with(variance?, call.float("epsilon", 1e-5)?)),
     )?;
-    let normal = both(&both(x, &middle?, field::sub)?, &part, field::mul)?;
+    let normal = both(Arithmetic::Mul, &both(Arithmetic::Sub, x, &middle?)?, &part)?;
     Ok(vec![affine(normal, Some(&scale?), Some(&shift?))?])
 }
 
@@ -247,9 +247,9 @@ pub(super) fn skip(call: &Call) -> OpResult {
     let simplified = call.op() == "SkipSimplifiedLayerNormalization";
     let mut sum = call.field(0)?.clone();
     call.allowance.room(sum.shape())?;
-    sum = both(&sum, call.field(1)?, field::add)?;
+    sum = both(Arithmetic::Add, &sum, call.field(1)?)?;
     if let Some(bias) = call.optional_field(if simplified { 3 } else { 4 })? {
-        sum = both(&sum, bias, field::add)?;
+        sum = both(Arithmetic::Add, &sum, bias)?;
     }
     let last = [sum.ndim().checked_sub(1).ok_or(NotEvaluated::Uncovered)?];
     let epsilon = call.float("epsilon", 1e-12)?;

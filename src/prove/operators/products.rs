@@ -3,8 +3,8 @@
 use ndarray::{ArrayD, Axis};
 
 use super::movement::transposed;
-use super::{Allowance, Call, NotEvaluated, OpResult, zip};
-use crate::prove::field;
+use super::{Allowance, Call, NotEvaluated, OpResult, combine};
+use crate::prove::field::{self, Arithmetic};
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
 use crate::recipe::broadcast;
@@ -179,7 +179,7 @@ pub(super) fn gemm(call: &Call) -> OpResult {
         return Ok(vec![FieldValue::Field(made)]);
     };
     let added = row_major(scaled(added.to_owned(), call.float("beta", 1.0)?));
-    let sum = zip(&made, &added, field::add).filter(|sum| sum.shape() == made.shape());
+    let sum = combine(Arithmetic::Add, &made, &added).filter(|sum| sum.shape() == made.shape());
     Ok(vec![FieldValue::field(sum.ok_or(NotEvaluated::Misfit)?)])
 }
 

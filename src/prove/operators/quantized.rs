@@ -6,8 +6,8 @@ use ndarray::{ArrayD, IxDyn};
 use super::gathers::gathered;
 use super::products::matrices;
 use super::uninterpreted::element_wise;
-use super::{Call, NotEvaluated, OpResult, axis, inverses, zip};
-use crate::prove::field;
+use super::{Call, NotEvaluated, OpResult, axis, combine, inverses};
+use crate::prove::field::{self, Arithmetic};
 use crate::prove::field_value::{Elements, FieldValue, Integers, row_major, slice};
 use crate::prove::random::Digest;
 
@@ -56,10 +56,10 @@ fn scaled(
     let scales = spread(scales, shape, along)?;
     let zeros = zeros.map(|zeros| spread(zeros, shape, along)).transpose()?;
     let centred = match zeros {
-        Some(zeros) => zip(codes, &zeros, field::sub).ok_or(NotEvaluated::Misfit)?,
+        Some(zeros) => combine(Arithmetic::Sub, codes, &zeros).ok_or(NotEvaluated::Misfit)?,
         None => codes.to_owned(),
     };
-    let scaled = zip(&row_major(centred), &scales, field::mul);
+    let scaled = combine(Arithmetic::Mul, &row_major(centred), &scales);
     scaled
         .filter(|scaled| scaled.shape() == shape)
         .ok_or(NotEvaluated::Misfit)
@@ -122,7 +122,7 @@ pub(super) fn product(call: &Call) -> OpResult {
     let Some(bias) = call.optional_field(5)? else {
         return Ok(vec![FieldValue::field(made)]);
     };
-    let sum = zip(&row_major(made), bias, field::add);
+    let sum = combine(Arithmetic::Add, &row_major(made), bias);
     Ok(vec![FieldValue::field(sum.ok_or(NotEvaluated::Misfit)?)])
 }
 
@@ -249,7 +249,7 @@ pub(crate) fn quantize(call: &Call, function: Digest) -> OpResult {
         return Err(NotEvaluated::Uncovered);
     }
     let scale = spread(scale.clone(), &[], (0, 0))?;
-    let quotient = zip(call.field(0)?, &inverses(&scale)?, field::mul);
+    let quotient = combine(Arithmetic::Mul, call.field(0)?, &inverses(&scale)?);
     let quotient = FieldValue::field(quotient.ok_or(NotEvaluated::Misfit)?);
     let inputs = vec![Some(quotient), call.optional(2).cloned()];
     element_wise(&Call { inputs, ..*call }, function, true)

@@ -8,7 +8,8 @@ use ndarray::ArrayD;
 
 use super::movement::transposed;
 use super::products::product;
-use super::{Call, NotEvaluated, field, zip};
+use super::{Call, NotEvaluated, combine, field};
+use crate::prove::field::Arithmetic;
 use crate::prove::field_value::{FieldValue, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
 
@@ -88,7 +89,7 @@ fn shaped(shape: &[usize], elements: Vec<u32>) -> Result<FieldValue, NotEvaluate
 pub(crate) fn of_projection(call: &Call) -> Result<Vec<Option<FieldValue>>, NotEvaluated> {
     let mut sums = row_major(product(call.field(0)?, call.field(1)?, call.allowance)?);
     if let Some(bias) = call.optional_field(2)? {
-        sums = row_major(zip(&sums, bias, field::add).ok_or(NotEvaluated::Misfit)?);
+        sums = row_major(combine(Arithmetic::Add, &sums, bias).ok_or(NotEvaluated::Misfit)?);
     }
     let mut inputs = call.inputs.clone();
     inputs.resize(inputs.len().max(3), None);

@@ -4,9 +4,9 @@
 use ndarray::ArrayD;
 
 use super::masked::elements;
-use super::{Call, NotEvaluated, OpResult, axis, inverses, products, windows, zip};
+use super::{Call, NotEvaluated, OpResult, axis, combine, inverses, products, windows};
 use crate::onnx::operator::softmax_axis;
-use crate::prove::field;
+use crate::prove::field::{self, Arithmetic};
 use crate::prove::field_value::{FieldValue, HIDDEN, row_major, slice};
 use crate::prove::random::{Digest, Hash, Unknown};
 use crate::recipe::broadcast;
@@ -99,7 +99,7 @@ pub(crate) fn in_range(call: &Call, made: Vec<FieldValue>) -> OpResult {
 pub(crate) fn biased(call: &Call, function: Digest) -> OpResult {
     let mut sum = call.field(0)?.clone();
     if let Some(bias) = call.optional_field(1)? {
-        sum = row_major(zip(&sum, bias, field::add).ok_or(NotEvaluated::Misfit)?);
+        sum = row_major(combine(Arithmetic::Add, &sum, bias).ok_or(NotEvaluated::Misfit)?);
     }
     let call = Call {
         inputs: vec![Some(FieldValue::Field(sum))],
@@ -123,7 +123,7 @@ pub(crate) fn activated(call: &Call, function: Digest) -> OpResult {
         return Err(NotEvaluated::Uncovered);
     };
     if let Some(added) = call.optional_field(3)?.filter(|_| is_conv) {
-        sum = row_major(zip(&sum, added, field::add).ok_or(NotEvaluated::Misfit)?);
+        sum = row_major(combine(Arithmetic::Add, &sum, added).ok_or(NotEvaluated::Misfit)?);
     }
     element_wise(
         &Call {
@@ -147,7 +147,7 @@ pub(crate) fn softsign(call: &Call, abs: Digest) -> OpResult {
         .mapv(|size| field::add(size, 1))
         .into_shared();
     Ok(vec![FieldValue::field(
-        zip(elements, &inverses(&below)?, field::mul).ok_or(NotEvaluated::Uncovered)?,
+        combine(Arithmetic::Mul, elements, &inverses(&below)?).ok_or(NotEvaluated::Uncovered)?,
     )])
 }
 
@@ -203,7 +203,7 @@ pub(crate) fn ramp(call: &Call, unit: Digest) -> OpResult {
         .into_shared();
     match call.node.op_type() {
         "HardSwish" => Ok(vec![FieldValue::field(
-            zip(elements, &steps, field::mul).ok_or(NotEvaluated::Uncovered)?,
+            combine(Arithmetic::Mul, elements, &steps).ok_or(NotEvaluated::Uncovered)?,
         )]),
         _ => Ok(vec![FieldValue::Field(steps)]),
     }

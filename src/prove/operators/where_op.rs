@@ -2,9 +2,9 @@
 
 use ndarray::{ArcArray, ArrayD, IxDyn, Zip};
 
-use super::broadcast::zip;
+use super::broadcast::combine;
 use super::{Call, NotEvaluated, OpResult};
-use crate::prove::field;
+use crate::prove::field::Arithmetic;
 use crate::prove::field_value::{Elements, FieldValue, Integers, slice};
 use crate::recipe::broadcast;
 
@@ -49,9 +49,9 @@ pub(super) fn choose(call: &Call) -> OpResult {
 /// Computes `c·a + (1 − c)·b` for the condition `c` and the operands `a` and `b`. `None` if the
 /// shapes do not broadcast.
 fn mixed(condition: &Elements, one: &Elements, other: &Elements) -> Option<ArrayD<u32>> {
-    let apart = zip(one, other, field::sub)?.into_shared();
-    let part = zip(condition, &apart, field::mul)?.into_shared();
-    zip(&part, other, field::add)
+    let apart = combine(Arithmetic::Sub, one, other)?.into_shared();
+    let part = combine(Arithmetic::Mul, condition, &apart)?.into_shared();
+    combine(Arithmetic::Add, &part, other)
 }
 
 /// The elements of `one` where the condition is not 0, and the elements of `other` elsewhere.

@@ -36,6 +36,12 @@ pub(super) fn dot_each(row: &[f64], rows: &[f64], sums: &mut [f64]) {
     }
 }
 
+/// Sums each row of `length` numbers, in the order of the numbers. Several sums are computed at a
+/// time, because each addition waits for the one before it.
+pub(super) fn sum_each(numbers: &[f64], length: usize, sums: &mut [f64]) {
+    dot_each(&vec![1.0; length], numbers, sums);
+}
+
 /// Adds `a · b` to the sums, in the order of the rows of `b`. Any other order would round
 /// differently, and the order that a library takes depends on the machine.
 pub(super) fn multiply(a: ArrayView2<f64>, b: ArrayView2<f64>, sums: &mut ArrayViewMut2<f64>) {
@@ -55,5 +61,18 @@ pub(super) fn multiply(a: ArrayView2<f64>, b: ArrayView2<f64>, sums: &mut ArrayV
                 .and(&numbers)
                 .for_each(|sum, &number| *sum += factor * number);
         }
+    }
+}
+
+/// The smallest magnitude except 0, or infinity if there is none. Compares the bits of magnitudes,
+/// which have the order of the magnitudes.
+#[multiversion(targets = "simd")]
+pub(super) fn least_nonzero(numbers: &[f64]) -> f64 {
+    let magnitudes = numbers.iter().map(|number| number.abs().to_bits());
+    // Subtracting 1 wraps 0 to the largest value, so that zeros are ignored.
+    let least = magnitudes.fold(u64::MAX, |least, bits| least.min(bits.wrapping_sub(1)));
+    match least.checked_add(1) {
+        Some(bits) => f64::from_bits(bits.min(f64::INFINITY.to_bits())),
+        None => f64::INFINITY,
     }
 }

@@ -195,7 +195,7 @@ fn unlike(name: &str, shape: &[usize]) -> Refusal {
 
 /// The constant, axis and range of a step that takes a range of a constant along an axis. `None`
 /// for other steps.
-fn cut_constant(step: &Recipe) -> Option<(&str, usize, Range<usize>)> {
+pub(crate) fn cut_constant(step: &Recipe) -> Option<(&str, usize, Range<usize>)> {
     let (Op::Pick { axis, places }, [input]) = (step.op(), step.inputs()) else {
         return None;
     };

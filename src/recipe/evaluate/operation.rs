@@ -1,13 +1,12 @@
 //! The operations of recipes, computed on arrays.
 
 use ndarray::{
-    Array3, ArrayD, ArrayView1, ArrayViewD, Axis, CowArray, Dimension, Ix3, Ix4, IxDyn, RemoveAxis,
-    Zip,
+    Array3, ArrayD, ArrayView1, ArrayViewD, Axis, CowArray, Dimension, Ix3, Ix4, IxDyn, Zip,
 };
 
-use super::kernels::multiply;
+use super::kernels::{add_times, least_nonzero, multiply, sum_each};
 use crate::onnx::tensor;
-use crate::recipe::{Op, Recipe, Windows};
+use crate::recipe::{Op, Recipe, Runs, Windows};
 
 /// An input of a step, borrowed or owned.
 pub(in crate::recipe) type Array<'a> = CowArray<'a, f64, IxDyn>;
@@ -73,9 +72,24 @@ fn concatenated(axis: usize, parts: &[Array]) -> ArrayD<f64> {
 /// Sums along an axis in the order of its places, so that rounding does not depend on the number of
 /// sums.
 fn summed(array: &Array, axis: Axis) -> ArrayD<f64> {
-    let mut sums = ArrayD::zeros(array.raw_dim().remove_axis(axis));
-    array.axis_iter(axis).for_each(|places| sums += &places);
-    sums.insert_axis(axis)
+    let array = array.as_standard_layout();
+    let numbers = array.as_slice().expect("row-major");
+    let mut shape = array.raw_dim();
+    let extent = std::mem::replace(&mut shape[axis.0], 1);
+    let inner: usize = shape.slice()[axis.0..].iter().product();
+    let mut sums = ArrayD::zeros(shape);
+    let results = sums.as_slice_mut().expect("row-major");
+    if inner == 1 {
+        sum_each(numbers, extent, results);
+    } else if inner > 0 {
+        let blocks = numbers.chunks(extent.max(1) * inner);
+        for (block, sums) in blocks.zip(results.chunks_mut(inner)) {
+            block
+                .chunks(inner)
+                .for_each(|row| add_times(1.0, row, sums));
+        }
+    }
+    sums
 }
 
 fn softmax(mut array: ArrayD<f64>, axis: Axis) -> ArrayD<f64> {
@@ -107,14 +121,11 @@ fn wide<'a>(array: &'a Array, shape: &IxDyn) -> ArrayViewD<'a, f64> {
 }
 
 fn element_wise(a: Array, b: &Array, shape: IxDyn, f: impl Fn(f64, f64) -> f64) -> ArrayD<f64> {
-    if a.raw_dim() != shape {
-        return Zip::from(&wide(&a, &shape))
-            .and(&wide(b, &shape))
-            .map_collect(|&a, &b| f(a, b));
-    }
-    let mut result = a.into_owned();
-    result.zip_mut_with(&wide(b, &shape), |a, &b| *a = f(*a, b));
-    result
+    let runs = Runs::new(a.shape(), b.shape()).expect("shapes that broadcast");
+    let [a, b] = [&a, b].map(|operand| operand.as_standard_layout());
+    let [one, other] = [&a, &b].map(|operand| operand.as_slice().expect("row-major"));
+    let results = runs.map(one, other, f);
+    ArrayD::from_shape_vec(shape, results).expect("as many elements")
 }
 
 pub(super) fn picked(
@@ -123,15 +134,24 @@ pub(super) fn picked(
     places: &[Option<usize>],
     shape: IxDyn,
 ) -> ArrayD<f64> {
-    let mut result = ArrayD::zeros(shape);
-    for (to, from) in places.iter().enumerate() {
-        if let Some(from) = *from {
-            result
-                .index_axis_mut(Axis(axis), to)
-                .assign(&array.index_axis(Axis(axis), from));
+    let array = array.as_standard_layout();
+    let numbers = array.as_slice().expect("row-major");
+    let inner: usize = array.shape()[axis + 1..].iter().product();
+    let row = array.len_of(Axis(axis)) * inner;
+    let outer: usize = array.shape()[..axis].iter().product();
+    let mut result = Vec::with_capacity(shape.size());
+    for start in (0..outer).map(|row_index| row_index * row) {
+        for place in places {
+            match place {
+                Some(place) => {
+                    let from = start + place * inner;
+                    result.extend_from_slice(&numbers[from..from + inner]);
+                }
+                None => result.resize(result.len() + inner, 0.0),
+            }
         }
     }
-    result
+    ArrayD::from_shape_vec(shape, result).expect("as many elements")
 }
 
 /// Computes matrix products over broadcast leading axes.
@@ -188,8 +208,21 @@ fn convolution(weight: &Array, values: &Array, windows: &Windows) -> ArrayD<f64>
 
 /// Whether any element of the product `a · b` is 0 only because it is too small for float64.
 pub(super) fn vanishes(a: &Array, b: &Array, shape: &[usize]) -> bool {
+    // The product of the smallest magnitudes is the smallest one of all products.
+    if let [Some(least_a), Some(least_b)] = [a, b].map(least_magnitude)
+        && least_a * least_b > 0.0
+    {
+        return false;
+    }
     let shape = IxDyn(shape);
     Zip::from(&wide(a, &shape))
         .and(&wide(b, &shape))
         .any(|&a, &b| a * b == 0.0 && a != 0.0 && b != 0.0)
+}
+
+/// The smallest magnitude of an array except 0, or infinity if there is none. `None` if the array is
+/// not row-major.
+fn least_magnitude(array: &Array) -> Option<f64> {
+    let numbers = array.as_slice()?;
+    Some(least_nonzero(numbers))
 }
