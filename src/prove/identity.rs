@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::ended::Ended;
-use super::evaluate::{Findings, Instead, Point, evaluate};
+use super::evaluate::{Findings, Instead, Point, constant_integers, evaluate};
 use super::field_value::FieldValue;
 use super::operators::{Allowance, NotEvaluated};
 use super::prepared::{Prepared, outputs};
@@ -264,7 +264,7 @@ impl GraphPair<'_> {
         } = &sides;
         Ok(Agreed {
             degree: original.degree.max(fused.degree),
-            moves_roots: original.radicands != fused.radicands,
+            moves_roots: !fused.radicands.are_of(&original.radicands),
             draws_counts: original.draws_counts,
         })
     }
@@ -454,12 +454,37 @@ fn constants(
             wanted.push(value);
         }
     }
+    if wanted.is_empty() {
+        return Ok(HashMap::new());
+    }
     wanted.sort();
     wanted.dedup();
-    let findings = evaluate(point, &wanted, true)?;
+    let inputs = with_extents(point);
+    let point = Point {
+        inputs: &inputs,
+        ..*point
+    };
+    let findings = evaluate(&point, &wanted, true)?;
     let kept = findings.kept.into_iter();
     Ok(kept
         .filter(|(_, made)| made.shape().is_some())
         .map(|(value, made)| (graph.value_name(value).to_owned(), made))
         .collect())
+}
+
+/// The inputs of a point, and the results of Shape and Size that are constant. A constant that is
+/// computed from an extent then needs no elements of the tensor with this extent.
+fn with_extents(point: &Point) -> HashMap<String, FieldValue> {
+    let analysis = point.analysis;
+    let graph = &analysis.graph;
+    let mut inputs = point.inputs.clone();
+    for &node in graph.order() {
+        if graph.is(node, "Shape") || graph.is(node, "Size") {
+            let result = graph.output(node, 0);
+            let extents = result.and_then(|value| constant_integers(analysis, value));
+            let name = result.map(|value| graph.value_name(value).to_owned());
+            inputs.extend(name.zip(extents));
+        }
+    }
+    inputs
 }

@@ -61,14 +61,7 @@ impl Evaluation<'_> {
         if analysis.facts.data_type(value)?.is_float() {
             return self.constant_floats(node, value, analysis, alike);
         }
-        let shape: Vec<usize> = analysis
-            .facts
-            .shape(value)?
-            .iter()
-            .map(extent)
-            .collect::<Option<_>>()?;
-        let integers = ArrayD::from_shape_vec(shape, analysis.constants.ints(value)?);
-        integers.ok().map(FieldValue::int)
+        constant_integers(analysis, value)
     }
 
     /// A constant result with floating-point elements. `None` if it cannot be read. Also `None` if
@@ -144,4 +137,16 @@ impl Evaluation<'_> {
             None
         }
     }
+}
+
+/// The elements of a constant of integers. `None` if the value is no such constant, or if an extent
+/// is unknown.
+pub(in crate::prove) fn constant_integers(
+    analysis: &Analysis,
+    value: ValueId,
+) -> Option<FieldValue> {
+    let shape = analysis.facts.shape(value)?;
+    let shape: Vec<usize> = shape.iter().map(extent).collect::<Option<_>>()?;
+    let integers = ArrayD::from_shape_vec(shape, analysis.constants.ints(value)?);
+    integers.ok().map(FieldValue::int)
 }

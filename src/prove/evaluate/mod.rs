@@ -12,10 +12,12 @@ mod unchanged;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 
+pub(super) use constants::constant_integers;
+
 use super::operators::integers::wrapped;
 use super::operators::{Allowance, Call, NotEvaluated};
 use super::random::{Digest, Hash};
-use super::roots::{RootContext, RootOfMinusOne};
+use super::roots::{Radicands, RootContext, RootOfMinusOne};
 use super::scales::Scales;
 use crate::affine::recognize::batch_invariant::Alike;
 use crate::analysis::Analysis;
@@ -114,8 +116,8 @@ pub(super) struct Findings {
     pub types: HashMap<String, DataType>,
     /// Whether the number of places that a NonZero finds was drawn at random.
     pub draws_counts: bool,
-    /// The digests of the values of which roots are taken, except constants.
-    pub radicands: HashSet<Digest>,
+    /// The values of which roots are taken, except constants.
+    pub radicands: Radicands,
     /// The sum of the degrees of results and of arguments of uninterpreted functions. It bounds the
     /// probability that different results agree at a random point.
     pub degree: f64,
@@ -244,7 +246,7 @@ impl<'w> Evaluation<'w> {
         let graph = &point.analysis.graph;
         let count = graph.value_count();
         let functions = &graph.model().proto.functions;
-        let (is_needed, readers) = needed(graph, wanted);
+        let (is_needed, readers) = needed(point, wanted);
         Self {
             point,
             functions: functions.iter().map(|f| (key(f), f)).collect(),
@@ -486,8 +488,10 @@ impl<'w> Evaluation<'w> {
     }
 }
 
-/// Whether each node is needed for these values, and the number of readers of each value.
-fn needed(graph: &Graph, wanted: &[ValueId]) -> (Vec<bool>, Vec<usize>) {
+/// Whether each node is needed for these values, and the number of readers of each value. A node is
+/// not needed for a value that the inputs of the point contain.
+fn needed(point: &Point, wanted: &[ValueId]) -> (Vec<bool>, Vec<usize>) {
+    let graph = &point.analysis.graph;
     let mut is_needed = vec![false; graph.proto().node.len()];
     let mut readers = vec![0; graph.value_count()];
     let mut open: Vec<ValueId> = wanted.to_vec();
@@ -496,6 +500,9 @@ fn needed(graph: &Graph, wanted: &[ValueId]) -> (Vec<bool>, Vec<usize>) {
         readers[index(value)] += 1;
     }
     while let Some(value) = open.pop() {
+        if point.inputs.contains_key(graph.value_name(value)) {
+            continue;
+        }
         let producer = graph.producer(value);
         let Some((node, _)) = producer.filter(|&(node, _)| !is_needed[node]) else {
             continue;
