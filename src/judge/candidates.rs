@@ -66,12 +66,8 @@ impl FormulaCandidate {
 }
 
 /// Evaluates a recipe, with a bound on the errors.
-pub(super) fn value(
-    recipe: &Recipe,
-    data_type: DataType,
-    constants: &ComputedConstants,
-) -> Option<Rounded> {
-    formulas::value(recipe, data_type, &|name| constants.read(name))
+fn value(recipe: &Recipe, data_type: DataType, constants: &ComputedConstants) -> Option<Rounded> {
+    formulas::value(recipe, data_type, &|name| constants.given(name))
 }
 
 /// The constants that a graph computes, as candidates. Constants that only rearrange stored

@@ -2,6 +2,7 @@
 //! errors.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use ndarray::ArrayD;
 
@@ -15,7 +16,7 @@ use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::{self, DataType};
 use crate::onnx::tract_quirks::batch_norm_trains;
-use crate::recipe::{Recipe, computed};
+use crate::recipe::{Given, Recipe, computed};
 use crate::shape::facts::extent;
 
 /// Operators that only move elements, although their category is not movement.
@@ -28,6 +29,30 @@ const MOVEMENTS: [&str; 7] = [
     "Trilu",
     "Where",
 ];
+
+/// A constant with a bound on the errors of its elements, which are read later.
+#[derive(Clone)]
+pub(super) struct RoundedConstant {
+    pub given: Given,
+    pub error: ErrorBound,
+}
+
+impl RoundedConstant {
+    /// All elements. `None` if they cannot be read.
+    pub(super) fn whole(&self, name: &str) -> Option<Rounded> {
+        self.rounded(self.given.all(name).ok()?)
+    }
+
+    /// The elements in a range along an axis. `None` if they cannot be read.
+    pub(super) fn places(&self, name: &str, axis: usize, range: Range<usize>) -> Option<Rounded> {
+        self.rounded(self.given.places(name, axis, range).ok()?)
+    }
+
+    fn rounded(&self, values: ArrayD<f64>) -> Option<Rounded> {
+        let error = self.error;
+        Some(Rounded { values, error })
+    }
+}
 
 /// The float constants that a graph stores or computes, with bounds on their errors.
 pub(super) struct ComputedConstants<'c> {
@@ -109,6 +134,15 @@ impl<'c> ComputedConstants<'c> {
     /// constant, or if no bound is known.
     pub(super) fn read(&self, name: &str) -> Option<Rounded> {
         self.rounded(self.analysis.graph.value(name)?)
+    }
+
+    /// The constant with this name, with the bound on its error. Stored elements are not read yet.
+    /// `None` if there is no such constant, or if no bound is known.
+    pub(super) fn given(&self, name: &str) -> Option<RoundedConstant> {
+        let value = self.analysis.graph.value(name)?;
+        let error = self.error(value)?;
+        let given = self.analysis.constants.given(value).ok()?;
+        Some(RoundedConstant { given, error })
     }
 
     /// Reads a constant, with the bound on its error. `None` if no bound is known.

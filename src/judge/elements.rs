@@ -1,10 +1,11 @@
 //! Finds elements of given tensors that occur in no tensor of a model.
 
-use ndarray::ArrayD;
+use rayon::prelude::*;
 
+use super::rounded::PART;
 use crate::hash::HashSet;
 use crate::onnx::Model;
-use crate::onnx::tensor;
+use crate::onnx::tensor::Floats;
 use crate::prove::stored_outside;
 
 /// The number of elements of each tensor that are looked up. If the model stores all of these
@@ -12,20 +13,17 @@ use crate::prove::stored_outside;
 const LOOKED_UP: usize = 1 << 12;
 
 /// The number of bits of a filter for each element, and its maximum number of bits in total.
-const BITS_EACH: usize = 64;
+const BITS_EACH: usize = 16;
 const BITS: usize = 1 << 27;
 
 /// The magnitudes of sampled elements that no tensor of a model has.
 pub(super) struct MissingElements(HashSet<u64>);
 
 impl MissingElements {
-    /// Looks up a sample of the wanted elements in all float tensors outside of bodies. The
-    /// elements 0 and 1 count as stored. Stops reading tensors once all elements are found.
-    pub(super) fn new(model: &Model, wanted: impl Iterator<Item = ArrayD<f64>>) -> Self {
-        let mut missing = HashSet::default();
-        for numbers in wanted {
-            missing.extend(sample(&numbers).map(magnitude));
-        }
+    /// Looks up wanted elements in all float tensors outside of bodies. The elements 0 and 1 count
+    /// as stored. Stops reading tensors once all elements are found.
+    pub(super) fn new<'w>(model: &Model, wanted: impl Iterator<Item = &'w f64>) -> Self {
+        let mut missing: HashSet<u64> = wanted.map(|&number| magnitude(number)).collect();
         for number in [0.0, 1.0] {
             missing.remove(&magnitude(number));
         }
@@ -34,13 +32,8 @@ impl MissingElements {
             if missing.is_empty() {
                 break;
             }
-            let is_float = tensor::float_type(&tensor).is_some();
-            let numbers = is_float.then(|| tensor::read_f64(&tensor, model.externals()));
-            let Some(Ok(numbers)) = numbers else {
-                continue;
-            };
-            for number in numbers.iter().map(|&number| magnitude(number)) {
-                if filter.may_have(number) {
+            if let Ok(floats) = Floats::new(&tensor, model.externals()) {
+                for number in filter.found_in(&floats) {
                     missing.remove(&number);
                 }
             }
@@ -48,19 +41,19 @@ impl MissingElements {
         Self(missing)
     }
 
-    /// Whether the model stores all sampled elements, up to their signs, of a tensor that was among
-    /// the wanted ones.
-    pub(super) fn has_none_of(&self, numbers: &ArrayD<f64>) -> bool {
-        let mut looked_up = sample(numbers).map(magnitude);
+    /// Whether the model stores all elements of a sample, up to their signs. All of them were
+    /// wanted.
+    pub(super) fn has_none_of(&self, sample: &[f64]) -> bool {
+        let mut looked_up = sample.iter().map(|&number| magnitude(number));
         !looked_up.any(|number| self.0.contains(&number))
     }
 }
 
-/// The elements that are looked up. The distance between them is odd, because elements at an even
-/// distance could all belong to one channel.
-fn sample(numbers: &ArrayD<f64>) -> impl Iterator<Item = f64> {
+/// The elements of a tensor that are looked up. The distance between them is odd, because elements
+/// at an even distance could all belong to one channel.
+pub(super) fn sample(numbers: &[f64]) -> Vec<f64> {
     let distance = numbers.len().div_ceil(LOOKED_UP) | 1;
-    numbers.iter().step_by(distance).copied()
+    numbers.iter().step_by(distance).copied().collect()
 }
 
 /// The magnitude of a number, as bits.
@@ -92,6 +85,22 @@ impl Filter {
         filter
     }
 
+    /// The magnitudes of elements of a tensor that the set may contain. None if the elements cannot
+    /// be read. All cores share the work.
+    fn found_in(&self, floats: &Floats) -> Vec<u64> {
+        let count: usize = floats.shape().iter().product();
+        let parts = (0..count.div_ceil(PART)).into_par_iter();
+        let found = parts.flat_map_iter(|part| {
+            let mut numbers = vec![0.0; PART.min(count - part * PART)];
+            if floats.read(part * PART, &mut vec![], &mut numbers).is_err() {
+                numbers.clear();
+            }
+            let numbers = numbers.into_iter().map(magnitude);
+            numbers.filter(|&number| self.may_have(number))
+        });
+        found.collect()
+    }
+
     /// Whether the set may contain a number. May be true for a number that was not added.
     fn may_have(&self, number: u64) -> bool {
         let (word, bit) = self.place(number);
@@ -107,28 +116,22 @@ impl Filter {
 
 #[cfg(test)]
 mod tests {
-    use ndarray::Array1;
-
     use super::*;
     use crate::run::testing::affine;
-
-    fn row(numbers: &[f64]) -> ArrayD<f64> {
-        Array1::from(numbers.to_vec()).into_dyn()
-    }
 
     #[test]
     fn only_numbers_that_the_model_stores_are_found() {
         let model = affine([0.5, -3.0, 7.0], [0.25; 3]);
-        let [moved, other] = [row(&[-7.0, 0.5, 0.25, 0.0, 1.0]), row(&[0.5, 6.0])];
-        let missing = MissingElements::new(&model, [moved.clone(), other.clone()].into_iter());
-        assert!(missing.has_none_of(&moved));
-        assert!(!missing.has_none_of(&other));
+        let [moved, other] = [&[-7.0, 0.5, 0.25, 0.0, 1.0][..], &[0.5, 6.0]];
+        let missing = MissingElements::new(&model, moved.iter().chain(other));
+        assert!(missing.has_none_of(moved));
+        assert!(!missing.has_none_of(other));
     }
 
     #[test]
     fn long_rows_are_looked_up_in_parts() {
         let numbers: Vec<f64> = (0..3 * LOOKED_UP).map(|at| at as f64).collect();
-        let looked_up: Vec<f64> = sample(&row(&numbers)).collect();
+        let looked_up = sample(&numbers);
         assert_eq!(looked_up.len(), LOOKED_UP);
         assert_eq!(looked_up[..3], [0.0, 3.0, 6.0]);
     }

@@ -4,24 +4,25 @@ use std::collections::HashMap;
 
 use ndarray::{ArrayD, Axis};
 
+use super::constants::RoundedConstant;
 use super::rounded::{
     Binary, ErrorBound, Rounded, Unary, of_binary, of_products, of_rounding, of_unary,
 };
 use crate::onnx::tensor::DataType;
-use crate::recipe::{Op, Recipe, computed};
+use crate::recipe::{Op, Recipe, computed, cut_constant};
 
 /// Evaluates a recipe whose operations have the given type. `None` if a constant cannot be read or
 /// has another shape than in the recipe, or if no bound is known for an operation.
 pub(super) fn value(
     recipe: &Recipe,
     data_type: DataType,
-    read: &dyn Fn(&str) -> Option<Rounded>,
+    read: &dyn Fn(&str) -> Option<RoundedConstant>,
 ) -> Option<Rounded> {
     let mut known: HashMap<_, Rounded> = HashMap::new();
-    for step in recipe.steps() {
-        let made = match step.op() {
-            Op::Constant(name) => read(name).filter(|made| made.values.shape() == step.shape())?,
-            _ => {
+    for step in recipe.steps_to(&|step| cut_constant(step).is_some()) {
+        let made = match constant(step, read) {
+            Some(constant) => constant.filter(|made| made.values.shape() == step.shape())?,
+            None => {
                 let inputs: Option<Vec<&Rounded>> = step
                     .inputs()
                     .iter()
@@ -33,6 +34,21 @@ pub(super) fn value(
         known.insert(step.id(), made);
     }
     known.remove(&recipe.id())
+}
+
+/// The value of a step that reads a constant, or a range of one along an axis. `None` for other
+/// steps. The inner option is `None` if the constant cannot be read.
+fn constant(
+    step: &Recipe,
+    read: &dyn Fn(&str) -> Option<RoundedConstant>,
+) -> Option<Option<Rounded>> {
+    if let Some((name, axis, range)) = cut_constant(step) {
+        return Some(read(name).and_then(|constant| constant.places(name, axis, range)));
+    }
+    match step.op() {
+        Op::Constant(name) => Some(read(name).and_then(|constant| constant.whole(name))),
+        _ => None,
+    }
 }
 
 fn step_value(step: &Recipe, inputs: &[&Rounded], data_type: DataType) -> Option<Rounded> {
@@ -52,16 +68,13 @@ fn step_value(step: &Recipe, inputs: &[&Rounded], data_type: DataType) -> Option
         (Op::Round(to), [a]) => of_rounding(a.error, &values, *to)?,
         (Op::Sum(axis), [a]) => {
             let terms = a.values.len_of(Axis(*axis));
-            sum_of_products(
-                step,
-                [a.error, ErrorBound::EXACT],
-                &arrays,
-                (terms, data_type),
-            )?
+            let errors = [a.error, ErrorBound::EXACT];
+            sum_of_products(step, errors, (&arrays, &values), (terms, data_type))?
         }
         (Op::Product, [a, b]) => {
             let terms = *a.values.shape().last()?;
-            sum_of_products(step, [a.error, b.error], &arrays, (terms, data_type))?
+            let errors = [a.error, b.error];
+            sum_of_products(step, errors, (&arrays, &values), (terms, data_type))?
         }
         (Op::Reshape | Op::Expand | Op::Transpose(_) | Op::Pick { .. }, [a]) => a.error,
         (Op::Concat(_), parts) => {
@@ -74,20 +87,14 @@ fn step_value(step: &Recipe, inputs: &[&Rounded], data_type: DataType) -> Option
 }
 
 /// The bound on the error of a sum of products, computed from the sum of the products' magnitudes.
-/// `None` if no bound is known.
+/// `values` are the sums. `None` if no bound is known.
 fn sum_of_products(
     step: &Recipe,
     errors: [ErrorBound; 2],
-    arrays: &[&ArrayD<f64>],
+    (arrays, values): (&[&ArrayD<f64>], &ArrayD<f64>),
     (terms, data_type): (usize, DataType),
 ) -> Option<ErrorBound> {
     let magnitudes: Vec<ArrayD<f64>> = arrays.iter().map(|array| array.mapv(f64::abs)).collect();
     let magnitudes = computed(step, &magnitudes.iter().collect::<Vec<_>>());
-    of_products(
-        errors,
-        terms,
-        &computed(step, arrays),
-        &magnitudes,
-        data_type,
-    )
+    of_products(errors, terms, values, &magnitudes, data_type)
 }

@@ -6,12 +6,15 @@
 //! relative to the element. A bias holds `(b − μ)·γ/√(v + ε) + β`, in which the sum may cancel. So
 //! the error of every element of a bias is bounded relative to the largest magnitude in the bias.
 
+use std::sync::Arc;
+
 use ndarray::{ArrayD, arr0};
 
+use super::constants::RoundedConstant;
 use super::formulas;
-use super::rounded::{ErrorBound, Rounded};
+use super::rounded::ErrorBound;
 use crate::onnx::tensor::{DataType, rounded};
-use crate::recipe::Recipe;
+use crate::recipe::{Given, Recipe};
 
 /// The bound on the difference of two weights into which the same BatchNormalization was folded.
 pub(super) fn of_weight(data_type: DataType) -> ErrorBound {
@@ -61,8 +64,8 @@ fn term() -> Option<Recipe> {
 fn relative(formula: &Recipe, data_type: DataType) -> Option<f64> {
     let made = formulas::value(formula, data_type, &|name| {
         let number = rounded(data_type, operand(name));
-        Some(Rounded {
-            values: arr0(number).into_dyn(),
+        Some(RoundedConstant {
+            given: Given::Computed(Arc::new(arr0(number).into_dyn())),
             error: ErrorBound::EXACT,
         })
     })?;

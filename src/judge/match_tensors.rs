@@ -1,6 +1,6 @@
 //! Finds formulas over the tensors of the first model for tensors that only the second one stores.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use ndarray::ArrayD;
@@ -9,10 +9,11 @@ use serde::Serialize;
 
 use super::candidates::{
     CandidateKey, FormulaCandidate, FormulaCandidates, as_folded_biases, as_folded_weights,
-    of_folding, of_graph, of_scalars, of_stored, value,
+    of_folding, of_graph, of_scalars, of_stored,
 };
-use super::constants::ComputedConstants;
-use super::elements::MissingElements;
+use super::constants::{ComputedConstants, RoundedConstant};
+use super::elements::{MissingElements, sample};
+use super::formulas::value;
 use super::neighbour_folds::of_neighbours;
 use super::rounded::{ErrorBound, PART};
 use crate::affine::plan::Stored;
@@ -83,10 +84,17 @@ pub(super) struct Foreign {
     elements: Given,
     /// The first and the last element.
     ends: [f64; 2],
+    /// The elements that [`MissingElements`] looks up.
+    sample: Vec<f64>,
+    /// Whether all elements are short numbers, like ¼ and 8.
+    is_short: bool,
     /// The bound on the error of the elements: exact for a stored tensor, and otherwise the error
     /// of the second model's computation.
     pub error: ErrorBound,
 }
+
+/// Constants by name.
+type GivenConstants = HashMap<Arc<str>, RoundedConstant>;
 
 /// The maximum number of binary digits after the first nonzero digit of a short number.
 const DIGITS: u32 = 11;
@@ -105,17 +113,15 @@ pub(super) fn matched(first: &Model, second: &Model, names: &[String]) -> Vec<Ma
     };
     let constants = ComputedConstants::new(&analysis);
     let mut found = take_matched(&mut open, &of_graph(&constants), &constants);
+    // Short tensors are not matched with combinations of scalars, because rounded results are
+    // rarely short.
     let (mut short, mut long): (Vec<Foreign>, Vec<Foreign>) =
-        open.into_iter().partition(Foreign::is_short);
+        open.into_iter().partition(|foreign| foreign.is_short);
     found.extend(take_matched(&mut long, &of_scalars(&constants), &constants));
     short.append(&mut long);
     open = short;
-    let missing = MissingElements::new(first, open.iter().filter_map(Foreign::values));
-    open.retain(|foreign| {
-        !foreign
-            .values()
-            .is_some_and(|values| missing.has_none_of(&values))
-    });
+    let missing = MissingElements::new(first, open.iter().flat_map(|foreign| &foreign.sample));
+    open.retain(|foreign| !missing.has_none_of(&foreign.sample));
     let keys: Vec<CandidateKey> = open.iter().map(Foreign::key).collect();
     let candidates = of_neighbours(&analysis, &keys, &constants);
     found.extend(take_matched(&mut open, &candidates, &constants));
@@ -133,15 +139,34 @@ pub(super) fn take_matched(
     candidates: &FormulaCandidates,
     constants: &ComputedConstants,
 ) -> Vec<Matched> {
-    let mut found = vec![];
-    open.retain(|foreign| {
-        let mut candidates = candidates.get(&foreign.key()).into_iter().flatten();
-        let matched = candidates.find_map(|candidate| foreign.matched(candidate, constants));
-        let is_open = matched.is_none();
-        found.extend(matched);
-        is_open
-    });
-    found
+    let likely: Vec<Vec<&FormulaCandidate>> = open
+        .iter()
+        .map(|foreign| foreign.likely(candidates))
+        .collect();
+    let given = constants_of(likely.iter().flatten(), constants);
+    let matched: Vec<Option<Matched>> = (&*open, likely)
+        .into_par_iter()
+        .map(|(foreign, likely)| {
+            let mut likely = likely.into_iter();
+            likely.find_map(|candidate| foreign.matched(candidate, &given))
+        })
+        .collect();
+    let mut is_matched = matched.iter().map(Option::is_some);
+    open.retain(|_| !is_matched.next().unwrap_or_default());
+    matched.into_iter().flatten().collect()
+}
+
+/// The constants that formulas read, by name, without those whose error has no bound.
+fn constants_of<'c>(
+    candidates: impl Iterator<Item = &'c &'c FormulaCandidate>,
+    constants: &ComputedConstants,
+) -> GivenConstants {
+    let names: HashSet<&Arc<str>> = candidates
+        .flat_map(|candidate| candidate.recipe.constants())
+        .collect();
+    let given = names.into_iter();
+    let given = given.filter_map(|name| Some((name.clone(), constants.given(name)?)));
+    given.collect()
 }
 
 /// Removes from `open` the tensors that equal a stored tensor of the first model up to the rounding
@@ -187,10 +212,11 @@ fn read_beside<'m>(model: &'m Model, tensors: &[Matched]) -> HashSet<&'m str> {
 /// The named tensors of floats of a model, except those that [`Foreign::new`] refuses.
 fn foreign_tensors(model: &Model, names: &[String]) -> Vec<Foreign> {
     let names: HashSet<&str> = names.iter().map(String::as_str).collect();
-    let stored = stored_outside(model).into_iter();
+    let stored = stored_outside(model).into_par_iter();
     let named = stored.filter(|(name, _)| names.contains(name));
+    let externals = model.externals();
     let foreign = named.filter_map(|(name, tensor)| {
-        let floats = Floats::new(&tensor, model.externals()).ok()?;
+        let floats = Floats::new(&tensor, externals).ok()?;
         let data_type = tensor::data_type(&tensor).ok()?;
         let elements = Given::Stored(Arc::new(floats));
         Foreign::new(name, data_type, elements, ErrorBound::EXACT)
@@ -217,6 +243,8 @@ impl Foreign {
             shape: values.shape().to_vec(),
             elements,
             ends,
+            sample: sample(numbers),
+            is_short: numbers.iter().all(|&number| is_short(number)),
             error,
         })
     }
@@ -230,31 +258,22 @@ impl Foreign {
         (self.data_type, self.shape.iter().product())
     }
 
-    /// Whether all elements are short numbers, like ¼ and 8. Short tensors are not matched with
-    /// combinations of scalars, because rounded results are rarely short.
-    fn is_short(&self) -> bool {
-        self.values().is_some_and(|values| {
-            let mut numbers = values.iter();
-            numbers.all(|number| number.to_bits().trailing_zeros() >= 52 - DIGITS)
-        })
+    /// The candidates that have the tensor's type and size, and about its first and last element.
+    fn likely<'c>(&self, candidates: &'c FormulaCandidates) -> Vec<&'c FormulaCandidate> {
+        let candidates = candidates.get(&self.key()).into_iter().flatten();
+        candidates
+            .filter(|candidate| candidate.may_be(self.ends, self.error))
+            .collect()
     }
 
     /// Matches the tensor with a candidate that is reshaped to the tensor's shape, or first
     /// transposed as a matrix.
-    fn matched(
-        &self,
-        candidate: &FormulaCandidate,
-        constants: &ComputedConstants,
-    ) -> Option<Matched> {
-        if !candidate.may_be(self.ends, self.error) {
-            return None;
-        }
+    fn matched(&self, candidate: &FormulaCandidate, given: &GivenConstants) -> Option<Matched> {
         let recipe = candidate.recipe.reshape(&self.shape)?;
-        self.agreeing(recipe, candidate.hidden, constants)
-            .or_else(|| {
-                let recipe = exchanged(&candidate.recipe, &self.shape)?;
-                self.agreeing(recipe, candidate.hidden, constants)
-            })
+        self.agreeing(recipe, candidate.hidden, given).or_else(|| {
+            let recipe = exchanged(&candidate.recipe, &self.shape)?;
+            self.agreeing(recipe, candidate.hidden, given)
+        })
     }
 
     /// Matches the tensor with a formula of the same shape. `None` if rounding does not explain the
@@ -263,9 +282,9 @@ impl Foreign {
         &self,
         recipe: Recipe,
         hidden: ErrorBound,
-        constants: &ComputedConstants,
+        given: &GivenConstants,
     ) -> Option<Matched> {
-        let made = value(&recipe, self.data_type, constants)?;
+        let made = value(&recipe, self.data_type, &|name| given.get(name).cloned())?;
         let errors = [made.error, hidden, self.error];
         let values = self.values()?;
         let pairs = values.as_slice()?.par_chunks(PART);
@@ -288,6 +307,11 @@ impl Foreign {
             allowed: largest.allowed,
         })
     }
+}
+
+/// Whether a number is short: at most [`DIGITS`] binary digits follow its first nonzero digit.
+fn is_short(number: f64) -> bool {
+    number.to_bits().trailing_zeros() >= 52 - DIGITS
 }
 
 /// The largest deviation of a tensor from its formula, in units in the last place of the element.

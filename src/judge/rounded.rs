@@ -6,10 +6,12 @@
 
 use std::f64::consts::FRAC_2_SQRT_PI;
 
-use ndarray::{ArrayD, ArrayViewD, IxDyn, Zip};
+use multiversion::multiversion;
+use ndarray::{ArrayD, Zip};
+use rayon::prelude::*;
 
 use crate::onnx::tensor::{DataType, rounded};
-use crate::recipe::broadcast;
+use crate::recipe::Runs;
 
 /// The error of a library function such as Exp, as a number of roundings. Four roundings are two
 /// units in the last place.
@@ -72,6 +74,7 @@ impl ErrorBound {
     }
 
     /// The bound on the error of one element.
+    #[inline(always)]
     pub(super) fn at(self, element: f64) -> f64 {
         // If an element is 0 and the relative bound infinite, the product is NaN, and `min` returns
         // the absolute bound.
@@ -159,7 +162,21 @@ impl Binary {
         [of_a, of_b]: [f64; 2],
         to: FloatRounding,
     ) -> f64 {
-        let carried = match self {
+        let carried = self.carried([a, b], result, [of_a, of_b]);
+        let is_exact = of_a + of_b == 0.0 && to.holds(result) && self.is_exact(a, b, result);
+        let own = if is_exact {
+            0.0
+        } else {
+            self.roundings() * to.unit * result.abs()
+        };
+        carried + own
+    }
+
+    /// A bound on the error that the errors of the operands cause, without the rounding of the
+    /// result.
+    #[inline(always)]
+    fn carried(self, [a, b]: [f64; 2], result: f64, [of_a, of_b]: [f64; 2]) -> f64 {
+        match self {
             Self::Add | Self::Sub => of_a + of_b,
             Self::Mul => of_a * b.abs() + of_b * a.abs() + of_a * of_b,
             Self::Div if of_b < b.abs() => (of_a + result.abs() * of_b) / (b.abs() - of_b),
@@ -174,14 +191,7 @@ impl Binary {
             }
             Self::Pow if of_a + of_b == 0.0 => 0.0,
             Self::Div | Self::Pow => f64::INFINITY,
-        };
-        let is_exact = of_a + of_b == 0.0 && to.holds(result) && self.is_exact(a, b, result);
-        let own = if is_exact {
-            0.0
-        } else {
-            self.roundings() * to.unit * result.abs()
-        };
-        carried + own
+        }
     }
 
     fn roundings(self) -> f64 {
@@ -260,33 +270,51 @@ pub(super) fn of_binary(
     data_type: DataType,
 ) -> Option<ErrorBound> {
     let to = FloatRounding::new(data_type)?;
-    let shape = broadcast(a.values.shape(), b.values.shape())?;
-    if shape != result.shape() {
+    let runs = Runs::new(a.values.shape(), b.values.shape())?;
+    if runs.shape != result.shape() {
         return None;
     }
-    let [wide_a, wide_b] = [a, b].map(|operand| operand.values.broadcast(result.raw_dim()));
-    let elements = Zip::from(wide_a?).and(wide_b?).and(result.view());
+    let elements = BinaryElements {
+        runs,
+        operands: [a.values.as_slice()?, b.values.as_slice()?],
+        results: result.as_slice()?,
+    };
     let operation = BinaryOperation {
         function,
         errors: [a.error, b.error],
         to,
     };
     let proportional = operation.proportional_errors(a, b).and_then(|carried| {
-        operation.proportional_bound(carried, elements.clone(), largest_magnitude(result)?)
+        operation.proportional_bound(carried, &elements, largest_magnitude(result)?)
     });
-    Some(proportional.unwrap_or_else(|| operation.covering(elements)))
+    Some(proportional.unwrap_or_else(|| operation.covering(&elements)))
 }
 
-/// The elements of two operands, broadcast to the shape of the result, and the elements of the
-/// result.
-type BinaryElements<'e> = Zip<
-    (
-        ArrayViewD<'e, f64>,
-        ArrayViewD<'e, f64>,
-        ArrayViewD<'e, f64>,
-    ),
-    IxDyn,
->;
+/// The elements of two operands that broadcast, and the elements of the result, all in row-major
+/// order.
+struct BinaryElements<'e> {
+    runs: Runs,
+    operands: [&'e [f64]; 2],
+    results: &'e [f64],
+}
+
+impl<'e> BinaryElements<'e> {
+    /// The elements of a run: those of both operands, of which one element may be repeated, and
+    /// those of the result.
+    fn run(&self, run: usize) -> [&'e [f64]; 3] {
+        let [one, other] = self.operands;
+        let (one, other) = self.runs.operands(run, one, other);
+        let results = &self.results[run * self.runs.length..][..self.runs.length];
+        [one, other, results]
+    }
+
+    /// The elements of both operands and of the result at each place of a run.
+    fn places(&self, run: usize) -> impl Iterator<Item = [f64; 3]> + use<'e> {
+        let elements = self.run(run);
+        let places = 0..elements[2].len();
+        places.map(move |place| elements.map(|slice| slice[place.min(slice.len() - 1)]))
+    }
+}
 
 /// An element-wise function of two operands with errors, computed in a float type.
 #[derive(Clone, Copy)]
@@ -298,25 +326,41 @@ struct BinaryOperation {
 
 impl BinaryOperation {
     /// The smallest bound that covers the errors of all results. All cores share the work.
-    fn covering(self, elements: BinaryElements) -> ErrorBound {
-        if elements.size() > PART {
-            let (first, second) = elements.split();
-            let (first, second) = rayon::join(|| self.covering(first), || self.covering(second));
-            return first.or(second);
-        }
+    fn covering(self, elements: &BinaryElements) -> ErrorBound {
+        let least = PART.div_ceil(elements.runs.length.max(1));
+        let runs = (0..elements.runs.count())
+            .into_par_iter()
+            .with_min_len(least);
+        let bounds = runs.map(|run| match self.function {
+            Binary::Pow => self.covering_each(elements.places(run)),
+            function => largest_errors(function, elements.run(run), self.errors, self.own_error()),
+        });
+        bounds.reduce(|| ErrorBound::EXACT, ErrorBound::or)
+    }
+
+    fn covering_each(self, places: impl Iterator<Item = [f64; 3]>) -> ErrorBound {
         let mut bound = ErrorBound::EXACT;
-        elements.for_each(|&a, &b, &result| {
+        for [a, b, result] in places {
             let errors = [self.errors[0].at(a), self.errors[1].at(b)];
             let error = self.function.error([a, b], result, errors, self.to);
             bound.cover(result, error);
-        });
+        }
         bound
     }
 
-    /// The error that the operands cause, relative to each result. `None` unless the function is a
-    /// product or a quotient of operands whose errors are proportional to their elements.
+    /// The error of the operation itself, relative to the result.
+    fn own_error(self) -> f64 {
+        self.function.roundings() * self.to.unit
+    }
+
+    /// The error that the operands cause, relative to each result. `None` unless this is the same
+    /// for all results: for exact operands, and for a product or a quotient of operands whose
+    /// errors are proportional to their elements.
     fn proportional_errors(self, a: &Rounded, b: &Rounded) -> Option<f64> {
-        if !matches!(self.function, Binary::Mul | Binary::Div) {
+        if matches!(self.function, Binary::Add | Binary::Sub) {
+            return (a.error.is_exact() && b.error.is_exact()).then_some(0.0);
+        }
+        if self.function == Binary::Pow {
             return None;
         }
         let [of_a, of_b] = [a.proportional_error()?, b.proportional_error()?];
@@ -331,32 +375,102 @@ impl BinaryOperation {
     fn proportional_bound(
         self,
         carried: f64,
-        elements: BinaryElements,
+        elements: &BinaryElements,
         largest: f64,
     ) -> Option<ErrorBound> {
-        let is_exact = carried == 0.0
-            && elements.all(|&a, &b, &result| {
-                self.to.holds(result) && self.function.is_exact(a, b, result)
-            });
-        if is_exact {
+        if carried == 0.0 && self.are_exact(elements) {
             return Some(ErrorBound::EXACT);
         }
-        let relative = carried + self.function.roundings() * self.to.unit;
+        let relative = carried + self.own_error();
         Some(ErrorBound {
             relative,
             absolute: relative * largest,
         })
     }
+
+    /// Whether every result of exact operands is exact.
+    fn are_exact(self, elements: &BinaryElements) -> bool {
+        let mut places = (0..elements.runs.count()).flat_map(|run| elements.places(run));
+        places.all(|[a, b, result]| self.to.holds(result) && self.function.is_exact(a, b, result))
+    }
+}
+
+/// The number of results that [`largest_errors`] handles together.
+const LANES: usize = 8;
+
+/// The smallest bound that covers the results of two operands with errors. Each result counts as
+/// rounded, with an error of `own` relative to the result. One element of an operand may be
+/// repeated.
+#[multiversion(targets = "simd")]
+fn largest_errors(
+    function: Binary,
+    elements: [&[f64]; 3],
+    errors: [ErrorBound; 2],
+    own: f64,
+) -> ErrorBound {
+    match function {
+        Binary::Add | Binary::Sub => largest_of_lanes(Binary::Add, elements, errors, own),
+        Binary::Mul => largest_of_lanes(Binary::Mul, elements, errors, own),
+        Binary::Div => largest_of_lanes(Binary::Div, elements, errors, own),
+        Binary::Pow => largest_of_lanes(Binary::Pow, elements, errors, own),
+    }
+}
+
+#[inline(always)]
+fn largest_of_lanes(
+    function: Binary,
+    [one, other, results]: [&[f64]; 3],
+    [of_one, of_other]: [ErrorBound; 2],
+    own: f64,
+) -> ErrorBound {
+    let (mut relative, mut absolute) = ([0.0; LANES], [0.0; LANES]);
+    for at in (0..results.len()).step_by(LANES) {
+        let [one, other, results] = [one, other, results].map(|elements| lanes(elements, at));
+        for lane in 0..LANES {
+            let magnitude = results[lane].abs();
+            let errors = [of_one.at(one[lane]), of_other.at(other[lane])];
+            let carried = function.carried([one[lane], other[lane]], results[lane], errors);
+            let error = carried + own * magnitude;
+            let error = if error.is_nan() { f64::INFINITY } else { error };
+            raise(&mut absolute[lane], error);
+            raise(&mut relative[lane], error / magnitude);
+        }
+    }
+    let [relative, absolute] =
+        [relative, absolute].map(|lanes| lanes.into_iter().fold(0.0, f64::max));
+    ErrorBound { relative, absolute }
+}
+
+/// The elements from index `at`. The last element stands for missing ones.
+#[inline(always)]
+fn lanes(elements: &[f64], at: usize) -> [f64; LANES] {
+    match elements.get(at..at + LANES).map(<[f64; LANES]>::try_from) {
+        Some(Ok(lanes)) => lanes,
+        _ => std::array::from_fn(|lane| elements[(at + lane).min(elements.len() - 1)]),
+    }
+}
+
+/// Replaces a number by a larger one. Unlike `f64::max`, this needs one instruction.
+#[inline(always)]
+fn raise(largest: &mut f64, number: f64) {
+    if number > *largest {
+        *largest = number;
+    }
 }
 
 /// The largest magnitude of an element. `None` if an element is not finite.
 fn largest_magnitude(values: &ArrayD<f64>) -> Option<f64> {
-    let magnitudes = values.iter().map(|value| value.abs());
-    let largest = magnitudes.fold(0.0, f64::max);
-    values
-        .iter()
-        .all(|value| value.is_finite())
-        .then_some(largest)
+    let parts = values.as_slice()?.par_chunks(PART).map(largest_bits);
+    let largest = f64::from_bits(parts.max().unwrap_or(0));
+    largest.is_finite().then_some(largest)
+}
+
+/// The bits of the largest magnitude. Those of an infinity or a NaN are larger than those of all
+/// finite numbers.
+#[multiversion(targets = "simd")]
+fn largest_bits(numbers: &[f64]) -> u64 {
+    let magnitudes = numbers.iter().map(|number| number.abs().to_bits());
+    magnitudes.fold(0, u64::max)
 }
 
 /// Bounds the error of an element-wise function of one operand.
@@ -413,11 +527,10 @@ pub(super) fn of_sums(
 /// Bounds the error of values that are rounded once more, to another type.
 pub(super) fn of_rounding(a: ErrorBound, values: &ArrayD<f64>, to: DataType) -> Option<ErrorBound> {
     let unit = FloatRounding::new(to)?.unit;
-    let mut bound = ErrorBound::EXACT;
-    for &value in values {
-        bound.cover(value, a.at(value) + unit * value.abs());
-    }
-    Some(bound)
+    let parts = values.as_slice()?.par_chunks(PART);
+    let errors = [a, ErrorBound::EXACT];
+    let bounds = parts.map(|part| largest_errors(Binary::Add, [part, &[0.0], part], errors, unit));
+    Some(bounds.reduce(|| ErrorBound::EXACT, ErrorBound::or))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use ndarray::{ArcArray, ArrayD, IxDyn};
+use rayon::prelude::*;
 
 use crate::onnx::external_data::Externals;
 use crate::onnx::proto::TensorProto;
@@ -13,6 +14,9 @@ use crate::recipe::DECIDED;
 
 /// The number of elements that are read at a time.
 const READ: usize = 1 << 12;
+
+/// The least number of such parts that one core converts.
+const AT_LEAST: usize = 16;
 
 /// Random integers are less than `INTEGERS`. About half of them are less than `SMALL`, because
 /// masks, lengths and types of tokens are small.
@@ -277,18 +281,28 @@ pub(super) fn of_shares(numbers: &ArrayD<f64>, along: Range<usize>, key: u64) ->
 fn of_stored(floats: &Floats, data_type: Option<DataType>, key: u64) -> Option<FieldValue> {
     let count = floats.shape().iter().product();
     let lowest = data_type.and_then(DataType::lowest);
-    let (mut elements, mut buffer, mut numbers) = (vec![0; count], vec![], [0.0; READ]);
-    for (part, images) in elements.chunks_mut(READ).enumerate() {
-        let numbers = &mut numbers[..images.len()];
-        floats.read(part * READ, &mut buffer, numbers).ok()?;
-        if numbers
-            .iter()
-            .any(|number| Some(*number) == lowest || !number.is_finite())
-        {
-            let all = floats.all().ok()?;
-            return Some(of_floats(all, data_type, key));
-        }
-        field::of_floats(numbers, images);
+    let mut elements = vec![0; count];
+    let parts = elements.par_chunks_mut(READ).enumerate();
+    let has_images = parts
+        .with_min_len(AT_LEAST)
+        .map_init(
+            || (vec![], [0.0; READ]),
+            |(buffer, numbers), (part, images)| {
+                let numbers = &mut numbers[..images.len()];
+                floats.read(part * READ, buffer, numbers).ok()?;
+                let has_images = numbers
+                    .iter()
+                    .all(|&number| Some(number) != lowest && number.is_finite());
+                if has_images {
+                    field::of_floats(numbers, images);
+                }
+                Some(has_images)
+            },
+        )
+        .try_reduce(|| true, |one, other| Some(one && other))?;
+    if !has_images {
+        let all = floats.all().ok()?;
+        return Some(of_floats(all, data_type, key));
     }
     ArrayD::from_shape_vec(floats.shape(), elements)
         .ok()

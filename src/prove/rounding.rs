@@ -22,12 +22,18 @@ use crate::onnx::tensor::{self, DataType};
 use crate::recipe::{DECIDED, Op, Promise};
 use crate::refusal::Refusal;
 
+/// The type and the data of a tensor of floats.
+type Content = (DataType, Data);
+
+/// The type of a tensor, and the digest of its contents.
+type Mark = (DataType, String);
+
 /// The type and the data of a tensor of floats. `None` for a tensor that does not hold floats,
 /// which is not compared here, and for data that do not fit the type and the shape.
 ///
 /// # Errors
 /// The undecided verdict, if external data do not exist.
-fn content(tensor: &TensorProto, model: &Model) -> Result<Option<(DataType, Data)>, Proof> {
+fn content(tensor: &TensorProto, model: &Model) -> Result<Option<Content>, Proof> {
     let Some(data_type) = tensor::float_type(tensor) else {
         return Ok(None);
     };
@@ -120,13 +126,24 @@ pub(crate) fn foreign(original: &Model, other: &Model) -> Result<Vec<String>, Pr
         named: &named,
         marks: None,
     };
-    let mut foreign = vec![];
-    for (name, tensor) in stored_outside(other) {
-        if !originals.have(name, &tensor, other)? {
-            foreign.push(name.to_owned());
-        }
+    let stored = stored_outside(other).into_par_iter();
+    let unequal = stored.filter_map(|(name, tensor)| {
+        let content = originals.without_twin(name, &tensor, other).transpose()?;
+        Some(content.map(|content| (name, content)))
+    });
+    let unequal: Vec<(&str, Content)> = unequal.collect::<Result<_, Proof>>()?;
+    if unequal.is_empty() {
+        return Ok(vec![]);
     }
-    Ok(foreign)
+    let marks = originals.marks()?;
+    let foreign = unequal.into_par_iter().filter_map(|(name, content)| {
+        let mark = marked(name, content);
+        let is_foreign = mark.map(|mark| !marks.contains(&mark));
+        is_foreign
+            .map(|is_foreign| is_foreign.then(|| name.to_owned()))
+            .transpose()
+    });
+    foreign.collect()
 }
 
 fn disproved(stored: &Stored, reason: String) -> Proof {
@@ -144,15 +161,32 @@ struct OriginalTensors<'o> {
     named: &'o HashMap<&'o str, &'o TensorProto>,
     /// The type and digest of each tensor. They are computed when a tensor differs from the
     /// original's tensor of the same name.
-    marks: Option<HashSet<(DataType, String)>>,
+    marks: Option<HashSet<Mark>>,
 }
 
 impl OriginalTensors<'_> {
     /// Whether any tensor of the original has the same type and contents as this tensor of the
     /// folded model. Also true if the tensor does not hold floats.
     fn have(&mut self, name: &str, tensor: &TensorProto, fused: &Model) -> Result<bool, Proof> {
+        match self.without_twin(name, tensor, fused)? {
+            Some(content) => {
+                let mark = marked(name, content)?;
+                Ok(self.marks()?.contains(&mark))
+            }
+            None => Ok(true),
+        }
+    }
+
+    /// The content of a tensor of the folded model. `None` if the original's tensor of the same
+    /// name has the same type and contents, or if the tensor does not hold floats.
+    fn without_twin(
+        &self,
+        name: &str,
+        tensor: &TensorProto,
+        fused: &Model,
+    ) -> Result<Option<Content>, Proof> {
         let Some((data_type, data)) = content(tensor, fused)? else {
-            return Ok(true);
+            return Ok(None);
         };
         let twin = match self.named.get(name) {
             Some(twin) => content(twin, self.model)?,
@@ -161,32 +195,33 @@ impl OriginalTensors<'_> {
         if let Some((_, twin)) = twin.filter(|(its, _)| *its == data_type)
             && twin.same(&data).map_err(|reason| unread(name, &reason))?
         {
-            return Ok(true);
+            return Ok(None);
         }
-        let digest = sha256(&data).map_err(|reason| unread(name, &reason))?;
-        let marks = match &mut self.marks {
+        Ok(Some((data_type, data)))
+    }
+
+    /// The types and digests of all tensors of the original.
+    fn marks(&mut self) -> Result<&HashSet<Mark>, Proof> {
+        let marks = match self.marks.take() {
             Some(marks) => marks,
-            none => none.insert(marked(self.before, self.model)?),
+            None => self.all_marks()?,
         };
-        Ok(marks.contains(&(data_type, digest)))
+        Ok(self.marks.insert(marks))
+    }
+
+    fn all_marks(&self) -> Result<HashSet<Mark>, Proof> {
+        let marks = self.before.par_iter().filter_map(|(name, tensor)| {
+            let content = content(tensor, self.model).transpose()?;
+            Some(content.and_then(|content| marked(name, content)))
+        });
+        marks.collect()
     }
 }
 
-/// The types of tensors, with the digests of their contents.
-fn marked(
-    tensors: &[(&str, TensorProto)],
-    model: &Model,
-) -> Result<HashSet<(DataType, String)>, Proof> {
-    let mut marks = HashSet::new();
-    for (name, tensor) in tensors {
-        if let Some((data_type, data)) = content(tensor, model)? {
-            marks.insert((
-                data_type,
-                sha256(&data).map_err(|reason| unread(name, &reason))?,
-            ));
-        }
-    }
-    Ok(marks)
+/// The type of a tensor, with the digest of its contents.
+fn marked(name: &str, (data_type, data): Content) -> Result<Mark, Proof> {
+    let digest = sha256(&data).map_err(|reason| unread(name, &reason))?;
+    Ok((data_type, digest))
 }
 
 /// The index of the site nearest to the first reader of a tensor without a recipe. `None` if no
