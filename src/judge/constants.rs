@@ -6,10 +6,9 @@ use std::ops::Range;
 
 use ndarray::ArrayD;
 
+use super::binary_errors::{Binary, of_binary};
 use super::resized;
-use super::rounded::{
-    Binary, ErrorBound, Rounded, Unary, of_binary, of_products, of_rounding, of_sums, of_unary,
-};
+use super::rounded::{ErrorBound, Rounded, Unary, of_products, of_rounding, of_sums, of_unary};
 use super::standardized::Standardization;
 use crate::analysis::Analysis;
 use crate::ir::{NodeId, ValueId};

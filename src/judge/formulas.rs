@@ -4,10 +4,9 @@ use std::collections::HashMap;
 
 use ndarray::{ArrayD, Axis};
 
+use super::binary_errors::{Binary, of_binary};
 use super::constants::RoundedConstant;
-use super::rounded::{
-    Binary, ErrorBound, Rounded, Unary, of_binary, of_products, of_rounding, of_unary,
-};
+use super::rounded::{ErrorBound, Rounded, Unary, of_products, of_rounding, of_unary};
 use crate::onnx::tensor::DataType;
 use crate::recipe::{Op, Recipe, computed, cut_constant};
 

@@ -5,6 +5,7 @@
 //! over the tensors of the first model whose result equals these elements up to rounding. Only a
 //! proof shows that two models are equal, and only a run on an input shows that they differ.
 
+mod binary_errors;
 mod candidates;
 mod canonical_form;
 mod casts;

@@ -277,29 +277,18 @@ pub(super) fn of_shares(numbers: &ArrayD<f64>, along: Range<usize>, key: u64) ->
     ArrayD::from_shape_vec(shape, shares).map_or(value, FieldValue::field)
 }
 
-/// The image of stored floats, of which [`READ`] are read at a time. `None` if they cannot be read.
+/// The image of stored floats. All cores share the work. `None` if the floats cannot be read.
 fn of_stored(floats: &Floats, data_type: Option<DataType>, key: u64) -> Option<FieldValue> {
     let count = floats.shape().iter().product();
     let lowest = data_type.and_then(DataType::lowest);
     let mut elements = vec![0; count];
     let parts = elements.par_chunks_mut(READ).enumerate();
-    let has_images = parts
+    let parts = parts
         .with_min_len(AT_LEAST)
-        .map_init(
-            || (vec![], [0.0; READ]),
-            |(buffer, numbers), (part, images)| {
-                let numbers = &mut numbers[..images.len()];
-                floats.read(part * READ, buffer, numbers).ok()?;
-                let has_images = numbers
-                    .iter()
-                    .all(|&number| Some(number) != lowest && number.is_finite());
-                if has_images {
-                    field::of_floats(numbers, images);
-                }
-                Some(has_images)
-            },
-        )
-        .try_reduce(|| true, |one, other| Some(one && other))?;
+        .map_init(Vec::new, |buffer, (part, images)| {
+            convert(floats, part * READ, lowest, buffer, images)
+        });
+    let has_images = parts.try_reduce(|| true, |one, other| Some(one && other))?;
     if !has_images {
         let all = floats.all().ok()?;
         return Some(of_floats(all, data_type, key));
@@ -307,6 +296,28 @@ fn of_stored(floats: &Floats, data_type: Option<DataType>, key: u64) -> Option<F
     ArrayD::from_shape_vec(floats.shape(), elements)
         .ok()
         .map(FieldValue::field)
+}
+
+/// Writes the images of at most [`READ`] stored floats, from index `at`. Returns false if a float
+/// has no image because it is not finite or the lowest number of its type. `None` if the floats
+/// cannot be read.
+fn convert(
+    floats: &Floats,
+    at: usize,
+    lowest: Option<f64>,
+    buffer: &mut Vec<u8>,
+    images: &mut [u32],
+) -> Option<bool> {
+    let mut numbers = [0.0; READ];
+    let numbers = &mut numbers[..images.len()];
+    floats.read(at, buffer, numbers).ok()?;
+    let has_images = numbers
+        .iter()
+        .all(|&number| Some(number) != lowest && number.is_finite());
+    if has_images {
+        field::of_floats(numbers, images);
+    }
+    Some(has_images)
 }
 
 /// The value of a stored tensor.

@@ -64,7 +64,7 @@ pub(super) fn multiply(a: ArrayView2<f64>, b: ArrayView2<f64>, sums: &mut ArrayV
     }
 }
 
-/// The smallest magnitude except 0, or infinity if there is none. Compares the bits of magnitudes,
+/// The smallest magnitude except 0. Infinity if all numbers are 0. Compares the bits of magnitudes,
 /// which have the order of the magnitudes.
 #[multiversion(targets = "simd")]
 pub(super) fn least_nonzero(numbers: &[f64]) -> f64 {
@@ -74,5 +74,27 @@ pub(super) fn least_nonzero(numbers: &[f64]) -> f64 {
     match least.checked_add(1) {
         Some(bits) => f64::from_bits(bits.min(f64::INFINITY.to_bits())),
         None => f64::INFINITY,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn smallest_magnitude_ignores_zeros() {
+        assert_eq!(least_nonzero(&[0.0, -3.0, 0.25, -0.0, 7.0]), 0.25);
+        assert_eq!(least_nonzero(&[1.0, -5e-324]), 5e-324);
+        assert_eq!(least_nonzero(&[0.0, -0.0]), f64::INFINITY);
+        assert_eq!(least_nonzero(&[f64::NAN, 2.0]), 2.0);
+    }
+
+    #[test]
+    fn each_row_is_summed_in_order() {
+        let numbers: Vec<f64> = (0..33).map(|number| 0.1 * f64::from(number)).collect();
+        let mut sums = [0.0; 11];
+        sum_each(&numbers, 3, &mut sums);
+        let expected = numbers.chunks(3).map(|row| row[0] + row[1] + row[2]);
+        assert_eq!(sums.to_vec(), expected.collect::<Vec<f64>>());
     }
 }

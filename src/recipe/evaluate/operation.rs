@@ -220,8 +220,8 @@ pub(super) fn vanishes(a: &Array, b: &Array, shape: &[usize]) -> bool {
         .any(|&a, &b| a * b == 0.0 && a != 0.0 && b != 0.0)
 }
 
-/// The smallest magnitude of an array except 0, or infinity if there is none. `None` if the array is
-/// not row-major.
+/// The smallest magnitude of an array except 0. Infinity if all elements are 0. `None` if the array
+/// is not row-major.
 fn least_magnitude(array: &Array) -> Option<f64> {
     let numbers = array.as_slice()?;
     Some(least_nonzero(numbers))

@@ -1,0 +1,336 @@
+//! Bounds on the errors of element-wise functions of two operands that broadcast.
+
+use multiversion::multiversion;
+use ndarray::ArrayD;
+use rayon::prelude::*;
+
+use super::rounded::{
+    ErrorBound, FUNCTION, FloatRounding, PART, ROUNDINGS, Rounded, largest_magnitude,
+};
+use crate::onnx::tensor::DataType;
+use crate::recipe::Runs;
+
+/// A function of two floats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Binary {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Pow,
+}
+
+impl Binary {
+    /// A bound on the error of a result, given bounds on the errors of its operands.
+    fn error(
+        self,
+        [a, b]: [f64; 2],
+        result: f64,
+        [of_a, of_b]: [f64; 2],
+        to: FloatRounding,
+    ) -> f64 {
+        let carried = self.carried([a, b], result, [of_a, of_b]);
+        let is_exact = of_a + of_b == 0.0 && to.holds(result) && self.is_exact(a, b, result);
+        let own = if is_exact {
+            0.0
+        } else {
+            self.roundings() * to.unit * result.abs()
+        };
+        carried + own
+    }
+
+    /// A bound on the error that the errors of the operands cause, without the rounding of the
+    /// result.
+    #[inline(always)]
+    fn carried(self, [a, b]: [f64; 2], result: f64, [of_a, of_b]: [f64; 2]) -> f64 {
+        match self {
+            Self::Add | Self::Sub => of_a + of_b,
+            Self::Mul => of_a * b.abs() + of_b * a.abs() + of_a * of_b,
+            Self::Div if of_b < b.abs() => (of_a + result.abs() * of_b) / (b.abs() - of_b),
+            Self::Pow if of_a < a.abs() => {
+                let of_base = b.abs() * of_a / (a.abs() - of_a);
+                let of_exponent = if of_b > 0.0 {
+                    a.abs().ln().abs() * of_b
+                } else {
+                    0.0
+                };
+                result.abs() * (of_base + of_exponent)
+            }
+            Self::Pow if of_a + of_b == 0.0 => 0.0,
+            Self::Div | Self::Pow => f64::INFINITY,
+        }
+    }
+
+    fn roundings(self) -> f64 {
+        if self == Self::Pow {
+            ROUNDINGS * FUNCTION
+        } else {
+            ROUNDINGS
+        }
+    }
+
+    /// Whether the result of exact operands is exact.
+    fn is_exact(self, a: f64, b: f64, result: f64) -> bool {
+        match self {
+            Self::Add => is_sum(a, b, result),
+            Self::Sub => is_sum(a, -b, result),
+            Self::Mul => a.mul_add(b, -result) == 0.0,
+            Self::Div => result.mul_add(b, -a) == 0.0,
+            Self::Pow => b == 2.0 && a.mul_add(a, -result) == 0.0,
+        }
+    }
+}
+
+/// Whether `sum` is exactly `a + b`.
+fn is_sum(a: f64, b: f64, sum: f64) -> bool {
+    let rest = sum - a;
+    sum == a + b && (a - (sum - rest)) + (b - rest) == 0.0
+}
+
+/// Bounds the error of an element-wise function of two operands. `None` if the shapes of the
+/// operands do not broadcast to the shape of the result.
+pub(super) fn of_binary(
+    function: Binary,
+    a: &Rounded,
+    b: &Rounded,
+    result: &ArrayD<f64>,
+    data_type: DataType,
+) -> Option<ErrorBound> {
+    let to = FloatRounding::new(data_type)?;
+    let runs = Runs::new(a.values.shape(), b.values.shape())?;
+    if runs.shape != result.shape() {
+        return None;
+    }
+    let elements = BinaryElements {
+        runs,
+        operands: [a.values.as_slice()?, b.values.as_slice()?],
+        results: result.as_slice()?,
+    };
+    let operation = BinaryOperation {
+        function,
+        errors: [a.error, b.error],
+        to,
+    };
+    let proportional = operation.proportional_errors(a, b).and_then(|carried| {
+        operation.proportional_bound(carried, &elements, largest_magnitude(result)?)
+    });
+    Some(proportional.unwrap_or_else(|| operation.covering(&elements)))
+}
+
+/// The elements of two operands that broadcast, and the elements of the result, all in row-major
+/// order.
+struct BinaryElements<'e> {
+    runs: Runs,
+    operands: [&'e [f64]; 2],
+    results: &'e [f64],
+}
+
+impl<'e> BinaryElements<'e> {
+    /// The elements of a run: those of both operands, of which one element may be repeated, and
+    /// those of the result.
+    fn run(&self, run: usize) -> [&'e [f64]; 3] {
+        let [one, other] = self.operands;
+        let (one, other) = self.runs.operands(run, one, other);
+        let results = &self.results[run * self.runs.length..][..self.runs.length];
+        [one, other, results]
+    }
+
+    /// The elements of both operands and of the result at each place of a run.
+    fn places(&self, run: usize) -> impl Iterator<Item = [f64; 3]> + use<'e> {
+        let elements = self.run(run);
+        let places = 0..elements[2].len();
+        places.map(move |place| elements.map(|slice| slice[place.min(slice.len() - 1)]))
+    }
+}
+
+/// An element-wise function of two operands with errors, computed in a float type.
+#[derive(Clone, Copy)]
+struct BinaryOperation {
+    function: Binary,
+    errors: [ErrorBound; 2],
+    to: FloatRounding,
+}
+
+impl BinaryOperation {
+    /// The smallest bound that covers the errors of all results. All cores share the work.
+    fn covering(self, elements: &BinaryElements) -> ErrorBound {
+        let least = PART.div_ceil(elements.runs.length.max(1));
+        let runs = (0..elements.runs.count())
+            .into_par_iter()
+            .with_min_len(least);
+        let bounds = runs.map(|run| match self.function {
+            Binary::Pow => self.covering_each(elements.places(run)),
+            function => largest_errors(function, elements.run(run), self.errors, self.own_error()),
+        });
+        bounds.reduce(|| ErrorBound::EXACT, ErrorBound::or)
+    }
+
+    fn covering_each(self, places: impl Iterator<Item = [f64; 3]>) -> ErrorBound {
+        let mut bound = ErrorBound::EXACT;
+        for [a, b, result] in places {
+            let errors = [self.errors[0].at(a), self.errors[1].at(b)];
+            let error = self.function.error([a, b], result, errors, self.to);
+            bound.cover(result, error);
+        }
+        bound
+    }
+
+    /// The error of the operation itself, relative to the result.
+    fn own_error(self) -> f64 {
+        self.function.roundings() * self.to.unit
+    }
+
+    /// The error that the operands cause, relative to each result. `None` unless this is the same
+    /// for all results: for exact operands, and for a product or a quotient of operands whose
+    /// errors are proportional to their elements.
+    fn proportional_errors(self, a: &Rounded, b: &Rounded) -> Option<f64> {
+        if matches!(self.function, Binary::Add | Binary::Sub) {
+            return (a.error.is_exact() && b.error.is_exact()).then_some(0.0);
+        }
+        if self.function == Binary::Pow {
+            return None;
+        }
+        let [of_a, of_b] = [a.proportional_error()?, b.proportional_error()?];
+        match self.function {
+            Binary::Mul => Some(of_a + of_b + of_a * of_b),
+            _ => (of_b < 1.0).then(|| (of_a + of_b) / (1.0 - of_b)),
+        }
+    }
+
+    /// The bound for results whose operands cause an error of `carried`, relative to each result.
+    /// `largest` is the largest magnitude of a result.
+    fn proportional_bound(
+        self,
+        carried: f64,
+        elements: &BinaryElements,
+        largest: f64,
+    ) -> Option<ErrorBound> {
+        if carried == 0.0 && self.are_exact(elements) {
+            return Some(ErrorBound::EXACT);
+        }
+        let relative = carried + self.own_error();
+        Some(ErrorBound {
+            relative,
+            absolute: relative * largest,
+        })
+    }
+
+    /// Whether every result of exact operands is exact.
+    fn are_exact(self, elements: &BinaryElements) -> bool {
+        let mut places = (0..elements.runs.count()).flat_map(|run| elements.places(run));
+        places.all(|[a, b, result]| self.to.holds(result) && self.function.is_exact(a, b, result))
+    }
+}
+
+/// The number of results that [`largest_errors`] handles together.
+const LANES: usize = 8;
+
+/// The smallest bound that covers the results of two operands with errors. Each result counts as
+/// rounded, with an error of `own` relative to the result. One element of an operand may be
+/// repeated.
+#[multiversion(targets = "simd")]
+pub(super) fn largest_errors(
+    function: Binary,
+    elements: [&[f64]; 3],
+    errors: [ErrorBound; 2],
+    own: f64,
+) -> ErrorBound {
+    match function {
+        Binary::Add | Binary::Sub => largest_of_lanes(Binary::Add, elements, errors, own),
+        Binary::Mul => largest_of_lanes(Binary::Mul, elements, errors, own),
+        Binary::Div => largest_of_lanes(Binary::Div, elements, errors, own),
+        Binary::Pow => largest_of_lanes(Binary::Pow, elements, errors, own),
+    }
+}
+
+#[inline(always)]
+fn largest_of_lanes(
+    function: Binary,
+    [one, other, results]: [&[f64]; 3],
+    [of_one, of_other]: [ErrorBound; 2],
+    own: f64,
+) -> ErrorBound {
+    let (mut relative, mut absolute) = ([0.0; LANES], [0.0; LANES]);
+    for at in (0..results.len()).step_by(LANES) {
+        let [one, other, results] = [one, other, results].map(|elements| lanes(elements, at));
+        for lane in 0..LANES {
+            let magnitude = results[lane].abs();
+            let errors = [of_one.at(one[lane]), of_other.at(other[lane])];
+            let carried = function.carried([one[lane], other[lane]], results[lane], errors);
+            let error = carried + own * magnitude;
+            let error = if error.is_nan() { f64::INFINITY } else { error };
+            raise(&mut absolute[lane], error);
+            raise(&mut relative[lane], error / magnitude);
+        }
+    }
+    let [relative, absolute] =
+        [relative, absolute].map(|lanes| lanes.into_iter().fold(0.0, f64::max));
+    ErrorBound { relative, absolute }
+}
+
+/// The elements from index `at`. The last element stands for missing ones.
+#[inline(always)]
+fn lanes(elements: &[f64], at: usize) -> [f64; LANES] {
+    match elements.get(at..at + LANES).map(<[f64; LANES]>::try_from) {
+        Some(Ok(lanes)) => lanes,
+        _ => std::array::from_fn(|lane| elements[(at + lane).min(elements.len() - 1)]),
+    }
+}
+
+/// Replaces a number by a larger one. Unlike `f64::max`, this needs one instruction.
+#[inline(always)]
+fn raise(largest: &mut f64, number: f64) {
+    if number > *largest {
+        *largest = number;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::Array1;
+
+    use super::*;
+
+    #[test]
+    fn bound_of_many_results_is_the_largest_of_each() {
+        let error = ErrorBound {
+            relative: 1e-6,
+            absolute: 0.1,
+        };
+        let one: Vec<f64> = (0..19).map(|at| 0.3 + 0.1 * f64::from(at)).collect();
+        let others: Vec<f64> = one.iter().map(|number| 2.7 - number).collect();
+        let a = Rounded {
+            values: Array1::from(one.clone()).into_dyn(),
+            error,
+        };
+        let to = FloatRounding::new(DataType::Float).unwrap();
+        for (function, apply) in [
+            (Binary::Add, (|a, b| a + b) as fn(f64, f64) -> f64),
+            (Binary::Sub, |a, b| a - b),
+            (Binary::Mul, |a, b| a * b),
+            (Binary::Div, |a, b| a / b),
+        ] {
+            for other in [&others[..], &[0.7]] {
+                let b = Rounded {
+                    error: ErrorBound {
+                        relative: f64::INFINITY,
+                        absolute: 1e-7,
+                    },
+                    values: Array1::from(other.to_vec()).into_dyn(),
+                };
+                let operands: Vec<[f64; 2]> = (0..19)
+                    .map(|at| [a.values[at], other[at.min(other.len() - 1)]])
+                    .collect();
+                let results: Vec<f64> = operands.iter().map(|&[a, b]| apply(a, b)).collect();
+                let mut expected = ErrorBound::EXACT;
+                for (&[x, y], &result) in operands.iter().zip(&results) {
+                    let errors = [a.error.at(x), b.error.at(y)];
+                    expected.cover(result, function.error([x, y], result, errors, to));
+                }
+                let results = Array1::from(results).into_dyn();
+                let bound = of_binary(function, &a, &b, &results, DataType::Float);
+                assert_eq!(bound, Some(expected));
+            }
+        }
+    }
+}
