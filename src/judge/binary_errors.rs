@@ -251,7 +251,7 @@ fn largest_of_lanes(
     own: f64,
 ) -> ErrorBound {
     let (mut relative, mut absolute) = ([0.0; LANES], [0.0; LANES]);
-    for at in (0..results.len()).step_by(LANES) {
+    for at in 0..results.len().div_ceil(LANES) {
         let [one, other, results] = [one, other, results].map(|elements| lanes(elements, at));
         for lane in 0..LANES {
             let magnitude = results[lane].abs();
@@ -268,13 +268,19 @@ fn largest_of_lanes(
     ErrorBound { relative, absolute }
 }
 
-/// The elements from index `at`. The last element stands for missing ones.
+/// The elements of a group of [`LANES`]. The last element stands for missing ones.
 #[inline(always)]
-fn lanes(elements: &[f64], at: usize) -> [f64; LANES] {
-    match elements.get(at..at + LANES).map(<[f64; LANES]>::try_from) {
-        Some(Ok(lanes)) => lanes,
-        _ => std::array::from_fn(|lane| elements[(at + lane).min(elements.len() - 1)]),
+fn lanes(elements: &[f64], group: usize) -> [f64; LANES] {
+    match (elements, elements.as_chunks::<LANES>().0.get(group)) {
+        (&[element], _) => [element; LANES],
+        (_, Some(&lanes)) => lanes,
+        _ => rest(elements, group * LANES),
     }
+}
+
+#[cold]
+fn rest(elements: &[f64], at: usize) -> [f64; LANES] {
+    std::array::from_fn(|lane| elements[(at + lane).min(elements.len() - 1)])
 }
 
 /// Replaces a number by a larger one. Unlike `f64::max`, this needs one instruction.

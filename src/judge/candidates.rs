@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::constants::ComputedConstants;
-use super::formulas;
+use rayon::prelude::*;
+
+use super::constants::{ComputedConstants, GivenConstants};
+use super::formulas::value;
 use super::hidden_fold;
-use super::rounded::{ErrorBound, Rounded};
+use super::rounded::ErrorBound;
 use crate::FuseOptions;
-use crate::affine::plan::Stored;
 use crate::onnx::Model;
 use crate::onnx::tensor::{DataType, float_type};
 use crate::prove::stored_outside;
@@ -35,12 +36,8 @@ pub(super) struct FormulaCandidate {
 }
 
 impl FormulaCandidate {
-    pub(super) fn new(
-        recipe: Recipe,
-        data_type: DataType,
-        constants: &ComputedConstants,
-    ) -> Option<Self> {
-        let made = value(&ends(&recipe)?, data_type, constants)?;
+    pub(super) fn new(recipe: Recipe, data_type: DataType, given: &GivenConstants) -> Option<Self> {
+        let made = value(&ends(&recipe)?, data_type, given)?;
         let &[first, last] = made.values.as_slice()? else {
             return None;
         };
@@ -65,39 +62,35 @@ impl FormulaCandidate {
     }
 }
 
-/// Evaluates a recipe, with a bound on the errors.
-fn value(recipe: &Recipe, data_type: DataType, constants: &ComputedConstants) -> Option<Rounded> {
-    formulas::value(recipe, data_type, &|name| constants.given(name))
-}
-
 /// The constants that a graph computes, as candidates. Constants that only rearrange stored
 /// elements are left out, because they need no formula.
 pub(super) fn of_graph(constants: &ComputedConstants) -> FormulaCandidates {
-    let computed = constants.computed().into_iter();
-    by_key(computed.filter_map(|(recipe, data_type)| {
-        let candidate = FormulaCandidate::new(recipe, data_type, constants)?;
-        Some((data_type, candidate))
-    }))
+    let mut candidates = FormulaCandidates::new();
+    for (recipe, data_type) in constants.computed() {
+        let given = constants.given([&recipe]);
+        let key = (data_type, recipe.len());
+        let candidate = FormulaCandidate::new(recipe, data_type, &given);
+        candidates.entry(key).or_default().extend(candidate);
+    }
+    candidates
 }
 
 /// The reciprocals of the scalars of a graph, and the products and quotients of any two scalars of
 /// the same type, except those that are exact.
 pub(super) fn of_scalars(constants: &ComputedConstants) -> FormulaCandidates {
-    let mut candidates = FormulaCandidates::new();
+    let mut recipes = vec![];
     let scalars = constants.scalars();
     for (number, data_type) in scalars.iter().take(SCALARS) {
         let reciprocal = Recipe::number(1.0, 0).div(number);
         let others = scalars.iter().take(SCALARS);
         let others = others.filter(|(_, other_type)| other_type == data_type);
         let pairs = others.flat_map(|(other, _)| [number.mul(other), number.div(other)]);
-        for recipe in [reciprocal].into_iter().chain(pairs).flatten() {
-            let candidate = FormulaCandidate::new(recipe, *data_type, constants);
-            let candidate = candidate.filter(|candidate| candidate.error != ErrorBound::EXACT);
-            candidates
-                .entry((*data_type, 1))
-                .or_default()
-                .extend(candidate);
-        }
+        let combined = [reciprocal].into_iter().chain(pairs).flatten();
+        recipes.extend(combined.map(|recipe| (recipe, *data_type)));
+    }
+    let mut candidates = by_key(recipes, constants);
+    for candidates in candidates.values_mut() {
+        candidates.retain(|candidate| !candidate.error.is_exact());
     }
     candidates
 }
@@ -107,13 +100,9 @@ pub(super) fn of_folding(model: &Model, constants: &ComputedConstants) -> Formul
     let Ok(plan) = crate::plan(model, &FuseOptions::default()) else {
         return FormulaCandidates::new();
     };
-    by_key(plan.tensors.into_iter().filter_map(|tensor| {
-        let Stored {
-            recipe, data_type, ..
-        } = tensor;
-        let candidate = FormulaCandidate::new(recipe, data_type, constants)?;
-        Some((data_type, candidate))
-    }))
+    let tensors = plan.tensors.into_iter();
+    let recipes = tensors.map(|tensor| (tensor.recipe, tensor.data_type));
+    by_key(recipes.collect(), constants)
 }
 
 /// The float tensors that a model stores, if their type and size are in `keys`.
@@ -122,21 +111,18 @@ pub(super) fn of_stored(
     keys: &[CandidateKey],
     constants: &ComputedConstants,
 ) -> FormulaCandidates {
-    let mut candidates = FormulaCandidates::new();
+    let mut recipes = vec![];
     for (name, tensor) in stored_outside(model) {
         let extents = tensor.dims.iter().map(|&extent| extent as usize);
         let shape: Vec<usize> = extents.collect();
         let Some(data_type) = float_type(&tensor) else {
             continue;
         };
-        let key = (data_type, shape.iter().product());
-        if keys.contains(&key) {
-            let recipe = Recipe::constant(name, &shape);
-            let candidate = FormulaCandidate::new(recipe, data_type, constants);
-            candidates.entry(key).or_default().extend(candidate);
+        if keys.contains(&(data_type, shape.iter().product())) {
+            recipes.push((Recipe::constant(name, &shape), data_type));
         }
     }
-    candidates
+    by_key(recipes, constants)
 }
 
 /// Sets the hidden error of each candidate to the rounding of a fold into a weight, assuming that
@@ -155,17 +141,28 @@ pub(super) fn as_folded_weights(candidates: &mut FormulaCandidates) {
 pub(super) fn as_folded_biases(candidates: &mut FormulaCandidates, constants: &ComputedConstants) {
     for (&(data_type, _), candidates) in candidates {
         for candidate in candidates {
-            let made = value(&candidate.recipe, data_type, constants);
+            let given = constants.given([&candidate.recipe]);
+            let made = value(&candidate.recipe, data_type, &given);
             let bias = made.map(|made| hidden_fold::of_bias(data_type, &made.values));
             candidate.hidden = bias.unwrap_or(ErrorBound::EXACT);
         }
     }
 }
 
-fn by_key(candidates: impl Iterator<Item = (DataType, FormulaCandidate)>) -> FormulaCandidates {
+/// The formulas as candidates, except those that cannot be evaluated. All cores share the work.
+pub(super) fn by_key(
+    recipes: Vec<(Recipe, DataType)>,
+    constants: &ComputedConstants,
+) -> FormulaCandidates {
+    let given = constants.given(recipes.iter().map(|(recipe, _)| recipe));
+    let candidates = recipes.into_par_iter().filter_map(|(recipe, data_type)| {
+        let key = (data_type, recipe.len());
+        let candidate = FormulaCandidate::new(recipe, data_type, &given)?;
+        Some((key, candidate))
+    });
+    let candidates: Vec<(CandidateKey, FormulaCandidate)> = candidates.collect();
     let mut keyed = FormulaCandidates::new();
-    for (data_type, candidate) in candidates {
-        let key = (data_type, candidate.recipe.len());
+    for (key, candidate) in candidates {
         keyed.entry(key).or_default().push(candidate);
     }
     keyed

@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use ndarray::ArrayD;
 
@@ -29,8 +30,10 @@ const MOVEMENTS: [&str; 7] = [
     "Where",
 ];
 
+/// Constants by name.
+pub(super) type GivenConstants = HashMap<Arc<str>, RoundedConstant>;
+
 /// A constant with a bound on the errors of its elements, which are read later.
-#[derive(Clone)]
 pub(super) struct RoundedConstant {
     pub given: Given,
     pub error: ErrorBound,
@@ -135,9 +138,20 @@ impl<'c> ComputedConstants<'c> {
         self.rounded(self.analysis.graph.value(name)?)
     }
 
-    /// The constant with this name, with the bound on its error. Stored elements are not read yet.
-    /// `None` if there is no such constant, or if no bound is known.
-    pub(super) fn given(&self, name: &str) -> Option<RoundedConstant> {
+    /// The constants that recipes read, without those that have no bound. Stored elements are not
+    /// read yet.
+    pub(super) fn given<'r>(
+        &self,
+        recipes: impl IntoIterator<Item = &'r Recipe>,
+    ) -> GivenConstants {
+        let recipes = recipes.into_iter();
+        let names: HashSet<&Arc<str>> = recipes.flat_map(Recipe::constants).collect();
+        let given = names.into_iter();
+        let given = given.filter_map(|name| Some((name.clone(), self.constant(name)?)));
+        given.collect()
+    }
+
+    fn constant(&self, name: &str) -> Option<RoundedConstant> {
         let value = self.analysis.graph.value(name)?;
         let error = self.error(value)?;
         let given = self.analysis.constants.given(value).ok()?;

@@ -5,21 +5,21 @@ use std::collections::HashMap;
 use ndarray::{ArrayD, Axis};
 
 use super::binary_errors::{Binary, of_binary};
-use super::constants::RoundedConstant;
+use super::constants::GivenConstants;
 use super::rounded::{ErrorBound, Rounded, Unary, of_products, of_rounding, of_unary};
 use crate::onnx::tensor::DataType;
 use crate::recipe::{Op, Recipe, computed, cut_constant};
 
-/// Evaluates a recipe whose operations have the given type. `None` if a constant cannot be read or
-/// has another shape than in the recipe, or if no bound is known for an operation.
+/// Evaluates a recipe whose operations have the given type. `None` if a constant is missing, cannot
+/// be read or has another shape than in the recipe, or if no bound is known for an operation.
 pub(super) fn value(
     recipe: &Recipe,
     data_type: DataType,
-    read: &dyn Fn(&str) -> Option<RoundedConstant>,
+    given: &GivenConstants,
 ) -> Option<Rounded> {
     let mut known: HashMap<_, Rounded> = HashMap::new();
     for step in recipe.steps_to(&|step| cut_constant(step).is_some()) {
-        let made = match constant(step, read) {
+        let made = match constant(step, given) {
             Some(constant) => constant.filter(|made| made.values.shape() == step.shape())?,
             None => {
                 let inputs: Option<Vec<&Rounded>> = step
@@ -37,15 +37,13 @@ pub(super) fn value(
 
 /// The value of a step that reads a constant, or a range of one along an axis. `None` for other
 /// steps. The inner option is `None` if the constant cannot be read.
-fn constant(
-    step: &Recipe,
-    read: &dyn Fn(&str) -> Option<RoundedConstant>,
-) -> Option<Option<Rounded>> {
+fn constant(step: &Recipe, given: &GivenConstants) -> Option<Option<Rounded>> {
     if let Some((name, axis, range)) = cut_constant(step) {
-        return Some(read(name).and_then(|constant| constant.places(name, axis, range)));
+        let constant = given.get(name);
+        return Some(constant.and_then(|constant| constant.places(name, axis, range)));
     }
     match step.op() {
-        Op::Constant(name) => Some(read(name).and_then(|constant| constant.whole(name))),
+        Op::Constant(name) => Some(given.get(name).and_then(|constant| constant.whole(name))),
         _ => None,
     }
 }

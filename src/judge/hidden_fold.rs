@@ -62,13 +62,16 @@ fn term() -> Option<Recipe> {
 /// The error of a formula relative to its value, computed with the operands of [`operand`]. Without
 /// cancellation, this error does not depend on the operands.
 fn relative(formula: &Recipe, data_type: DataType) -> Option<f64> {
-    let made = formulas::value(formula, data_type, &|name| {
+    let names = formula.constants().into_iter();
+    let given = names.map(|name| {
         let number = rounded(data_type, operand(name));
-        Some(RoundedConstant {
+        let constant = RoundedConstant {
             given: Given::Computed(Arc::new(arr0(number).into_dyn())),
             error: ErrorBound::EXACT,
-        })
-    })?;
+        };
+        (name.clone(), constant)
+    });
+    let made = formulas::value(formula, data_type, &given.collect())?;
     let number = made.values.first()?;
     Some(made.error.at(*number) / number.abs())
 }

@@ -1,6 +1,6 @@
 //! Finds formulas over the tensors of the first model for tensors that only the second one stores.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use ndarray::ArrayD;
@@ -11,7 +11,7 @@ use super::candidates::{
     CandidateKey, FormulaCandidate, FormulaCandidates, as_folded_biases, as_folded_weights,
     of_folding, of_graph, of_scalars, of_stored,
 };
-use super::constants::{ComputedConstants, RoundedConstant};
+use super::constants::{ComputedConstants, GivenConstants};
 use super::elements::{MissingElements, sample};
 use super::formulas::value;
 use super::neighbour_folds::of_neighbours;
@@ -93,9 +93,6 @@ pub(super) struct Foreign {
     pub error: ErrorBound,
 }
 
-/// Constants by name.
-type GivenConstants = HashMap<Arc<str>, RoundedConstant>;
-
 /// The maximum number of binary digits after the first nonzero digit of a short number.
 const DIGITS: u32 = 11;
 
@@ -143,7 +140,8 @@ pub(super) fn take_matched(
         .iter()
         .map(|foreign| foreign.likely(candidates))
         .collect();
-    let given = constants_of(likely.iter().flatten(), constants);
+    let recipes = likely.iter().flatten().map(|candidate| &candidate.recipe);
+    let given = constants.given(recipes);
     let matched: Vec<Option<Matched>> = (&*open, likely)
         .into_par_iter()
         .map(|(foreign, likely)| {
@@ -154,19 +152,6 @@ pub(super) fn take_matched(
     let mut is_matched = matched.iter().map(Option::is_some);
     open.retain(|_| !is_matched.next().unwrap_or_default());
     matched.into_iter().flatten().collect()
-}
-
-/// The constants that formulas read, by name, without those whose error has no bound.
-fn constants_of<'c>(
-    candidates: impl Iterator<Item = &'c &'c FormulaCandidate>,
-    constants: &ComputedConstants,
-) -> GivenConstants {
-    let names: HashSet<&Arc<str>> = candidates
-        .flat_map(|candidate| candidate.recipe.constants())
-        .collect();
-    let given = names.into_iter();
-    let given = given.filter_map(|name| Some((name.clone(), constants.given(name)?)));
-    given.collect()
 }
 
 /// Removes from `open` the tensors that equal a stored tensor of the first model up to the rounding
@@ -284,7 +269,7 @@ impl Foreign {
         hidden: ErrorBound,
         given: &GivenConstants,
     ) -> Option<Matched> {
-        let made = value(&recipe, self.data_type, &|name| given.get(name).cloned())?;
+        let made = value(&recipe, self.data_type, given)?;
         let errors = [made.error, hidden, self.error];
         let values = self.values()?;
         let pairs = values.as_slice()?.par_chunks(PART);

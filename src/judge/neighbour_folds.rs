@@ -4,7 +4,7 @@
 //! the same operator into another layer, or fold more operators into the same layer, so the folds
 //! of such tools are computed here.
 
-use super::candidates::{CandidateKey, FormulaCandidate, FormulaCandidates};
+use super::candidates::{CandidateKey, FormulaCandidates, by_key};
 use super::constants::ComputedConstants;
 use crate::affine::Affine;
 use crate::affine::linear::{Linear, linear};
@@ -25,7 +25,7 @@ pub(super) fn of_neighbours(
     keys: &[CandidateKey],
     constants: &ComputedConstants,
 ) -> FormulaCandidates {
-    let mut candidates = FormulaCandidates::new();
+    let mut recipes = vec![];
     for &node in analysis.graph.order() {
         let at = analysis.at(node);
         let Some(rules) = linear(at.graph.domain_op(node)).filter(|rules| rules.is_layer()) else {
@@ -40,14 +40,12 @@ pub(super) fn of_neighbours(
             let Some(data_type) = layer.data_type() else {
                 continue;
             };
-            let key = (data_type, recipe.len());
-            if keys.contains(&key) {
-                let candidate = FormulaCandidate::new(recipe, data_type, constants);
-                candidates.entry(key).or_default().extend(candidate);
+            if keys.contains(&(data_type, recipe.len())) {
+                recipes.push((recipe, data_type));
             }
         }
     }
-    candidates
+    by_key(recipes, constants)
 }
 
 /// A linear operator with a constant weight, into which neighbouring operators may be folded.

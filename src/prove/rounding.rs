@@ -1,7 +1,7 @@
 //! Checks the first claim: each new tensor equals its recipe, rounded once, and the original has
 //! every other tensor.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt::Display;
 
 use ndarray::ArrayView1;
@@ -15,7 +15,6 @@ use crate::analysis::Analysis;
 use crate::error::Error;
 use crate::ir::{Graph, Reader};
 use crate::onnx::Model;
-use crate::onnx::digest::sha256;
 use crate::onnx::external_data::Data;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
@@ -25,8 +24,11 @@ use crate::refusal::Refusal;
 /// The type and the data of a tensor of floats.
 type Content = (DataType, Data);
 
-/// The type of a tensor, and the digest of its contents.
-type Mark = (DataType, String);
+/// The type of a tensor, the number of its bytes, and the first [`BEGIN`] of them.
+type Begin = (DataType, usize, Vec<u8>);
+
+/// The number of bytes by which different tensors are told apart before all bytes are compared.
+const BEGIN: usize = 1 << 6;
 
 /// The type and the data of a tensor of floats. `None` for a tensor that does not hold floats,
 /// which is not compared here, and for data that do not fit the type and the shape.
@@ -82,7 +84,7 @@ pub(super) fn check(
         model: original,
         before: &before,
         named: &named,
-        marks: None,
+        by_begin: None,
     };
     let mut recomputed = 0;
     for (name, tensor) in &after {
@@ -124,7 +126,7 @@ pub(crate) fn foreign(original: &Model, other: &Model) -> Result<Vec<String>, Pr
         model: original,
         before: &before,
         named: &named,
-        marks: None,
+        by_begin: None,
     };
     let stored = stored_outside(other).into_par_iter();
     let unequal = stored.filter_map(|(name, tensor)| {
@@ -135,12 +137,11 @@ pub(crate) fn foreign(original: &Model, other: &Model) -> Result<Vec<String>, Pr
     if unequal.is_empty() {
         return Ok(vec![]);
     }
-    let marks = originals.marks()?;
+    let by_begin = originals.by_begin()?;
     let foreign = unequal.into_par_iter().filter_map(|(name, content)| {
-        let mark = marked(name, content);
-        let is_foreign = mark.map(|mark| !marks.contains(&mark));
-        is_foreign
-            .map(|is_foreign| is_foreign.then(|| name.to_owned()))
+        let is_known = is_among(name, &content, by_begin);
+        is_known
+            .map(|is_known| (!is_known).then(|| name.to_owned()))
             .transpose()
     });
     foreign.collect()
@@ -159,9 +160,9 @@ struct OriginalTensors<'o> {
     model: &'o Model,
     before: &'o [(&'o str, TensorProto)],
     named: &'o HashMap<&'o str, &'o TensorProto>,
-    /// The type and digest of each tensor. They are computed when a tensor differs from the
+    /// The contents of all tensors by their begin. They are read when a tensor differs from the
     /// original's tensor of the same name.
-    marks: Option<HashSet<Mark>>,
+    by_begin: Option<HashMap<Begin, Vec<Content>>>,
 }
 
 impl OriginalTensors<'_> {
@@ -169,10 +170,7 @@ impl OriginalTensors<'_> {
     /// folded model. Also true if the tensor does not hold floats.
     fn have(&mut self, name: &str, tensor: &TensorProto, fused: &Model) -> Result<bool, Proof> {
         match self.without_twin(name, tensor, fused)? {
-            Some(content) => {
-                let mark = marked(name, content)?;
-                Ok(self.marks()?.contains(&mark))
-            }
+            Some(content) => is_among(name, &content, self.by_begin()?),
             None => Ok(true),
         }
     }
@@ -200,28 +198,52 @@ impl OriginalTensors<'_> {
         Ok(Some((data_type, data)))
     }
 
-    /// The types and digests of all tensors of the original.
-    fn marks(&mut self) -> Result<&HashSet<Mark>, Proof> {
-        let marks = match self.marks.take() {
-            Some(marks) => marks,
-            None => self.all_marks()?,
+    /// The contents of all tensors of the original, by their begin.
+    fn by_begin(&mut self) -> Result<&HashMap<Begin, Vec<Content>>, Proof> {
+        let by_begin = match self.by_begin.take() {
+            Some(by_begin) => by_begin,
+            None => self.all_by_begin()?,
         };
-        Ok(self.marks.insert(marks))
+        Ok(self.by_begin.insert(by_begin))
     }
 
-    fn all_marks(&self) -> Result<HashSet<Mark>, Proof> {
-        let marks = self.before.par_iter().filter_map(|(name, tensor)| {
-            let content = content(tensor, self.model).transpose()?;
-            Some(content.and_then(|content| marked(name, content)))
-        });
-        marks.collect()
+    fn all_by_begin(&self) -> Result<HashMap<Begin, Vec<Content>>, Proof> {
+        let mut by_begin: HashMap<Begin, Vec<Content>> = HashMap::new();
+        for (name, tensor) in self.before {
+            if let Some(content) = content(tensor, self.model)? {
+                by_begin
+                    .entry(begin(name, &content)?)
+                    .or_default()
+                    .push(content);
+            }
+        }
+        Ok(by_begin)
     }
 }
 
-/// The type of a tensor, with the digest of its contents.
-fn marked(name: &str, (data_type, data): Content) -> Result<Mark, Proof> {
-    let digest = sha256(&data).map_err(|reason| unread(name, &reason))?;
-    Ok((data_type, digest))
+/// Whether a tensor has the contents of one of these tensors, which are listed by their begin.
+fn is_among(
+    name: &str,
+    content: &Content,
+    by_begin: &HashMap<Begin, Vec<Content>>,
+) -> Result<bool, Proof> {
+    let same_begin = by_begin.get(&begin(name, content)?);
+    for (_, data) in same_begin.into_iter().flatten() {
+        if data
+            .same(&content.1)
+            .map_err(|reason| unread(name, &reason))?
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The begin of a tensor's contents.
+fn begin(name: &str, (data_type, data): &Content) -> Result<Begin, Proof> {
+    let bytes = data.read(0..data.len().min(BEGIN));
+    let bytes = bytes.map_err(|reason| unread(name, &reason))?;
+    Ok((*data_type, data.len(), bytes.to_vec()))
 }
 
 /// The index of the site nearest to the first reader of a tensor without a recipe. `None` if no
