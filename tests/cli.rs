@@ -265,6 +265,34 @@ fn inspect_lists_the_sites() {
 }
 
 #[test]
+fn operator_that_stays_before_a_mean_is_reported_with_a_reason() {
+    let model = common::text::model(
+        "input x batch 6 64
+         weight w 64 64
+         scale g 64
+         shift b 64
+         s = Sigmoid(x)
+         p = MatMul(s, w)
+         n = LayerNormalization(p, g, b)
+         y = ReduceMean(n) axes=[1]
+         output y",
+    );
+    let (_folder, path) = out();
+    model.save(&path).unwrap();
+    for run in [
+        unfold([&"inspect", &path]),
+        unfold([&"fuse", &path, &"--dry-run"]),
+    ] {
+        let text = run.stdout.replace('\n', " ");
+        let reason = "could move (pooling): 4096·batch multiply-adds instead of 24576·batch";
+        assert!(text.contains(reason), "{text}");
+        assert!(text.contains("no linear operator"), "{text}");
+    }
+    let placed = &unfold([&"inspect", &path, &"--json"]).json()["placed"][0];
+    assert_eq!(placed["why"]["reason"]["kind"], "not-linear");
+}
+
+#[test]
 fn site_lists_beyond_200_are_counted() {
     let row: String = (0..203)
         .map(|i| format!("n{i} = Mul(v{i}, g)\n v{} = Relu(n{i})\n", i + 1))

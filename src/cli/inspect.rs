@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 use unfold::error::Error;
 use unfold::onnx::Model;
-use unfold::plan::{Plan, StopReason, StreamPlan, Tidy};
+use unfold::plan::{Placed, Plan, StopReason, StreamPlan, Tidy};
 use unfold::provenance::Provenance;
 use unfold::report::plain;
 use unfold::{FuseOptions, Fused, Planned, model_page};
@@ -16,6 +16,7 @@ use super::option_values::file;
 use super::out::{self, Paint};
 use super::output_path::page_target;
 use super::path::JsonPath;
+use super::placement;
 use super::progress_bar::StepProgress;
 use super::sites::{self, JsonSite};
 use super::storage::ReachArgs;
@@ -76,6 +77,10 @@ pub(super) struct InspectJson<'p> {
     /// The changes outside of sites that would be made, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     tidy: Option<&'p Tidy>,
+    /// The linear operators that would move to values with fewer places, and those that could move
+    /// but would stay.
+    #[serde(skip_serializing_if = "<[Placed]>::is_empty")]
+    placed: &'p [Placed],
     /// The earlier runs that folded the model, with the sites that they folded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     provenance: Vec<Provenance>,
@@ -128,6 +133,7 @@ pub(crate) fn run(args: &InspectArgs) -> Result<End> {
             summary: Summary::from_plan(&plan),
             stopped: plan.stopped,
             tidy: Some(&plan.tidy).filter(|tidy| **tidy != Tidy::default()),
+            placed: &plan.placed,
             provenance: Provenance::from_model(&model),
         })?,
         (false, false) => text(&model, lowered.as_ref().unwrap_or(&model), &plan)?,
@@ -149,6 +155,7 @@ fn text(model: &Model, lowered: &Model, plan: &Plan) -> Result<String> {
     }
     text += &(Summary::from_plan(plan).line(paint) + "\n");
     text += &summary::tidied(&plan.tidy);
+    text += &placement::stays(&plan.placed);
     text += &summary::stopped(plan.stopped);
     text += &streams::text(plan, false);
     let history = Provenance::from_model(model);

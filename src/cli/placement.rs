@@ -8,6 +8,12 @@ pub(super) fn text(placed: &[Placed]) -> String {
     placed.iter().map(line).collect()
 }
 
+/// A line for each operator that could be moved but stays.
+pub(super) fn stays(placed: &[Placed]) -> String {
+    let stay = placed.iter().filter(|placed| !placed.is_moved());
+    stay.map(line).collect()
+}
+
 fn line(placed: &Placed) -> String {
     let Placed {
         rule,

@@ -281,11 +281,17 @@ impl<'t> PlacedModel<'t> {
     }
 
     fn map_of_tokens(&mut self) {
-        match self.tape.below(6) {
+        match self.tape.below(7) {
             0 => self.reduction(),
             1 => self.tile(),
             2 => self.expand(),
             3 => self.pad(),
+            4 => {
+                self.selection();
+                if self.shape.len() > 1 {
+                    self.reduction();
+                }
+            }
             _ => self.selection(),
         }
     }

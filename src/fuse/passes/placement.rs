@@ -67,7 +67,9 @@ impl Pass for PlacementPass {
         loop {
             let moves = open_moves(context, analysis, log);
             if moves.is_empty() {
-                log.unplaced = placement::refusals(analysis, context.settings.target);
+                let mut stay = placement::refusals(analysis, context.settings.target);
+                stay.retain(|placed| !is_skipped(context, placed));
+                log.unplaced = stay;
                 return Ok(Effect::Nothing);
             }
             let edits: Vec<Edit> = moves.iter().map(|found| found.edit.clone()).collect();

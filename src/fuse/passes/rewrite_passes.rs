@@ -14,7 +14,7 @@ use crate::passes::half::without_gemm;
 use crate::passes::legalize::{self, Target, gelu, norm_operators, rms_reciprocal_to_div};
 use crate::passes::movement::{
     arithmetic_before_concat, cancel_inverse, gather_nd_to_reshape, merge_concats, merge_reshapes,
-    merge_slices, split_before_transpose,
+    merge_slices, reduce_before_movement, split_before_transpose,
 };
 
 /// The alias of passes that change the form of products and RMS normalizations.
@@ -148,6 +148,16 @@ pub(crate) static GATHER_ND_TO_RESHAPE: RewritePass = RewritePass {
         "gather-nd-to-reshape",
         "reads a value itself instead of a GatherND of all its places in order",
         |analysis, _| gather_nd_to_reshape::edits(analysis),
+    )
+};
+
+/// Reduces a value before a movement that only rearranges the reduced places.
+pub(crate) static REDUCE_BEFORE_MOVEMENT: RewritePass = RewritePass {
+    aliases: DUPLICATE,
+    ..RewritePass::new(
+        "reduce-before-movement",
+        "reduces a value before a movement of the reduced places",
+        |analysis, _| reduce_before_movement::edits(analysis),
     )
 };
 

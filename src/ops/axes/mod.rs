@@ -16,8 +16,10 @@ mod layers;
 mod movement;
 mod normalizers;
 mod products;
+mod regrouped;
 mod rows;
 
+pub(crate) use regrouped::axes_before;
 pub(crate) use rows::PlaceAxis;
 
 use crate::analysis::node_view::At;

@@ -6,6 +6,7 @@ pub(crate) mod gather_nd_to_reshape;
 pub(crate) mod merge_concats;
 pub(crate) mod merge_reshapes;
 pub(crate) mod merge_slices;
+pub(crate) mod reduce_before_movement;
 pub(crate) mod split_before_transpose;
 #[cfg(all(test, feature = "cli"))]
 #[path = "../../../docs/examples/extending/passes/movement/transpose_before_expand.rs"]

@@ -11,6 +11,7 @@ use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::CONV;
 use crate::onnx::tensor::DataType;
+use crate::passes::placement::{WorkTerm, places};
 use crate::recipe::Recipe;
 
 /// A linear operator over channels.
@@ -44,6 +45,12 @@ impl ChannelOperator {
         };
         let output = analysis.graph.only_output(node)?;
         layer.filter(|_| is_wide(analysis, output) && !analysis.constants.is_constant(output))
+    }
+
+    /// The work of the operator at all places of its value. `None` if the shape is unknown.
+    pub(super) fn work(&self, analysis: &Analysis) -> Option<WorkTerm> {
+        let places = places(analysis, self.value, self.axis)?;
+        Some(WorkTerm::new(self.products, places))
     }
 
     /// Writes the operator with `value` in place of the value that it multiplies. Returns the name

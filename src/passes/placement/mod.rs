@@ -24,7 +24,7 @@ use tract_onnx::tract_hir::internal::TDim;
 
 use crate::affine::materialize::Edit;
 use crate::affine::plan::Placed;
-use crate::affine::recognize::Replacement;
+use crate::affine::recognize::{Replacement, View};
 use crate::analysis::Analysis;
 use crate::hash::HashSet;
 use crate::ir::builder::Maker;
@@ -96,13 +96,21 @@ pub(crate) fn moves(
 /// The lines in the plan for work that could be done with fewer places, but is not. The lines are
 /// valid once no move is left.
 pub(crate) fn refusals(analysis: &Analysis, target: Target) -> Vec<Placed> {
-    if target == Target::Portable {
-        return vec![];
+    let view = View::new(analysis);
+    let mut lines: Vec<Placed> = vec![];
+    for &node in analysis.graph.order() {
+        let heads = match target {
+            Target::Portable => None,
+            _ => grouped_heads::refused(analysis, node),
+        };
+        let line = heads.or_else(|| pooling::refused(&view, node));
+        if let Some(line) = line
+            && !lines.iter().any(|other| other.is_alike(&line))
+        {
+            lines.push(line);
+        }
     }
-    let nodes = analysis.graph.order().iter();
-    nodes
-        .filter_map(|&node| grouped_heads::refused(analysis, node))
-        .collect()
+    lines
 }
 
 impl PlacementMove {

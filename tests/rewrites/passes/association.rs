@@ -114,3 +114,94 @@ fn bias_of_values_passes_only_weights_that_add_up_to_one() {
     assert_stays(&mean(sums, biased));
     assert_stays(&mean("m = Softmax(g) axis=1", biased));
 }
+
+/// An attention as torch's MultiheadAttention exports it: samples and heads are one axis, and the
+/// tokens are the first axis of `x`. `queries` computes `q`.
+fn merged(queries: &str, split: &str) -> String {
+    format!(
+        "input x 64 batch 64
+         weight w 64 128
+         shift b 128
+         weight v 64 128
+         shift c 128
+         ints heads 3 = {split}
+         {queries}
+         p = MatMul(x, w)
+         a = Add(p, b)
+         k = Reshape(a, heads)
+         l = MatMul(x, v)
+         d = Add(l, c)
+         n = Reshape(d, heads)
+         columns = Transpose(k) perm=[1,2,0]
+         rows = Transpose(n) perm=[1,0,2]
+         s = MatMul(q, columns)
+         m = Softmax(s)
+         y = MatMul(m, rows)
+         output y"
+    )
+}
+
+#[test]
+fn one_query_reads_tokens_if_samples_and_heads_are_one_axis() {
+    let moved = [
+        "Reshape",
+        "Transpose",
+        "Reshape",
+        "MatMul",
+        "Reshape",
+        "Transpose",
+        "MatMul",
+        "Reshape",
+        "MatMul",
+        "Reshape",
+        "Add",
+        "Softmax",
+        "Reshape",
+        "Transpose",
+        "MatMul",
+        "Reshape",
+        "MatMul",
+        "Add",
+        "Reshape",
+    ];
+    for rows in [1, 2] {
+        let queries = format!(
+            "input g {rows} batch 128
+             ints own 3 = {rows} -1 16
+             h = Reshape(g, own)
+             q = Transpose(h) perm=[1,0,2]"
+        );
+        // The Reshape and the Transpose of one query are merged with the next Reshape.
+        let skipped = if rows == 1 { 2 } else { 0 };
+        assert_moves(
+            &merged(&queries, "64 -1 16"),
+            "association",
+            &moved[skipped..],
+        );
+    }
+}
+
+#[test]
+fn queries_read_projections_whose_samples_or_tokens_are_merged_otherwise() {
+    // Row `h·batch + b` of the operands is head h of sample b.
+    assert_stays(
+        "input x 64 batch 64
+         input g 1 batch 128
+         weight w 64 128
+         ints heads 4 = 0 0 8 16
+         ints joined 3 = 0 -1 16
+         p = MatMul(x, w)
+         r = Reshape(p, heads)
+         t = Transpose(r) perm=[0,2,1,3]
+         k = Reshape(t, joined)
+         columns = Transpose(k) perm=[1,2,0]
+         e = Reshape(g, heads)
+         f = Transpose(e) perm=[0,2,1,3]
+         h = Reshape(f, joined)
+         q = Transpose(h) perm=[1,0,2]
+         y = MatMul(q, columns)
+         output y",
+    );
+    // The heads are merged with the tokens.
+    assert_stays(&merged("input q batch 1 16", "512 -1 16"));
+}

@@ -16,6 +16,7 @@ pub mod masked_slices;
 pub mod merge_convolutions;
 pub mod open_slices;
 pub mod placement;
+pub mod selected_means;
 pub mod simplify;
 pub mod slice;
 pub mod unpack_products;

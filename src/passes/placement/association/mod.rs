@@ -3,7 +3,8 @@
 //! Before: queries `q·(x·W + b)ᵀ`, or a mean `p·(x·W + b)` of values, with x in `[B, N, C]`, W in
 //! `[C, H·D]` and M rows of q and p for each of H heads. After: `(q·Wᵀ)·xᵀ + q·bᵀ`, and `(p·x)·W +
 //! b`. If only a class token or the last token is needed, M is 1. Then each token costs `H·C`
-//! multiplications, instead of `C·H·D` for the projection.
+//! multiplications, instead of `C·H·D` for the projection. Samples and heads may be one axis, as in
+//! `[B·H, N, D]`, and the tokens may be the first axis of x.
 //!
 //! This is exact: products of matrices are associative, and each head has its own columns of W. The
 //! bias of a mean passes if the weights of the mean add up to 1, such as those of a Softmax. All
@@ -28,8 +29,9 @@ use projection::Projection;
 /// The name of this rule in the plan and for `--skip`.
 const RULE: &str = "association";
 
-/// The rank of both operands: samples, heads, rows, columns.
-const RANK: usize = 4;
+/// The ranks of the operands of a product: samples, heads, rows, columns, where samples and heads
+/// may be one axis.
+const RANKS: [usize; 2] = [3, 4];
 
 /// The number of tokens that is assumed for an unknown extent when costs are compared.
 const MANY: usize = 1 << 12;
@@ -54,6 +56,8 @@ struct FewRows<'a> {
     projection: Projection,
     role: ProjectionRole,
     heads: usize,
+    /// Whether samples and heads are one axis of the operands.
+    are_merged: bool,
     /// The number of rows of each head.
     rows: usize,
     /// The number of channels of each head.
@@ -65,16 +69,14 @@ struct FewRows<'a> {
 pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let graph = &analysis.graph;
     if graph.domain_op(node) != ("", "MatMul")
-        || analysis.facts.rank(graph.input(node, 1)?)? != RANK
+        || !RANKS.contains(&analysis.facts.rank(graph.input(node, 1)?)?)
     {
         return None;
     }
     let operator = projection::operator_before(analysis, graph.input(node, 1)?)?;
-    let operands = projection::operands(analysis, &operator)?;
-    let products: Vec<FewRows> = operands
+    let products = [1, 0]
         .into_iter()
-        .map(|(node, projection)| FewRows::read(analysis, &operator, node, projection))
-        .collect::<Option<_>>()?;
+        .find_map(|tokens| few_rows(analysis, &operator, tokens))?;
     let nodes: Vec<NodeId> = products.iter().map(|product| product.node).collect();
     if !pays(&operator, &products, analysis)
         || !are_in_one_body(graph, &[&nodes[..], &[operator.node]].concat())
@@ -85,11 +87,28 @@ pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     own.placed()
 }
 
+/// The products that read a projection, if all of them have few rows. `tokens` is the axis of the
+/// tokens in the value that is projected. `None` if another node reads the projection.
+fn few_rows<'a>(
+    analysis: &'a Analysis<'a>,
+    operator: &'a ChannelOperator,
+    tokens: usize,
+) -> Option<Vec<FewRows<'a>>> {
+    let operands = projection::operands(analysis, operator, tokens)?;
+    let products = operands
+        .into_iter()
+        .map(|(node, projection)| FewRows::read(analysis, operator, node, projection));
+    products.collect()
+}
+
 /// Whether the move pays. For a known number of tokens, it must halve the number of multiplications
 /// and save at least [`LEAST`]. For an unknown number, it must do so for [`MANY`] tokens, and still
 /// save some multiplications for two tokens.
 fn pays(operator: &ChannelOperator, products: &[FewRows], analysis: &Analysis) -> bool {
-    let tokens = analysis.facts.extent(operator.value, 1);
+    let along = products
+        .first()
+        .map_or(1, |product| product.source_tokens());
+    let tokens = analysis.facts.extent(operator.value, along);
     let [few, many] = [2, MANY].map(|open| tokens.unwrap_or(open));
     let [before, after] = work(operator, products, many);
     let [least_before, least_after] = work(operator, products, few);
@@ -122,26 +141,29 @@ impl<'a> FewRows<'a> {
     ) -> Option<Self> {
         let at = analysis.at(node);
         let [left, right] = [at.shape(0).ok()?, at.shape(1).ok()?];
-        let source = analysis.facts.shape(operator.value)?;
-        let has_heads = left.len() == RANK && right.len() == RANK;
-        let has_samples = has_heads
-            && same(&left[0], &source[0])
-            && same(&right[0], &source[0])
-            && projection.samples.is_none_or(|samples| samples == 0);
-        let heads = extent(right.get(1)?)?;
-        if !has_samples || extent(&left[1]) != Some(heads) {
+        let rank = right.len();
+        let are_merged = rank == RANKS[0];
+        let heads_axis = rank.checked_sub(RANKS[0])?;
+        let heads = *projection.weight.shape().get(heads_axis)?;
+        let mut batch = left.iter().zip(&right).take(heads_axis + 1);
+        let has_heads = RANKS.contains(&rank)
+            && left.len() == rank
+            && batch.all(|(one, other)| same(one, other))
+            && projection.samples.is_none_or(|samples| samples == 0)
+            && (are_merged || projection.weight.shape()[0] == 1);
+        if !has_heads {
             return None;
         }
-        let role = match projection.tokens {
+        let role = match rank.checked_sub(projection.tokens)? {
+            1 => ProjectionRole::Keys,
             2 => ProjectionRole::Values,
-            3 => ProjectionRole::Keys,
             _ => return None,
         };
         let passes = role == ProjectionRole::Keys
             || projection.bias.is_none()
-            || add_up_to_one(&at, 0, RANK - 1);
-        let width = if role == ProjectionRole::Keys { 2 } else { 3 };
-        let (rows, width) = (extent(&left[2])?, extent(&right[width])?);
+            || add_up_to_one(&at, 0, rank - 1);
+        let from_end = if role == ProjectionRole::Keys { 2 } else { 1 };
+        let (rows, width) = (extent(&left[rank - 2])?, extent(&right[rank - from_end])?);
         passes.then_some(FewRows {
             analysis,
             node,
@@ -149,6 +171,7 @@ impl<'a> FewRows<'a> {
             projection,
             role,
             heads,
+            are_merged,
             rows,
             width,
         })
@@ -165,7 +188,7 @@ impl<'a> FewRows<'a> {
         let inner = operator.channels[0];
         let rows = self.heads * self.rows;
         let tokens = places(analysis, operator.value, operator.axis)?;
-        let samples = tokens[..1].to_vec();
+        let samples = vec![tokens.get(self.source_samples())?.clone()];
         let before = [WorkTerm::new(
             (inner * self.heads + rows) * self.width,
             tokens.clone(),
@@ -186,15 +209,16 @@ impl<'a> FewRows<'a> {
 
     /// Writes `(q·Wᵀ)·xᵀ + q·bᵀ`. `None` if a constant cannot be stored.
     fn write_keys(&self, maker: &mut Maker) -> Option<()> {
-        let queries = self.name(0)?;
+        let queries = self.by_head(self.name(0)?, self.width, maker);
         let weight = self.weight(maker)?;
-        let wide = maker.op("MatMul", &[queries, &weight], vec![]);
-        let rows = self.merged(&wide, maker);
-        let columns = maker.transpose(self.tokens(), &[0, 2, 1]);
+        let wide = maker.op("MatMul", &[&queries, &weight], vec![]);
+        let rows = maker.reshape(&wide, &[0, self.all_rows(), -1]);
+        let columns = self.source([self.source_samples(), 2, self.source_tokens()], maker);
         let product = maker.op("MatMul", &[&rows, &columns], vec![]);
-        let product = self.divided(&product, maker);
+        let product = self.as_operands(&product, maker);
         if let Some(bias) = self.bias(maker)? {
-            let shift = maker.op("MatMul", &[queries, &bias], vec![]);
+            let shift = maker.op("MatMul", &[&queries, &bias], vec![]);
+            let shift = self.merged(shift, 1, maker);
             maker.op("Add", &[&product, &shift], vec![]);
         }
         Some(())
@@ -202,20 +226,26 @@ impl<'a> FewRows<'a> {
 
     /// Writes `(p·x)·W + b`. `None` if a constant cannot be stored.
     fn write_values(&self, maker: &mut Maker) -> Option<()> {
-        let rows = self.merged(self.name(0)?, maker);
-        let means = maker.op("MatMul", &[&rows, self.tokens()], vec![]);
+        let rows = self.name(0)?;
+        let rows = match self.are_merged {
+            true => maker.reshape(rows, &[-1, self.all_rows(), 0]),
+            false => maker.reshape(rows, &[0, self.all_rows(), -1]),
+        };
+        let tokens = self.source([self.source_samples(), self.source_tokens(), 2], maker);
+        let means = maker.op("MatMul", &[&rows, &tokens], vec![]);
         let means = self.divided(&means, maker);
         let weight = self.weight(maker)?;
-        let product = maker.op("MatMul", &[&means, &weight], vec![]);
+        let mut product = maker.op("MatMul", &[&means, &weight], vec![]);
         if let Some(bias) = self.bias(maker)? {
-            maker.op("Add", &[&product, &bias], vec![]);
+            product = maker.op("Add", &[&product, &bias], vec![]);
         }
+        self.merged(product, self.width, maker);
         Some(())
     }
 
-    /// Writes the rows of all heads as rows of one matrix for each sample.
-    fn merged(&self, rows: &str, maker: &mut Maker) -> String {
-        maker.reshape(rows, &[0, (self.heads * self.rows) as i64, -1])
+    /// The number of rows of all heads.
+    fn all_rows(&self) -> i64 {
+        (self.heads * self.rows) as i64
     }
 
     /// Splits the rows of one matrix into the rows of each head.
@@ -223,20 +253,60 @@ impl<'a> FewRows<'a> {
         maker.reshape(rows, &[0, self.heads as i64, self.rows as i64, -1])
     }
 
+    /// Writes an operand of the product with separate axes for samples and heads.
+    fn by_head(&self, operand: &str, width: usize, maker: &mut Maker) -> String {
+        let [heads, rows, width] = [self.heads, self.rows, width].map(|extent| extent as i64);
+        match self.are_merged {
+            true => maker.reshape(operand, &[-1, heads, rows, width]),
+            false => operand.to_owned(),
+        }
+    }
+
+    /// Writes a value of `width` columns with the axes of the operands. The value has separate axes
+    /// for samples and heads.
+    fn merged(&self, value: String, width: usize, maker: &mut Maker) -> String {
+        match self.are_merged {
+            true => maker.reshape(&value, &[-1, self.rows as i64, width as i64]),
+            false => value,
+        }
+    }
+
+    /// Writes the rows of one matrix for each sample with the axes of the operands.
+    fn as_operands(&self, rows: &str, maker: &mut Maker) -> String {
+        match self.are_merged {
+            true => maker.reshape(rows, &[-1, self.rows as i64, 0]),
+            false => self.divided(rows, maker),
+        }
+    }
+
     fn name(&self, slot: usize) -> Option<&'a str> {
         let graph = &self.analysis.graph;
         Some(graph.value_name(graph.input(self.node, slot)?))
     }
 
-    /// The name of the value that is projected.
-    fn tokens(&self) -> &'a str {
-        self.analysis.graph.value_name(self.operator.value)
+    /// The axis of the tokens in the value that is projected.
+    fn source_tokens(&self) -> usize {
+        self.projection.source_tokens
+    }
+
+    /// The axis of the samples in the value that is projected.
+    fn source_samples(&self) -> usize {
+        1 - self.source_tokens()
+    }
+
+    /// Writes the value that is projected, with its axes in this order.
+    fn source(&self, order: [usize; 3], maker: &mut Maker) -> String {
+        let name = self.analysis.graph.value_name(self.operator.value);
+        if order.is_sorted() {
+            return name.to_owned();
+        }
+        maker.transpose(name, &order.map(|axis| axis as i64))
     }
 
     /// Stores the weight, with a matrix for each head. `None` if it cannot be stored.
     fn weight(&self, maker: &mut Maker) -> Option<String> {
         let weight = self.analysis.graph.input(self.operator.node, 1)?;
-        let matrices = without_sample(&self.projection.weight)?;
+        let matrices = self.by_heads(&self.projection.weight)?;
         let name = self.analysis.graph.value_name(weight);
         Some(maker.weight(self.data_type()?, &matrices, name, vec![1]))
     }
@@ -247,7 +317,7 @@ impl<'a> FewRows<'a> {
         let Some(bias) = &self.projection.bias else {
             return Some(None);
         };
-        let bias = without_sample(bias)?;
+        let bias = self.by_heads(bias)?;
         Some(Some(maker.floats(self.data_type()?, &bias)))
     }
 
@@ -257,9 +327,13 @@ impl<'a> FewRows<'a> {
             .facts
             .data_type(graph.input(self.operator.node, 1)?)
     }
-}
 
-/// Removes the first axis of a constant. It is the axis of samples, with extent 1.
-fn without_sample(constant: &Recipe) -> Option<Recipe> {
-    constant.reshape(constant.shape().get(1..)?)
+    /// A constant in the layout of the operands with a matrix for each head: without the axis of
+    /// samples, which has extent 1, unless the heads are on this axis.
+    fn by_heads(&self, constant: &Recipe) -> Option<Recipe> {
+        match self.are_merged {
+            true => Some(constant.clone()),
+            false => constant.reshape(constant.shape().get(1..)?),
+        }
+    }
 }

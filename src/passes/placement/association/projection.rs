@@ -10,7 +10,7 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::ops::axes::{AxisRead, reads};
 use crate::passes::placement::layer::ChannelOperator;
 use crate::recipe::Recipe;
-use crate::shape::facts::extent;
+use crate::shape::facts::{extent, same};
 
 /// The rank of tokens: samples, tokens, channels.
 const TOKENS: usize = 3;
@@ -22,11 +22,15 @@ const DEPTH: usize = 16;
 #[derive(Clone)]
 pub(super) struct Projection {
     value: ValueId,
-    /// The axis of the samples. `None` if there is only one sample.
+    /// The axis of the samples, which may be merged with the heads as the inner factor. `None` if
+    /// there is only one sample.
     pub samples: Option<usize>,
     /// The axis of the tokens.
     pub tokens: usize,
-    /// The weight in this layout, with one sample, and the channels of x in place of the tokens.
+    /// The axis of the tokens in x.
+    pub source_tokens: usize,
+    /// The weight in this layout, with one sample, and the channels of x in place of the tokens. If
+    /// samples and heads are merged, their axis has an index for each head.
     pub weight: Recipe,
     /// The bias in this layout, with one sample and one token.
     pub bias: Option<Recipe>,
@@ -54,13 +58,15 @@ pub(super) fn operator_before(analysis: &Analysis, value: ValueId) -> Option<Cha
 }
 
 /// The products of matrices that read a projection as their second operand, each with the
-/// projection in the layout of this operand. `None` if another node reads the projection.
+/// projection in the layout of this operand. `tokens` is the axis of the tokens in x, 0 or 1; the
+/// other axis has the samples. `None` if another node reads the projection.
 pub(super) fn operands(
     analysis: &Analysis,
     operator: &ChannelOperator,
+    tokens: usize,
 ) -> Option<Vec<(NodeId, Projection)>> {
     let graph = &analysis.graph;
-    let mut open = vec![Projection::of(analysis, operator)?];
+    let mut open = vec![Projection::of(analysis, operator, tokens)?];
     let mut found = vec![];
     while let Some(projection) = open.pop() {
         for reader in graph.readers(projection.value) {
@@ -80,15 +86,19 @@ pub(super) fn operands(
 impl Projection {
     /// The projection that a linear operator on tokens outputs. `None` if its weight cannot be
     /// read.
-    fn of(analysis: &Analysis, operator: &ChannelOperator) -> Option<Self> {
+    fn of(analysis: &Analysis, operator: &ChannelOperator, tokens: usize) -> Option<Self> {
         let [inner, outer] = operator.channels;
-        let samples = analysis.facts.extent(operator.value, 0);
+        let samples = 1 - tokens;
+        let count = analysis.facts.extent(operator.value, samples);
         let weight = analysis.at(operator.node).constant(1).ok()?;
+        let mut extents = [1, 1, outer];
+        extents[tokens] = inner;
         Some(Projection {
             value: analysis.graph.only_output(operator.node)?,
-            samples: (samples != Some(1)).then_some(0),
-            tokens: 1,
-            weight: weight.reshape(&[1, inner, outer])?,
+            samples: (count != Some(1)).then_some(samples),
+            tokens,
+            source_tokens: tokens,
+            weight: weight.reshape(&extents)?,
             bias: None,
         })
     }
@@ -117,7 +127,8 @@ impl Projection {
     fn shifted(&self, at: &At, input: usize) -> Option<Self> {
         let bias = at.constant(1 - input).ok()?;
         let channels = *self.weight.shape().last()?;
-        let is_first = self.bias.is_none() && self.tokens == 1 && self.weight.rank() == TOKENS;
+        let has_channels_last = self.tokens < 2 && self.samples != Some(2);
+        let is_first = self.bias.is_none() && self.weight.rank() == TOKENS && has_channels_last;
         let fits = bias.len() == channels && bias.shape().last() == Some(&channels);
         (is_first && fits).then_some(())?;
         Some(Projection {
@@ -135,14 +146,18 @@ impl Projection {
             .map(|axis| reads(at, slot, axis).first().copied())
             .collect::<Option<_>>()?;
         let tokens = place_of(&read, self.tokens)?;
-        let samples = match self.samples {
-            Some(samples) => Some(place_of(&read, samples)?),
-            None => None,
-        };
+        let kept = self.samples.and_then(|axis| place_of(&read, axis));
+        let samples = kept.or(self.samples);
         let mut extents = vec![];
         for (axis, dim) in shape.iter().enumerate() {
             let is_one = axis == tokens || Some(axis) == samples;
             extents.push(if is_one { 1 } else { extent(dim)? });
+        }
+        if let (Some(before), Some(after)) = (self.samples, samples) {
+            extents[after] = match kept {
+                Some(_) => *self.weight.shape().get(before)?,
+                None => self.merged_heads(at, before, &extents)?,
+            };
         }
         let bias = match &self.bias {
             Some(bias) => Some(moved(at, &read, bias, &extents)?),
@@ -153,9 +168,27 @@ impl Projection {
             value,
             samples,
             tokens,
+            source_tokens: self.source_tokens,
             weight: moved(at, &read, &self.weight, &extents)?,
             bias,
         })
+    }
+
+    /// The number of heads for each sample after a Reshape that merges heads with the axis of the
+    /// samples, as the inner factor. `extents` has the extents of all other axes of the result, and
+    /// 1 for the tokens. `None` for another node.
+    fn merged_heads(&self, at: &At, samples: usize, extents: &[usize]) -> Option<usize> {
+        let channels = self.weight.len() / self.weight.shape()[self.tokens];
+        let heads = channels.checked_div(extents.iter().product())?;
+        let merged = *self.weight.shape().get(samples)?;
+        let [before, after] = [at.shape(0).ok()?, at.output_shape(0).ok()?];
+        let outer = before.get(samples)?.clone()?;
+        let rows = Some(outer * heads.checked_div(merged)?);
+        let mut outermost = before.iter().zip(&after).take(samples);
+        let is_merged = at.graph.domain_op(at.node) == ("", "Reshape")
+            && same(after.get(samples)?, &rows)
+            && outermost.all(|(one, other)| same(one, other));
+        is_merged.then_some(heads)
     }
 }
 

@@ -2,23 +2,30 @@
 //!
 //! Before: `mean(W·x + b)`. After: `W·mean(x) + b`. The mean is an AveragePool with strides, a
 //! GlobalAveragePool, a ReduceMean or a ReduceSum. On the way to a linear operator it also passes
-//! sums, term by term, and products with an operand that is constant over all averaged places.
+//! sums, term by term, and products with an operand that is constant over all averaged places. It
+//! also passes a Slice of places: then it averages the selected places of the operator's input.
 //!
 //! This is exact, because the operator is linear over channels, and the mean is linear over places.
 //! An operand that is constant over the places is multiplied by the sum of the weights, which is 1
 //! for a mean, and the number of places for a ReduceSum. No bias passes if this sum is unknown, or
 //! if it differs between windows because windows at the border also count zeros around the image.
 
-use super::layer::{ChannelOperator, again, are_all, is_wide};
+mod obstacle;
+mod read;
+
+pub(super) use obstacle::refused;
+
+use super::layer::{ChannelOperator, again};
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};
-use crate::affine::propagate::rules::window::meet_the_image;
+use crate::affine::propagate::rules::slice::cuts;
 use crate::analysis::Analysis;
-use crate::analysis::node_view::At;
 use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId};
-use crate::onnx::operator::AVERAGE_POOL;
 use crate::recipe::Recipe;
 use crate::shape::facts::{Shape, extent, same};
+
+/// The name of this rule in the plan and for `--skip`.
+const RULE: &str = "pooling";
 
 /// The largest number of operators in a row that the mean passes.
 const DEPTH: usize = 32;
@@ -27,15 +34,15 @@ const DEPTH: usize = 32;
 /// time.
 const PER_OPERATOR: usize = 1 << 15;
 
-/// The number of axes before the spatial axes.
-const SPACE: usize = 2;
-
 /// A mean over places.
+#[derive(Clone)]
 struct Mean {
     node: NodeId,
     value: ValueId,
     /// The averaged axes.
     axes: Vec<usize>,
+    /// The Slices that select the averaged places, the one next to the mean first.
+    slices: Vec<NodeId>,
     /// Whether the averaged axes stay in the result, with fewer places.
     keeps_axes: bool,
     /// The sum of the weights of each mean, if all means have the same sum.
@@ -49,8 +56,11 @@ struct Mean {
 
 /// The mean of a value, as a term of the means of other values.
 enum PassedNode {
-    /// The mean of the value itself.
-    Mean(ValueId),
+    /// The mean of the value itself, after Slices of its places, the one next to the mean first.
+    Mean(ValueId, Vec<NodeId>),
+    /// The mean of the places that a Slice selects, as a term of the means of the selected places
+    /// of other values.
+    Slice(NodeId, Box<PassedNode>),
     /// The value itself, which is constant over the places.
     Same(ValueId),
     /// A linear operator on the mean.
@@ -72,8 +82,7 @@ pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
         return None;
     }
     let term = mean.mean_of(analysis, mean.value, &shape, DEPTH);
-    let layers = term.layers();
-    let first = layers.first()?;
+    let first = term.layers().first()?.node;
     if !mean.saves_enough(&term, &shape) {
         return None;
     }
@@ -88,18 +97,10 @@ pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
         let axes = mean.axes.iter().rev().map(|&axis| axis as i64);
         axes.fold(last, |value, axis| maker.squeeze(&value, axis));
     }
-    let products = layers.iter().map(|layer| layer.products).sum();
-    let before = [WorkTerm::new(
-        products,
-        places(analysis, mean.value, first.axis)?,
-    )];
-    let after = [WorkTerm::new(
-        products,
-        mean.places_left(analysis, output, first)?,
-    )];
+    let [before, after] = mean.work(analysis, &term, output)?;
     Some(PlacementMove::new(
         analysis,
-        ("pooling", first.node),
+        (RULE, first),
         nodes,
         maker,
         output,
@@ -108,18 +109,6 @@ pub(super) fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
 }
 
 impl Mean {
-    fn read(analysis: &Analysis, node: NodeId) -> Option<Self> {
-        let at = analysis.at(node);
-        let mean = match analysis.graph.domain_op(node) {
-            ("", "AveragePool") => average_pool(&at),
-            ("", "GlobalAveragePool") => global_average_pool(&at),
-            ("", "ReduceMean" | "ReduceSum") => reduction(&at),
-            _ => None,
-        };
-        let output = analysis.graph.only_output(node)?;
-        mean.filter(|_| is_wide(analysis, output) && !analysis.constants.is_constant(output))
-    }
-
     /// The mean of a value with this shape. It is written with the means of the operands of the
     /// value's producer if this reaches a linear operator, and otherwise as the mean of the value.
     fn mean_of(
@@ -132,7 +121,7 @@ impl Mean {
         let passed = self.passed(analysis, value, shape, depth);
         passed
             .filter(|term| !term.layers().is_empty())
-            .unwrap_or(PassedNode::Mean(value))
+            .unwrap_or_else(|| PassedNode::Mean(value, self.slices.clone()))
     }
 
     /// The mean of a value, written with the means of the operands of its producer. `None` if the
@@ -144,10 +133,20 @@ impl Mean {
         shape: &Shape,
         depth: usize,
     ) -> Option<PassedNode> {
-        let graph = &analysis.graph;
+        analysis.graph.only_reader(value)?;
+        self.through(analysis, value, shape, depth)
+    }
+
+    /// Like [`Mean::passed`], but the value may have other readers.
+    fn through(
+        &self,
+        analysis: &Analysis,
+        value: ValueId,
+        shape: &Shape,
+        depth: usize,
+    ) -> Option<PassedNode> {
         let left = depth.checked_sub(1)?;
-        graph.only_reader(value)?;
-        let (node, _) = graph.producer(value)?;
+        let (node, _) = analysis.graph.producer(value)?;
         if let Some(layer) = ChannelOperator::read(analysis, node) {
             let pays =
                 layer.rank == shape.len() && !self.axes.contains(&layer.axis) && self.pays(&layer);
@@ -159,25 +158,55 @@ impl Mean {
             let term = self.mean_of(analysis, layer.value, &below, left);
             return Some(PassedNode::ChannelOperator(layer, Box::new(term)));
         }
-        let op = graph.op(node)?;
-        let &[Some(one), Some(other)] = graph.inputs(node) else {
-            return None;
-        };
-        analysis.at(node).only_attributes(&[]).ok()?;
-        let is_same = [one, other].map(|operand| self.is_same(analysis, operand, shape.len()));
-        let [one, other] = match (op, is_same) {
-            ("Add" | "Sub", [false, false]) | ("Mul" | "Div", [false, true]) => {
-                [(one, is_same[0]), (other, is_same[1])]
-            }
-            ("Mul", [true, false]) => [(one, true), (other, false)],
-            ("Add" | "Sub", [true, false] | [false, true]) if self.sum_of_weights.is_some() => {
-                [(one, is_same[0]), (other, is_same[1])]
-            }
-            _ => return None,
-        };
+        if self.is_of_places(analysis, node) {
+            return self.before_slice(analysis, node, left);
+        }
+        let [one, other] = self.operands(analysis, node, shape.len())?;
         let one = self.operand(analysis, one, shape, left)?;
         let other = self.operand(analysis, other, shape, left)?;
         Some(PassedNode::Pair(node, Box::new([one, other])))
+    }
+
+    /// The operands of a sum or a product that the mean passes, with whether each is constant over
+    /// the places. `None` for other nodes.
+    fn operands(
+        &self,
+        analysis: &Analysis,
+        node: NodeId,
+        rank: usize,
+    ) -> Option<[(ValueId, bool); 2]> {
+        let &[Some(one), Some(other)] = analysis.graph.inputs(node) else {
+            return None;
+        };
+        analysis.at(node).only_attributes(&[]).ok()?;
+        let is_same = [one, other].map(|operand| self.is_same(analysis, operand, rank));
+        let passes = match (analysis.graph.op(node)?, is_same) {
+            ("Add" | "Sub", [false, false]) | ("Mul" | "Div", [false, true]) => true,
+            ("Mul", [true, false]) => true,
+            ("Add" | "Sub", [true, false] | [false, true]) => self.sum_of_weights.is_some(),
+            _ => false,
+        };
+        passes.then_some([(one, is_same[0]), (other, is_same[1])])
+    }
+
+    /// Whether a node is a Slice of averaged places, and of no other axes.
+    fn is_of_places(&self, analysis: &Analysis, node: NodeId) -> bool {
+        let at = analysis.at(node);
+        let is_known = analysis.graph.domain_op(node) == ("", "Slice")
+            && at.only_attributes(&["axes", "ends", "starts"]).is_ok();
+        let cuts = cuts(&at).ok().filter(|_| is_known);
+        cuts.is_some_and(|cuts| cuts.iter().all(|(axis, _)| self.axes.contains(axis)))
+    }
+
+    /// The mean of the places that a Slice selects, written with the means of the selected places
+    /// of other values. `None` if the shape of the whole value is unknown.
+    fn before_slice(&self, analysis: &Analysis, node: NodeId, depth: usize) -> Option<PassedNode> {
+        let whole = analysis.graph.input(node, 0)?;
+        let shape = analysis.facts.shape(whole)?;
+        let mut mean = self.clone();
+        mean.slices.push(node);
+        let term = mean.mean_of(analysis, whole, &shape, depth);
+        Some(PassedNode::Slice(node, Box::new(term)))
     }
 
     /// The mean of an operand, or the operand itself if `is_same`. `None` if the operand varies
@@ -213,9 +242,12 @@ impl Mean {
     }
 
     /// Whether a linear operator costs less after the mean, which may then average more channels.
+    /// Slices of the averaged places then copy more channels, too.
     fn pays(&self, layer: &ChannelOperator) -> bool {
         let [inner, outer] = layer.channels;
-        let more = inner.saturating_sub(outer);
+        let more = inner
+            .saturating_sub(outer)
+            .saturating_mul(1 + self.slices.len());
         match (self.taps, self.fewer) {
             // In the worst case, two places become one: the operator then runs at one place less,
             // but `more` additional channels are averaged at both places.
@@ -230,7 +262,7 @@ impl Mean {
     /// counts as two places.
     fn saves_enough(&self, term: &PassedNode, shape: &Shape) -> bool {
         let squeezes = if self.keeps_axes { 0 } else { self.axes.len() };
-        let added = term.means() - 1 + squeezes;
+        let added = term.added_operators() + squeezes;
         let places = self
             .axes
             .iter()
@@ -247,8 +279,12 @@ impl Mean {
         let graph = &analysis.graph;
         match term {
             PassedNode::Same(value) => graph.value_name(*value).to_owned(),
-            PassedNode::Mean(value) => {
-                let name = graph.value_name(*value);
+            PassedNode::Slice(_, term) => self.write(analysis, term, maker),
+            PassedNode::Mean(value, slices) => {
+                let whole = graph.value_name(*value).to_owned();
+                let name = &slices.iter().rev().fold(whole, |name, &slice| {
+                    again(analysis, (slice, 0), &name, maker)
+                });
                 if let Some(op @ ("ReduceMean" | "ReduceSum")) = graph.op(self.node) {
                     let axes: Vec<i64> = self.axes.iter().map(|&axis| axis as i64).collect();
                     return maker.reduce(op, name, &axes, true);
@@ -284,6 +320,22 @@ impl Mean {
         }
     }
 
+    /// The work of the linear operators in a term before and after the move. `output` is the result
+    /// of the mean. `None` if a shape is unknown.
+    fn work(
+        &self,
+        analysis: &Analysis,
+        term: &PassedNode,
+        output: ValueId,
+    ) -> Option<[Vec<WorkTerm>; 2]> {
+        let layers = term.layers();
+        let before: Option<Vec<WorkTerm>> =
+            layers.iter().map(|layer| layer.work(analysis)).collect();
+        let products = layers.iter().map(|layer| layer.products).sum();
+        let places = self.places_left(analysis, output, layers.first()?)?;
+        Some([before?, vec![WorkTerm::new(products, places)]])
+    }
+
     /// The places of the mean's result, at which a linear operator is computed after the move.
     /// `None` if its shape is unknown.
     fn places_left(
@@ -302,20 +354,37 @@ impl Mean {
 }
 
 impl PassedNode {
-    /// The number of means in the term.
-    fn means(&self) -> usize {
+    /// The number of operators that the term has in addition to those that it replaces.
+    fn added_operators(&self) -> usize {
+        let replaced = 1 + self.slices();
+        self.reductions().saturating_sub(replaced)
+    }
+
+    /// The number of means in the term, and of Slices of their operands.
+    fn reductions(&self) -> usize {
         match self {
-            PassedNode::Mean(_) => 1,
+            PassedNode::Mean(_, slices) => 1 + slices.len(),
             PassedNode::Same(_) => 0,
-            PassedNode::ChannelOperator(_, term) => term.means(),
-            PassedNode::Pair(_, terms) => terms.iter().map(PassedNode::means).sum(),
+            PassedNode::Slice(_, term) | PassedNode::ChannelOperator(_, term) => term.reductions(),
+            PassedNode::Pair(_, terms) => terms.iter().map(PassedNode::reductions).sum(),
+        }
+    }
+
+    /// The number of Slices that the mean passes.
+    fn slices(&self) -> usize {
+        match self {
+            PassedNode::Mean(..) | PassedNode::Same(_) => 0,
+            PassedNode::Slice(_, term) => 1 + term.slices(),
+            PassedNode::ChannelOperator(_, term) => term.slices(),
+            PassedNode::Pair(_, terms) => terms.iter().map(PassedNode::slices).sum(),
         }
     }
 
     /// The linear operators in the term.
     fn layers(&self) -> Vec<&ChannelOperator> {
         match self {
-            PassedNode::Mean(_) | PassedNode::Same(_) => vec![],
+            PassedNode::Mean(..) | PassedNode::Same(_) => vec![],
+            PassedNode::Slice(_, term) => term.layers(),
             PassedNode::ChannelOperator(layer, term) => [vec![layer], term.layers()].concat(),
             PassedNode::Pair(_, terms) => terms.iter().flat_map(PassedNode::layers).collect(),
         }
@@ -324,7 +393,8 @@ impl PassedNode {
     /// The nodes that the term replaces.
     fn nodes(&self) -> Vec<NodeId> {
         match self {
-            PassedNode::Mean(_) | PassedNode::Same(_) => vec![],
+            PassedNode::Mean(..) | PassedNode::Same(_) => vec![],
+            PassedNode::Slice(node, term) => [term.nodes(), vec![*node]].concat(),
             PassedNode::ChannelOperator(layer, term) => [term.nodes(), vec![layer.node]].concat(),
             PassedNode::Pair(node, terms) => terms
                 .iter()
@@ -333,86 +403,4 @@ impl PassedNode {
                 .collect(),
         }
     }
-}
-
-/// Reads an AveragePool. `None` unless it surely leaves fewer places.
-fn average_pool(at: &At) -> Option<Mean> {
-    at.only_attributes(AVERAGE_POOL).ok()?;
-    let kernel = at.attr_ints("kernel_shape").ok()??;
-    let strides = at
-        .attr_ints("strides")
-        .ok()?
-        .filter(|strides| strides.len() == kernel.len())?;
-    let pads = at
-        .attr_ints("pads")
-        .ok()?
-        .unwrap_or_else(|| vec![0; 2 * kernel.len()]);
-    let rank = at
-        .rank(0)
-        .ok()
-        .filter(|&rank| rank == kernel.len() + SPACE && pads.len() == 2 * kernel.len())?;
-    let automatic = at.attr_text("auto_pad", "NOTSET").ok()?;
-    let is_padded = !are_all(at, "pads", 0)? || !matches!(automatic, "NOTSET" | "VALID");
-    let counts_border = at.flag("count_include_pad", false).ok()? && is_padded;
-    let rounds_up = at.flag("ceil_mode", false).ok()?;
-    // If the padding is narrower than a window, no image has more windows than places.
-    let is_narrow = (0..kernel.len())
-        .all(|axis| pads[axis].saturating_add(pads[kernel.len() + axis]) < kernel[axis]);
-    let fewer = product(&strides).filter(|&fewer| fewer > 1 && is_narrow)?;
-    let is_mean = !counts_border && !rounds_up && meet_the_image(at).ok()?;
-    Some(Mean {
-        node: at.node,
-        value: at.input(0).ok()?,
-        axes: (SPACE..rank).collect(),
-        keeps_axes: true,
-        sum_of_weights: is_mean.then_some(1),
-        taps: Some(product(&kernel)?),
-        fewer: Some(fewer),
-    })
-}
-
-/// The product of positive numbers. `None` if one of them is not positive, or if the product is too
-/// large.
-fn product(numbers: &[i64]) -> Option<usize> {
-    numbers.iter().try_fold(1_usize, |product, &number| {
-        product.checked_mul(usize::try_from(number).ok().filter(|&number| number > 0)?)
-    })
-}
-
-/// Reads a GlobalAveragePool. `None` if its rank is unknown.
-fn global_average_pool(at: &At) -> Option<Mean> {
-    at.only_attributes(&[]).ok()?;
-    let rank = at.rank(0).ok().filter(|&rank| rank > SPACE)?;
-    Some(Mean {
-        node: at.node,
-        value: at.input(0).ok()?,
-        axes: (SPACE..rank).collect(),
-        keeps_axes: true,
-        sum_of_weights: Some(1),
-        taps: None,
-        fewer: None,
-    })
-}
-
-/// Reads a ReduceMean or a ReduceSum. `None` if its axes are unknown, or if it reduces none.
-fn reduction(at: &At) -> Option<Mean> {
-    at.only_attributes(&["axes", "keepdims", "noop_with_empty_axes"])
-        .ok()?;
-    let shape = at.shape(0).ok()?;
-    let (axes, keeps_axes) = at.reduction(shape.len()).ok()?;
-    let sum_of_weights = match at.graph.is(at.node, "ReduceMean") {
-        true => Some(1),
-        false => axes.iter().try_fold(1_usize, |count, &axis| {
-            count.checked_mul(extent(&shape[axis])?)
-        }),
-    };
-    (!axes.is_empty()).then_some(Mean {
-        node: at.node,
-        value: at.input(0).ok()?,
-        axes,
-        keeps_axes,
-        sum_of_weights,
-        taps: None,
-        fewer: None,
-    })
 }
