@@ -223,9 +223,9 @@ pub enum Reason {
     /// paths between them, or other remaining sites.
     #[error("more operators lie on the way than are inspected")]
     TooFar,
-    /// A weight with other readers would be copied, and the copies would exceed the limit for
-    /// growth.
-    #[error("a copy of a shared weight would add {0}")]
+    /// A weight with other readers would be copied, or a bias would differ from place to place, and
+    /// the new tensors would exceed the limit for growth.
+    #[error("a copy of a shared weight, or a bias for each place, would add {0}")]
     Growth(String),
     /// The branches read their input with different strides, or return different extents.
     #[error("the branches read different places")]

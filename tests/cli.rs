@@ -3127,7 +3127,8 @@ fn growth_by_shared_weights_is_reported() {
     );
 
     let more = unfold([&"fuse", &tied, &"-o", &out, &"--max-growth", &"100"]);
-    let line = "copies of shared weights add 19.2 kB (99.9 % of the weights)";
+    let line =
+        "copies of shared weights and biases for each place add 19.2 kB (99.9 % of the weights)";
     assert!(more.stdout.contains(line), "{}", more.stdout);
     let planned = unfold([&"fuse", &tied, &"--dry-run", &"--max-growth", &"100"]);
     assert!(planned.stdout.contains(line), "{}", planned.stdout);

@@ -1,10 +1,13 @@
-//! The growth of a model by copies of shared weights.
+//! The growth of a model by copies of shared weights, and by biases that differ from place to place.
 //!
 //! If a fold changes a weight that has other readers, the model then holds both the old weight and
 //! the new one. A new tensor takes the room of the removed tensors that it replaces, and only the
 //! excess counts as growth. So the whole new tensor counts if the old weight stays, and nothing
 //! counts if the old weight is removed. If two operators need different versions of a removed
 //! weight, the second version counts.
+//!
+//! If a shift folds into a convolution with padding, a new Add after the convolution holds a bias
+//! for each place. Such a bias replaces no tensor, so all of it counts.
 //!
 //! Only arrays with at least two axes longer than 1 count. Vectors, such as biases and scales, are
 //! small compared with the matrices of a model, however small the model is.
@@ -16,8 +19,8 @@ use crate::affine::materialize::{Change, Edit, Failed};
 use crate::affine::plan::{Removal, Stored};
 use crate::analysis::Analysis;
 use crate::ir::{Graph, NodeId, Reader, ValueId};
+use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
-use crate::shape::facts::extent;
 
 /// Computes the growth of the model by each stored tensor, in bytes.
 pub(crate) fn growth(
@@ -69,14 +72,13 @@ pub(crate) fn beyond(stored: &[Stored], growth: &[u64], allowed: f64, weights: u
             .iter()
             .copied()
             .max_by_key(|&place| (growth[place], Reverse(place)));
-        let at = largest
-            .and_then(|place| stored[place].replaces.clone())
-            .unwrap_or_default();
+        let largest = largest.map(|place| &stored[place]);
+        let at = largest.map(|tensor| tensor.replaces.as_ref().unwrap_or(&tensor.name).clone());
         let percent = 100.0 * bytes as f64 / weights as f64;
         let reason = Reason::Growth(format!("{bytes} bytes, {percent:.1} % of the weights"));
         refused.push(Failed {
             sites: vec![site],
-            refusal: Refusal::new(reason, at),
+            refusal: Refusal::new(reason, at.unwrap_or_default()),
         });
     }
     refused
@@ -105,6 +107,8 @@ struct Left<'l> {
     gone: HashSet<NodeId>,
     /// Inputs of nodes that the edits replace or clear.
     replaced: HashSet<(NodeId, usize)>,
+    /// The constants of the new Adds after operators.
+    biases: Vec<&'l Recipe>,
     /// The names of values that new nodes read, or that replace the results of removed nodes.
     read: HashSet<&'l str>,
     /// For each tensor of the model, the bytes that its removal frees and that no new tensor has
@@ -119,7 +123,7 @@ impl<'l> Left<'l> {
             .flat_map(|removal| &removal.nodes)
             .copied()
             .collect();
-        let mut replaced = HashSet::new();
+        let (mut replaced, mut biases) = (HashSet::new(), vec![]);
         // The readers of a removed node's result read the source of the removal instead.
         let mut read: HashSet<&str> = removals
             .iter()
@@ -144,16 +148,15 @@ impl<'l> Left<'l> {
                             .map(String::as_str),
                     );
                 }
-                Change::Float(..)
-                | Change::AddBehind(..)
-                | Change::Mul { .. }
-                | Change::FromInput { .. } => {}
+                Change::AddBehind(_, tensor) => biases.push(&tensor.recipe),
+                Change::Float(..) | Change::Mul { .. } | Change::FromInput { .. } => {}
             }
         }
         let mut left = Self {
             analysis,
             gone,
             replaced,
+            biases,
             read,
             free: HashMap::new(),
         };
@@ -195,23 +198,30 @@ impl<'l> Left<'l> {
 
     /// Computes the excess of a new tensor over the removed tensors that it replaces, in bytes, and
     /// marks the bytes of the removed tensors as taken. `None` if the tensor does not count,
-    /// because it replaces no constant or has fewer than two axes longer than 1.
+    /// because it has fewer than two axes longer than 1, or because it replaces no constant and is
+    /// not the constant of a new Add after an operator.
     fn takes(&mut self, tensor: &Stored) -> Option<u64> {
         let shape = tensor.recipe.shape();
-        let replaced = self.analysis.graph.value(tensor.replaces.as_deref()?)?;
         if !is_array(shape) {
             return None;
         }
+        let mut bytes = tensor.data_type.byte_size(shape.iter().product())? as u64;
+        if self
+            .biases
+            .iter()
+            .any(|bias| bias.id() == tensor.recipe.id())
+        {
+            return Some(bytes);
+        }
+        let replaced = self.analysis.graph.value(tensor.replaces.as_deref()?)?;
         let sources = self.sources(replaced);
         let before: u64 = sources
             .iter()
             .map(|&source| self.analysis.constants.stored_bytes(source))
             .sum();
-        let mut bytes = tensor.data_type.byte_size(shape.iter().product())? as u64;
         // The new tensor counts at most with the bytes of the tensors from which the replaced
-        // constant was computed. The exception is a stored table that only sums read: its
-        // replacement counts in full.
-        if sources != [replaced] || !self.is_table_of_sums(replaced) {
+        // constant was computed. The exception is a stored summand: its replacement counts in full.
+        if sources != [replaced] || !self.is_summand(replaced) {
             bytes = bytes.min(before);
         }
         for source in sources {
@@ -233,13 +243,11 @@ impl<'l> Left<'l> {
         Some(bytes)
     }
 
-    /// Whether a constant has several axes longer than 1, and only sums read it.
-    fn is_table_of_sums(&self, constant: ValueId) -> bool {
-        let Analysis { graph, facts, .. } = self.analysis;
-        let shape = facts.shape(constant).unwrap_or_default();
-        let extents: Vec<usize> = shape.iter().filter_map(extent).collect();
+    /// Whether only sums read a constant.
+    fn is_summand(&self, constant: ValueId) -> bool {
+        let graph = &self.analysis.graph;
         let mut readers = graph.readers(constant).iter();
-        is_array(&extents) && readers.all(|&reader| adds(graph, reader))
+        readers.all(|&reader| adds(graph, reader))
     }
 
     /// Finds the tensors of the model from which a constant is computed. If it is not computed,

@@ -103,9 +103,9 @@ pub(super) struct FuseArgs {
     #[arg(long)]
     pub stats: bool,
 
-    /// The limit for growth by copies of weights that have other readers, in percent of the
-    /// weights. If it is exceeded, the sites that add the most stay. New biases and copies of
-    /// vectors do not count
+    /// The limit for growth by copies of weights that have other readers, and by biases that
+    /// differ from place to place, in percent of the weights. If it is exceeded, the sites that add
+    /// the most stay. New vectors do not count
     #[arg(
         long,
         value_name = "PERCENT",

@@ -46,7 +46,7 @@ impl FusedFile<'_> {
         if shared > 0 {
             let sites = counted(shared, "more site");
             lines.push(format!(
-                "--max-growth PERCENT: {sites} can fold if copies of shared weights add more"
+                "--max-growth PERCENT: {sites} can fold if new weights and biases add more"
             ));
         }
         let has_norms = self.count("LayerNormalization") > 0;

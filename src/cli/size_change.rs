@@ -23,7 +23,7 @@ impl Growth {
             percent,
         } = self;
         format!(
-            "copies of shared weights add {} ({percent:.1} % of the weights)\n",
+            "copies of shared weights and biases for each place add {} ({percent:.1} % of the weights)\n",
             bytes(added)
         )
     }

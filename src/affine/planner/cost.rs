@@ -53,7 +53,7 @@ impl Planner<'_> {
         others_follow: bool,
     ) -> Result<Propagation, Refusal> {
         self.check_merges(item, &propagation, others_follow)?;
-        if let Some(refusal) = self.copies(item, &propagation) {
+        if let Some(refusal) = self.growth(item, &propagation) {
             return Err(refusal);
         }
         self.check_adds(item, &propagation)?;
@@ -145,20 +145,19 @@ impl Planner<'_> {
         fold.side == Side::Result && self.overlay.graph.only_output(fold.node) == Some(input)
     }
 
-    /// Returns the refusal of a propagation that copies weights but must not. A propagation into
-    /// another factor of a product may copy nothing. Any other propagation may copy, unless the
-    /// copies of its site were found to be too large.
-    pub(crate) fn copies(&self, item: usize, propagation: &Propagation) -> Option<Refusal> {
-        if self.cost(propagation).2 == 0 {
-            return None;
+    /// Returns the refusal of a propagation that makes the model larger but must not. A propagation
+    /// into another factor of a product may copy no weight. Any other propagation may copy weights
+    /// and add biases for each place, unless those of its site were found to be too large.
+    pub(crate) fn growth(&self, item: usize, propagation: &Propagation) -> Option<Refusal> {
+        let copies_weights = self.cost(propagation).2 > 0;
+        if let Some((node, ..)) = propagation.factors.first() {
+            let name = self.overlay.graph.name(*node);
+            return copies_weights.then(|| Refusal::new(Reason::NotConstant, name));
         }
-        match propagation.factors.first() {
-            Some((node, ..)) => {
-                let name = self.overlay.graph.name(*node);
-                Some(Refusal::new(Reason::NotConstant, name))
-            }
-            None => self.uncopied.get(&self.items[item].site).cloned(),
-        }
+        let too_large = self.uncopied.get(&self.items[item].site)?;
+        let mut folds = propagation.folds.iter();
+        let adds_table = folds.any(|fold| !fold.affine.has_no_shift() && self.is_by_place(fold));
+        (copies_weights || adds_table).then(|| too_large.clone())
     }
 
     /// Whether a fold needs an Add between a convolution and its activation, which engines run as

@@ -35,7 +35,7 @@ const SHIFTS: usize = 64;
 
 /// Plans the folds of a model's sites.
 ///
-/// Sites in `refused` do not change. Sites in `uncopied` fold only if no weight is copied. Both
+/// Sites in `refused` do not change. Sites in `uncopied` fold only if no weight is copied, and no bias for each place is added. Both
 /// maps hold the reason for each site. With `is_centring`, the shift of a LayerNormalization may
 /// fold even if that costs an Add: a LayerNormalization without a shift need not subtract the mean
 /// once its stream is centred.
@@ -171,7 +171,7 @@ impl<'a> Planner<'a> {
                 });
             if !apart_or_together
                 && !self.sweep_partly(Self::fold_stream_shift)
-                && !(self.sweep_partly(Self::fold_shift) | self.sweep_partly(Self::fold_scale))
+                && !(self.sweep_partly(Self::fold_shift) | self.sweep_scales())
                 && !self.sweep_partly(Self::fold_factor)
             {
                 return;
@@ -190,12 +190,28 @@ impl<'a> Planner<'a> {
         self.sweep_those(fold, |_, _| true)
     }
 
-    /// Like [`Planner::sweep`], but skips an item whose weights must not be copied, since such an
+    /// Like [`Planner::sweep`], but skips an item whose new tensors were too large, since such an
     /// item folds whole or not at all.
     fn sweep_partly(&mut self, fold: fn(&mut Self, usize) -> bool) -> bool {
         self.sweep_those(fold, |planner, item| {
             !planner.uncopied.contains_key(&planner.items[item].site)
         })
+    }
+
+    /// Folds only the scales of items. Unlike [`Planner::sweep_partly`], also folds the scale of an
+    /// item whose whole affine copies no weight, but adds a bias for each place that is too large.
+    fn sweep_scales(&mut self) -> bool {
+        self.sweep_those(Self::fold_scale, |planner, item| {
+            let is_uncopied = planner.uncopied.contains_key(&planner.items[item].site);
+            !is_uncopied || planner.copies_no_weight(item)
+        })
+    }
+
+    /// Whether the whole affine of an item propagates forward without copies of weights.
+    fn copies_no_weight(&self, item: usize) -> bool {
+        let affine = &self.items[item].part.affine;
+        let forward = stream_basis::forward(&self.overlay, &self.items(false), item, affine);
+        forward.is_ok_and(|propagation| self.cost(&propagation).2 == 0)
     }
 
     /// Like [`Planner::sweep`], but only for open items for which `may_fold` is true.

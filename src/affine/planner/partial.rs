@@ -203,14 +203,14 @@ impl Planner<'_> {
     }
 
     /// Finds a forward propagation of only the scale. Also returns the shift `t/s` that stays.
-    /// `None` if the propagation would create a node or copy a weight that must not be copied, or
+    /// `None` if the propagation would create a node or a tensor that is too large, or
     /// if the shift that stays cannot be written.
     fn scale_ahead(&self, item: usize) -> Option<(Propagation, Affine)> {
         let part = &self.items[item].part;
         let affine = &part.affine;
         let scale = Affine::scale(affine.scale.clone());
         let found = stream_basis::beside(&self.overlay, &self.items(false), item, &scale);
-        let found = self.without_copies(item, found.ok()?)?;
+        let found = self.without_growth(item, found.ok()?)?;
         let left = Affine::shift(&affine.shift / &affine.scale);
         // If `s < 1`, the shift `t/s` that stays is larger than `t`, and is added to a larger
         // value. float16 may not hold the sum.
@@ -220,19 +220,19 @@ impl Planner<'_> {
         fits.then_some((found, left))
     }
 
-    /// Finds a backward propagation of only the scale. `None` if it would create a node or copy a
-    /// weight that must not be copied.
+    /// Finds a backward propagation of only the scale. `None` if it would create a node or a
+    /// tensor that is too large.
     fn scale_back(&self, item: usize) -> Option<Propagation> {
         let scale = Affine::scale(self.items[item].part.affine.scale.clone());
         backward::backward(&self.overlay, &self.items(false), item, &scale)
             .ok()
-            .and_then(|found| self.without_copies(item, found))
+            .and_then(|found| self.without_growth(item, found))
             .or_else(|| self.returning(item, &scale, false))
     }
 
-    /// Returns the propagation if it creates no node and copies no weight that must not be copied.
-    fn without_copies(&self, item: usize, propagation: Propagation) -> Option<Propagation> {
-        let is_free = propagation.makes.is_empty() && self.copies(item, &propagation).is_none();
+    /// Returns the propagation if it creates no node and adds no tensor that is too large.
+    fn without_growth(&self, item: usize, propagation: Propagation) -> Option<Propagation> {
+        let is_free = propagation.makes.is_empty() && self.growth(item, &propagation).is_none();
         is_free.then_some(propagation)
     }
 

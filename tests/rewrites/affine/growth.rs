@@ -1,4 +1,4 @@
-//! Growth by copies of shared weights, and its limit.
+//! Growth by copies of shared weights and by biases for each place, and its limit.
 
 use crate::common::portable;
 use unfold::onnx::{Model, tensor};
@@ -208,6 +208,56 @@ fn vectors_do_not_count_as_growth() {
             .iter()
             .any(|tensor| tensor.name() == "u")
     );
+}
+
+/// Folds a model with slightly more and with slightly less growth than its folds need. Asserts that
+/// the first result grows by `bytes`, and that one site of the second one stays because of growth.
+fn fuse_around_growth(before: &Model, bytes: u64) -> [Fused; 2] {
+    let percent = 100.0 * bytes as f64 / before.weight_bytes() as f64;
+    let enough = fuse_with_growth(before, percent * 1.001);
+    assert_eq!(enough.plan.growth, bytes);
+    assert_eq!(sites_refused_for_growth(&enough), [""; 0]);
+    let less = fuse_with_growth(before, percent * 0.999);
+    assert_eq!(less.plan.growth, 0);
+    assert_eq!(sites_refused_for_growth(&less).len(), 1);
+    [enough, less]
+}
+
+#[test]
+fn bias_for_each_place_of_a_padded_convolution_counts_as_growth() {
+    let before = model(
+        "input x 1 2 8 6
+         scale g 2 1 1
+         shift t 2 1 1
+         n = Mul(x, g)
+         m = Add(n, t)
+         weight w 3 2 3 3
+         y = Conv(m, w) pads=[1,1,1,1]
+         output y",
+    );
+    let [enough, less] = fuse_around_growth(&before, 3 * 8 * 6 * 4);
+    assert_eq!(operators(&enough.model), ["Conv", "Add"]);
+    // The scale folds without the shift.
+    assert_eq!(operators(&less.model), ["Add", "Conv"]);
+    assert!(less.model.weight_bytes() < before.weight_bytes());
+}
+
+/// The bytes of the removed vector do not count.
+#[test]
+fn table_that_replaces_a_vector_in_a_sum_counts_as_growth() {
+    let before = model(
+        "input x batch 3 4
+         shift t 3 1
+         m = Add(x, t)
+         weight w 4 6
+         y = MatMul(m, w)
+         shift c 6
+         z = Add(y, c)
+         output z",
+    );
+    let [enough, less] = fuse_around_growth(&before, (3 * 6 - 6) * 4);
+    assert_eq!(operators(&enough.model), ["MatMul", "Add"]);
+    assert_eq!(less.model.proto, before.proto);
 }
 
 #[test]
