@@ -1,6 +1,5 @@
 //! Grouped-query attention: products read keys and values without the repetition, and each head
 //! reads its own key. Each rule has a twin in which the repetition stays.
-//! rule has a twin that stays.
 
 use ndarray::{Array4, ArrayD, Ix4};
 use unfold::refusal::Reason;
@@ -337,6 +336,13 @@ fn repeated_keys_with_another_reader_stay() {
         reason(&scores(SIDE_BY_SIDE[0], output)),
         Reason::GraphOutput
     );
+    // The repeated keys are the first operand too, as themselves or as a shape of it.
+    for rows in [
+        "y = MatMul(r, t)\n output y",
+        "n = Shape(r)\n p = Expand(q, n)\n y = MatMul(p, t)\n output y",
+    ] {
+        assert_eq!(reason(&scores(IN_TURN[0], rows)), Reason::OtherReader);
+    }
 }
 
 #[test]

@@ -98,7 +98,8 @@ impl RepeatedOperand {
     /// compute shapes for these nodes from repeated values.
     ///
     /// # Errors
-    /// [`Reason::GraphOutput`], or [`Reason::OtherReader`] if another node needs a repeated value.
+    /// [`Reason::GraphOutput`], or [`Reason::OtherReader`] if another node or the first operand of
+    /// the product needs a repeated value.
     pub(super) fn nodes(&self, graph: &Graph, product: NodeId) -> Result<Vec<NodeId>, Reason> {
         let repeating = self.links[self.moved..].iter().map(|link| link.node);
         let repeating: Vec<NodeId> = repeating.collect();
@@ -113,6 +114,11 @@ impl RepeatedOperand {
             }
         }
         nodes.retain(|&node| node != product);
+        let rows = graph.input(product, 0);
+        let made_by = rows.and_then(|rows| graph.producer(rows));
+        if made_by.is_some_and(|(node, _)| nodes.contains(&node)) {
+            return Err(Reason::OtherReader);
+        }
         Ok(nodes)
     }
 }
