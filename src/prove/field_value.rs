@@ -154,6 +154,14 @@ impl FieldValue {
         self.shape().map_or(0, |shape| shape.iter().product())
     }
 
+    /// The elements of a tensor of floats, in which the bit [`HIDDEN`] marks hidden places.
+    pub(super) fn elements(self) -> Option<Elements> {
+        match self {
+            Self::Field(elements) | Self::Masked(elements) => Some(elements),
+            _ => None,
+        }
+    }
+
     /// The image of each element.
     pub(super) fn images(&self) -> Option<Elements> {
         match self {

@@ -8,12 +8,13 @@ use super::field::{self, Arithmetic};
 use super::operators::convolution::{ConvolutionExtents, convolution};
 use super::operators::movement::{concatenated, expanded, pick, reshaped, transposed};
 use super::operators::products::product;
-use super::operators::{Allowance, NotEvaluated, combine, inverses, sum};
+use super::operators::{Allowance, NotEvaluated, combine, inverses, masked, sum, zip};
 use super::sources::{Sources, is_number};
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 use crate::recipe::{Op, Recipe, Windows};
 
-/// Computes a recipe in the field.
+/// Computes a recipe in the field. The result is a mask if a constant of the recipe is one, and if
+/// only movements, additions and multiplications by 1 follow.
 ///
 /// # Errors
 /// If the recipe divides by 0, if a constant is missing or does not have the shape that the recipe
@@ -22,14 +23,14 @@ pub(super) fn value(
     recipe: &Recipe,
     source: &Sources,
     allowance: &Allowance,
-) -> Result<Elements, NotEvaluated> {
+) -> Result<FieldValue, NotEvaluated> {
     let steps = recipe.steps();
     let mut uses: HashMap<_, usize> = HashMap::new();
     steps
         .iter()
         .flat_map(|step| step.inputs())
         .for_each(|input| *uses.entry(input.id()).or_default() += 1);
-    let mut values: HashMap<_, Elements> = HashMap::new();
+    let mut values: HashMap<_, FieldValue> = HashMap::new();
     for step in steps {
         allowance.room(step.shape())?;
         let mut inputs = vec![];
@@ -45,7 +46,7 @@ pub(super) fn value(
             inputs.push(value.ok_or(NotEvaluated::Uncovered)?);
         }
         let made = compute(step, inputs, source, allowance)?;
-        if made.shape() != step.shape() {
+        if made.shape() != Some(step.shape()) {
             return Err(NotEvaluated::Uncovered);
         }
         values.insert(step.id(), made);
@@ -73,6 +74,45 @@ pub(super) fn room(recipe: &Recipe, allowance: &Allowance) -> Result<(), NotEval
 
 fn compute(
     step: &Recipe,
+    inputs: Vec<FieldValue>,
+    source: &Sources,
+    allowance: &Allowance,
+) -> Result<FieldValue, NotEvaluated> {
+    if let Op::Constant(name) = step.op() {
+        return match source.value(name)? {
+            mask @ FieldValue::Masked(_) => Ok(mask),
+            value => images(value).map(FieldValue::Field),
+        };
+    }
+    let of_masks = inputs
+        .iter()
+        .any(|input| matches!(input, FieldValue::Masked(_)));
+    if of_masks && carries_masks(step.op()) {
+        let inputs: Option<Vec<Elements>> = inputs.into_iter().map(FieldValue::elements).collect();
+        let inputs = inputs.ok_or(NotEvaluated::Uncovered)?;
+        let made = match (step.op(), &inputs[..]) {
+            (Op::Add, [a, b]) => zip(a, b, masked::sum).ok_or(NotEvaluated::Uncovered)?,
+            (Op::Mul, [a, b]) => zip(a, b, masked::product).ok_or(NotEvaluated::Uncovered)?,
+            _ => of_elements(step, inputs, source, allowance)?.into_owned(),
+        };
+        return Ok(FieldValue::masked(made));
+    }
+    let inputs = inputs.into_iter().map(images).collect::<Result<_, _>>()?;
+    of_elements(step, inputs, source, allowance).map(FieldValue::Field)
+}
+
+/// Whether an operation keeps the hidden places of a mask.
+fn carries_masks(op: &Op) -> bool {
+    match op {
+        Op::Round(_) | Op::Flush(_) | Op::Add | Op::Mul | Op::Reshape | Op::Expand => true,
+        Op::Transpose(_) | Op::Pick { .. } | Op::Concat(_) => true,
+        _ => false,
+    }
+}
+
+/// Computes a step that reads no mask, or that only moves the elements of one.
+fn of_elements(
+    step: &Recipe,
     mut inputs: Vec<Elements>,
     source: &Sources,
     allowance: &Allowance,
@@ -82,7 +122,6 @@ fn compute(
         *b = inverses(b)?;
     }
     let made = match (step.op(), &inputs[..]) {
-        (Op::Constant(name), _) => source.constant(name)?,
         _ if is_number(step) => images(source.number(step)?)?,
         (Op::Literal(numbers), _) => {
             let images: Option<Vec<u32>> = numbers

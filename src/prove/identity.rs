@@ -388,7 +388,7 @@ fn instead<'r>(
                 true => Ok(value),
                 false => Err(NotEvaluated::Uncovered),
             }),
-        _ => formula::value(&stored.recipe, source, allowance).map(FieldValue::Field),
+        _ => formula::value(&stored.recipe, source, allowance),
     })
 }
 

@@ -263,7 +263,7 @@ fn images(
 ) -> Option<Vec<Option<u32>>> {
     let (numbers, elements) = (
         evaluate(step, read).ok()?,
-        formula::value(step, source, allowance).ok()?,
+        formula::value(step, source, allowance).ok()?.images()?,
     );
     let pairs = numbers.iter().zip(slice(&elements));
     let images = pairs.map(|(&number, &image)| {

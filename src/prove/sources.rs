@@ -170,14 +170,6 @@ impl<'s> Sources<'s> {
         self.stored.contains_key(name)
     }
 
-    /// The elements of a constant.
-    ///
-    /// # Errors
-    /// If there is no constant of this name.
-    pub(super) fn constant(&self, name: &str) -> Result<Elements, NotEvaluated> {
-        self.value(name)?.images().ok_or(NotEvaluated::Uncovered)
-    }
-
     /// The value of a constant.
     ///
     /// # Errors

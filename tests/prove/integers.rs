@@ -78,6 +78,30 @@ fn quantized(data_type: DataType) -> Model {
 }
 
 #[test]
+fn scale_of_a_vector_of_codes_is_folded_and_proved() {
+    let mut model = text::model(
+        "input x 3 2\nconst w 2 4 = 1 2 3 4 5 6 7 8\nconst s = 0.0107\nconst f = 0.3
+        ints q 4 = 64 9 -47 55\nd = DequantizeLinear(q, s)\na = MatMul(x, w)
+        c = Add(a, d)\ny = Mul(c, f)\noutput y",
+    );
+    let codes = model.graph_mut().initializer.iter_mut();
+    let codes = codes.into_iter().find(|tensor| tensor.name() == "q");
+    *codes.unwrap() = TensorProto {
+        name: Some("q".into()),
+        dims: vec![4],
+        data_type: Some(DataType::Int8.code()),
+        raw_data: Some([64_i8, 9, -47, 55].map(|code| code as u8).to_vec().into()),
+        ..Default::default()
+    };
+    let fused = unfold::fuse(&model, &Default::default()).unwrap();
+    assert_eq!(fused.model.graph().node.len(), 3);
+    let tensors = &fused.plan.tensors;
+    assert!(is_proved(&proof(&model, &fused.model, tensors)));
+    // Without the formulas, the stored scale is a number of its own.
+    assert!(!is_proved(&proof(&model, &fused.model, &tensors[..1])));
+}
+
+#[test]
 fn quantization_to_another_integer_type_is_not_proved() {
     assert!(is_not_proved(
         &quantized(DataType::Int8),

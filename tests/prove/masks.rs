@@ -1,5 +1,6 @@
 //! Checks that a Softmax gives hidden places 0, and that the other places do not depend on them.
 
+use unfold::FuseOptions;
 use unfold::onnx::Model;
 use unfold::prove::Proof;
 
@@ -94,6 +95,24 @@ fn visible_keys_must_be_computed() {
     ] {
         assert!(is_not_proved(&masked(mask), &visible_alone()), "{mask}");
     }
+}
+
+#[test]
+fn mask_merged_with_a_bias_stays_a_mask() {
+    let model = text::model(&format!(
+        "input x 2 3
+        const mask 1 3 = 0 {LOWEST} {LOWEST}
+        const bias 3 = 0.5 0.25 -0.125
+        s = Add(x, mask)
+        t = Add(s, bias)
+        y = Softmax(t) axis=-1
+        output y"
+    ));
+    let fused = unfold::fuse(&model, &FuseOptions::default()).unwrap();
+    assert_eq!(fused.model.graph().node.len(), 2);
+    let tensors = &fused.plan.tensors;
+    assert_eq!(tensors.len(), 1);
+    assert!(is_proved(&proof(&model, &fused.model, tensors)));
 }
 
 #[test]

@@ -43,8 +43,8 @@ pub(crate) fn reads_mask(call: &Call) -> bool {
 /// [`NotEvaluated::Uncovered`] for every other operator.
 pub(crate) fn carried(call: &Call) -> OpResult {
     match call.node.op() {
-        ("", "Add") => sum(call),
-        ("", "Mul") => product(call),
+        ("", "Add") => element_wise(call, sum),
+        ("", "Mul") => element_wise(call, product),
         ("", op) if MOVEMENTS.contains(&op) && is_directed(call) => moved(call),
         _ => Err(NotEvaluated::Uncovered),
     }
@@ -84,19 +84,17 @@ fn moved(call: &Call) -> OpResult {
     Ok(made.collect())
 }
 
-/// Computes an Add. A place of the result is hidden if it is hidden in one of the operands.
-fn sum(call: &Call) -> OpResult {
-    element_wise(call, |a, b| {
-        field::add(a & !HIDDEN, b & !HIDDEN) | (a | b) & HIDDEN
-    })
+/// The sum of two elements, hidden if one of them is hidden.
+pub(crate) fn sum(a: u32, b: u32) -> u32 {
+    field::add(a & !HIDDEN, b & !HIDDEN) | (a | b) & HIDDEN
 }
 
-/// Computes a Mul. A hidden place stays hidden only if it is multiplied by 1.
-fn product(call: &Call) -> OpResult {
-    element_wise(call, |a, b| match (a, b) {
+/// The product of two elements. A hidden element stays hidden only if it is multiplied by 1.
+pub(crate) fn product(a: u32, b: u32) -> u32 {
+    match (a, b) {
         (1, other) | (other, 1) => other,
         _ => field::mul(a & !HIDDEN, b & !HIDDEN),
-    })
+    }
 }
 
 fn element_wise(call: &Call, f: fn(u32, u32) -> u32) -> OpResult {

@@ -31,7 +31,7 @@ use std::sync::LazyLock;
 
 pub(super) use allowance::Allowance;
 pub(super) use arithmetic::inverses;
-pub(super) use broadcast::combine;
+pub(super) use broadcast::{combine, zip};
 pub(super) use reductions::sum;
 
 use super::field;

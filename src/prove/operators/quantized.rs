@@ -25,7 +25,11 @@ pub(super) fn dequantize(call: &Call) -> OpResult {
     let codes = images(call, 0)?;
     let zeros = call.optional(2).map(|_| images(call, 2)).transpose()?;
     let scales = call.field(1)?.clone();
-    let along = call.axis(1, codes.ndim().max(1))?;
+    // With one scale for all codes, the axis is ignored, and its default may exceed the rank.
+    let along = match scales.len() {
+        1 => 0,
+        _ => call.axis(1, codes.ndim().max(1))?,
+    };
     let block = call.count("block_size", 0)?;
     Ok(vec![FieldValue::field(scaled(
         call,
