@@ -1,6 +1,6 @@
 //! Applies the edits of a pass, unless copies of weights exceed the limit for growth.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::affine::apply::apply;
 use crate::affine::materialize::{Change, Edit, Failed};
@@ -11,8 +11,10 @@ use crate::error::{Error, Result};
 use crate::fuse::pass::{Context, Settings};
 use crate::fuse::plan_log::PlanLog;
 use crate::ir::editor::Editor;
+use crate::ir::{Graph, NodeId};
 use crate::onnx::Model;
 use crate::passes::simplify::simplify_known;
+use crate::refusal::{Reason, Refusal};
 
 /// The model after edits that belong to no site.
 pub(super) struct EditedModel {
@@ -47,6 +49,10 @@ impl Settings<'_> {
     ) -> std::result::Result<(Vec<Stored>, u64), Vec<Failed>> {
         let progress = |done, all| (self.tell)("fold", done, all);
         let stored = apply(changes, analysis, editor, &progress)?;
+        let failed = without_formula(&stored, &analysis.graph, log);
+        if !failed.is_empty() {
+            return Err(failed);
+        }
         let grown = growth(&stored, changes, analysis);
         let budget = &self.growth;
         let left = budget.bytes - log.plan.growth as f64;
@@ -82,6 +88,43 @@ impl Settings<'_> {
             growth,
         })
     }
+}
+
+/// The sites whose tensors read a computed constant, such as the result of a DequantizeLinear, that
+/// depends on a tensor of an earlier pass. The first model has another value in its place, so the
+/// formula of the tensor would be wrong.
+fn without_formula(stored: &[Stored], graph: &Graph, log: &PlanLog) -> Vec<Failed> {
+    let earlier: HashSet<&str> = log.recipes().into_keys().collect();
+    if earlier.is_empty() {
+        return vec![];
+    }
+    let of_sites = stored.iter().filter(|tensor| !tensor.sites.is_empty());
+    let failed = of_sites.filter_map(|tensor| {
+        let mut constants = tensor.recipe.constants().into_iter();
+        let changed = constants.find(|name| depends_on(graph, name, &earlier))?;
+        let reason = "it is computed from a tensor that an earlier fold changed";
+        Some(Failed {
+            sites: tensor.sites.clone(),
+            refusal: Refusal::new(Reason::Constant(reason.to_owned()), &**changed),
+        })
+    });
+    failed.collect()
+}
+
+/// Whether a value is computed from one of these tensors. False for the tensors themselves.
+fn depends_on(graph: &Graph, name: &str, tensors: &HashSet<&str>) -> bool {
+    let producer = |value| graph.producer(value).map(|(node, _)| node);
+    let mut open: Vec<NodeId> = graph.value(name).and_then(producer).into_iter().collect();
+    let mut seen: HashSet<NodeId> = open.iter().copied().collect();
+    while let Some(node) = open.pop() {
+        for &input in graph.inputs(node).iter().flatten() {
+            if tensors.contains(graph.value_name(input)) {
+                return true;
+            }
+            open.extend(producer(input).filter(|&node| seen.insert(node)));
+        }
+    }
+    false
 }
 
 impl Context<'_, '_> {

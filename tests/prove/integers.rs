@@ -77,13 +77,12 @@ fn quantized(data_type: DataType) -> Model {
     model
 }
 
-#[test]
-fn scale_of_a_vector_of_codes_is_folded_and_proved() {
-    let mut model = text::model(
+/// A model with the nodes `text`, in which `q` holds four codes with the scale `s`.
+fn with_codes(text: &str) -> Model {
+    let mut model = text::model(&format!(
         "input x 3 2\nconst w 2 4 = 1 2 3 4 5 6 7 8\nconst s = 0.0107\nconst f = 0.3
-        ints q 4 = 64 9 -47 55\nd = DequantizeLinear(q, s)\na = MatMul(x, w)
-        c = Add(a, d)\ny = Mul(c, f)\noutput y",
-    );
+        ints q 4 = 64 9 -47 55\nd = DequantizeLinear(q, s)\n{text}"
+    ));
     let codes = model.graph_mut().initializer.iter_mut();
     let codes = codes.into_iter().find(|tensor| tensor.name() == "q");
     *codes.unwrap() = TensorProto {
@@ -93,12 +92,31 @@ fn scale_of_a_vector_of_codes_is_folded_and_proved() {
         raw_data: Some([64_i8, 9, -47, 55].map(|code| code as u8).to_vec().into()),
         ..Default::default()
     };
+    model
+}
+
+#[test]
+fn scale_of_a_vector_of_codes_is_folded_and_proved() {
+    let model = with_codes("a = MatMul(x, w)\nc = Add(a, d)\ny = Mul(c, f)\noutput y");
     let fused = unfold::fuse(&model, &Default::default()).unwrap();
     assert_eq!(fused.model.graph().node.len(), 3);
     let tensors = &fused.plan.tensors;
     assert!(is_proved(&proof(&model, &fused.model, tensors)));
     // Without the formulas, the stored scale is a number of its own.
     assert!(!is_proved(&proof(&model, &fused.model, &tensors[..1])));
+}
+
+#[test]
+fn bias_is_not_merged_with_codes_whose_scale_was_folded() {
+    let model = with_codes(
+        "const g 2 = 0.5 -2\nconst b 2 = 0.25 1.5\nconst m 2 = 1 -1\nconst v 2 = 1.5 0.75
+        n = BatchNormalization(x, g, b, m, v)
+        a = MatMul(n, w)\nc = Add(a, d)\ny = Mul(c, f)\noutput y",
+    );
+    let fused = unfold::fuse(&model, &Default::default()).unwrap();
+    assert!(fused.plan.sites[0].is_folded());
+    let tensors = &fused.plan.tensors;
+    assert!(is_proved(&proof(&model, &fused.model, tensors)));
 }
 
 #[test]
