@@ -82,11 +82,14 @@ fn folded_digits_models_are_proved() {
         let fused = unfold::fuse(&model, &Default::default()).unwrap();
         match proof(&model, &fused.model, &fused.plan.tensors) {
             Proof::Proved {
-                points: 1,
+                points,
                 bound,
                 tensors,
             } => {
-                assert!(bound > 0.0 && bound < 1e-6, "{name}: {bound}");
+                // The fold of a DTN moves a scale through a root, so that one point does not suffice.
+                let most = if points == 1 { 1e-6 } else { 2e-5 };
+                assert!(points == 1 || points == 16 && name.starts_with("dtn"));
+                assert!(bound > 0.0 && bound < most, "{name}: {bound}");
                 assert_eq!(tensors, fused.plan.tensors.len(), "{name}");
             }
             other => panic!("{name}: {other:?}"),

@@ -1,6 +1,8 @@
 //! Checks both claims of a proof at one assignment of sizes: the rounding of new tensors, and the
 //! identity of the outputs at enough points.
 
+use std::cell::Cell;
+
 use super::ended::Ended;
 use super::field::P;
 use super::identity::{Agreed, FoldedSide, GraphPair};
@@ -9,6 +11,7 @@ use super::prepared::Prepared;
 use super::random::Hash;
 use super::random_inputs::{Seed, boolean_inputs, truth_cases};
 use super::recorded::RecordedValues;
+use super::roots::RootRule;
 use super::validity::{self, Fault, Valid};
 use super::{Proof, ProveOptions, rounding, undecided};
 use crate::affine::plan::Stored;
@@ -25,6 +28,10 @@ const ATTEMPTS: u64 = 8;
 /// The accepted probability of error, and the maximum number of points that are tried to reach it.
 const DOUBT: f64 = 1e-4;
 const MOST_POINTS: usize = 8;
+
+/// The number of points in each case of the Boolean inputs if the root is multiplicative. At each
+/// point, `√(x²)` is x or −x, so that wrong signs agree at all points with a probability of `2⁻¹⁶`.
+const ROOT_POINTS: usize = 16;
 
 /// The claims to check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,9 +62,6 @@ pub(super) struct Established {
     pub bound: f64,
     /// The number of tensors of the folded model that were recomputed from their recipes.
     pub tensors: usize,
-    /// Whether the two graphs take roots of different values. If so, the graphs must also agree
-    /// under the other convention for the root of −1.
-    pub moves_roots: bool,
     /// Whether the number of places that a NonZero finds was drawn at random. The extents of other
     /// values may fit this number by accident.
     pub draws_counts: bool,
@@ -118,9 +122,10 @@ pub(super) fn claims(
             is_recorded: record.is_some(),
         },
         record,
+        takes_roots: Cell::new(false),
     };
     let cases = truth_cases(&boolean_inputs(&original));
-    let established = at_points(&pair, options, scope, cases)?;
+    let established = established(&pair, options, scope, cases)?;
     Ok(Established {
         tensors: recomputed,
         ..established
@@ -191,15 +196,35 @@ fn read_past_activations(
     Ok(fused)
 }
 
-/// Checks the identity at as many points as the accepted probability of error requires, in each
-/// case of the Boolean inputs.
-fn at_points(
+/// Checks the identity with an unknown function as the root. If the graphs differ and take roots,
+/// checks it again with a multiplicative root, because a fold may have moved a scale through a root.
+fn established(
     pair: &GraphPair,
     options: &ProveOptions,
     scope: ClaimScope,
     cases: usize,
 ) -> Result<Established, Ended> {
-    let least = options.points.max(cases);
+    let unknown = at_points(pair, options, scope, (cases, false));
+    match unknown {
+        Err(Ended::Unknown(_) | Ended::With(Proof::Disproved { .. } | Proof::Undecided { .. }))
+            if pair.takes_roots.get() =>
+        {
+            at_points(pair, options, scope, (cases, true))
+        }
+        decided => decided,
+    }
+}
+
+/// Checks the identity at as many points as the accepted probability of error requires, in each
+/// case of the Boolean inputs. At each point, a multiplicative root may have the wrong sign.
+fn at_points(
+    pair: &GraphPair,
+    options: &ProveOptions,
+    scope: ClaimScope,
+    (cases, is_multiplicative): (usize, bool),
+) -> Result<Established, Ended> {
+    let of_roots = if is_multiplicative { ROOT_POINTS } else { 1 };
+    let least = options.points.max(cases * of_roots);
     let begin = u64::from(scope == ClaimScope::Again);
     // A point tests only the branches that its booleans select, so each case has a separate bound.
     let mut bounds = vec![1.0; cases];
@@ -207,7 +232,6 @@ fn at_points(
         points: 0,
         bound: 1.0,
         tensors: 0,
-        moves_roots: false,
         draws_counts: false,
     };
     while established.points < least || established.bound > DOUBT {
@@ -218,25 +242,35 @@ fn at_points(
             .into());
         }
         let point = established.points as u64 + begin;
-        let agreed = at_point(pair, options.seed, point)?;
+        let roots = match is_multiplicative {
+            true => RootRule::multiplicative(point / cases as u64),
+            false => RootRule::Unknown,
+        };
+        let agreed = at_point(pair, options.seed, point, roots)?;
         established.points += 1;
-        established.moves_roots |= agreed.moves_roots;
         established.draws_counts |= agreed.draws_counts;
-        bounds[point as usize % cases] *= (agreed.degree / P as f64).min(1.0);
+        let wrong_sign = if is_multiplicative { 0.5 } else { 0.0 };
+        bounds[point as usize % cases] *= (agreed.degree / P as f64).max(wrong_sign).min(1.0);
         established.bound = bounds.iter().copied().fold(0.0, f64::max);
     }
     Ok(established)
 }
 
 /// Checks the identity at a point. Draws new inputs if a divisor is 0 or an output is empty.
-fn at_point(pair: &GraphPair, all: u64, point: u64) -> Result<Agreed, Ended> {
+fn at_point(pair: &GraphPair, all: u64, point: u64, roots: RootRule) -> Result<Agreed, Ended> {
     let mut last = Ended::With(undecided("there is no point to prove it at"));
     for attempt in 0..ATTEMPTS {
         let mut hash = Hash::new(all, "point");
         hash.number(point);
         hash.number(attempt);
         let key = hash.finish() as u64;
-        match pair.at(Seed { key, all, point }) {
+        let seed = Seed {
+            key,
+            all,
+            point,
+            roots,
+        };
+        match pair.at(seed) {
             Err(ended @ (Ended::Zero(_) | Ended::Empty(_))) => last = ended,
             decided => return decided,
         }

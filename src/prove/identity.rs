@@ -1,6 +1,7 @@
 //! Checks the second claim at one point: if recipes replace the new tensors, both graphs have equal
 //! outputs.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use super::ended::Ended;
@@ -11,7 +12,6 @@ use super::prepared::{Prepared, outputs};
 use super::random::Digest;
 use super::random_inputs::{Seed, given};
 use super::recorded::{RecordedValues, ValueDigests};
-use super::roots::RootOfMinusOne;
 use super::scales::{self, Scales};
 use super::sources::{self, Sources};
 use super::validity::{Fault, Valid};
@@ -35,8 +35,6 @@ const STACK: usize = 8 << 20;
 pub(super) struct Agreed {
     /// The degree of the compared polynomials, which bounds the probability of error.
     pub degree: f64,
-    /// Whether the graphs take roots of different values.
-    pub moves_roots: bool,
     /// Whether the number of places that a NonZero finds was drawn at random. The extents of other
     /// values may fit this number by accident.
     pub draws_counts: bool,
@@ -54,6 +52,8 @@ pub(super) struct GraphPair<'i> {
     pub folded: FoldedSide<'i>,
     /// The record of the values of both models, if requested.
     pub record: Option<&'i RecordedValues>,
+    /// Whether one of the compared graphs takes the root of a value that depends on inputs.
+    pub takes_roots: Cell<bool>,
 }
 
 /// The folded model, which another thread evaluates.
@@ -111,7 +111,7 @@ impl FoldedSide<'_> {
             has_formulas: have_formulas(self.tensors),
             analysis: &analysis,
             key: seed.key,
-            convention: RootOfMinusOne::at(seed.point),
+            roots: seed.roots,
             inputs: &inputs,
             instead: &instead,
             allowance: &allowance,
@@ -129,10 +129,10 @@ impl GraphPair<'_> {
     /// # Errors
     /// The reason why the graphs do not agree at this point, or why this point decides nothing.
     pub(super) fn at(&self, seed: Seed) -> Result<Agreed, Ended> {
-        let (key, convention) = (seed.key, RootOfMinusOne::at(seed.point));
+        let (key, roots) = (seed.key, seed.roots);
         let allowance = self.original.allowance();
         let inputs = given(self.original, seed, &allowance)?;
-        let own = Sources::new(self.stored, key, convention);
+        let own = Sources::new(self.stored, key, roots);
         let instead = |name: &str| instead(&self.original.formulas, name, &own, &allowance);
         let numbers = WideConstants::new([Some(self.analysis), Some(self.flat)]);
         let [alike, flat_alike] = numbers.alike();
@@ -140,7 +140,7 @@ impl GraphPair<'_> {
         let point = Point {
             analysis: self.analysis,
             key,
-            convention,
+            roots,
             inputs: &inputs,
             instead: &instead as Instead,
             allowance: &allowance,
@@ -178,8 +178,7 @@ impl GraphPair<'_> {
 
     /// Collects the values of the constants in recipes.
     fn source(&self, flat: &Point, own: &Sources, seed: Seed) -> Result<Sources<'_>, Ended> {
-        let convention = RootOfMinusOne::at(seed.point);
-        let source = Sources::new(self.stored, seed.key, convention)
+        let source = Sources::new(self.stored, seed.key, seed.roots)
             .numbered(self.folded.tensors, self.flat)
             .map_err(|refusal| {
                 Ended::With(undecided(format!(
@@ -231,6 +230,8 @@ impl GraphPair<'_> {
     fn compare(&self, original: Findings, fused: Findings) -> Result<Agreed, Ended> {
         let graph = Graph::new(&self.folded.prepared.model)
             .map_err(|error| Ended::With(undecided(error.to_string())))?;
+        self.takes_roots
+            .set(original.takes_roots || fused.takes_roots);
         let digests = named_digests(&self.analysis.graph, &original);
         if let Some(record) = self.record {
             record.keep(ValueDigests([
@@ -264,7 +265,6 @@ impl GraphPair<'_> {
         } = &sides;
         Ok(Agreed {
             degree: original.degree.max(fused.degree),
-            moves_roots: !fused.radicands.are_of(&original.radicands),
             draws_counts: original.draws_counts,
         })
     }

@@ -284,12 +284,12 @@ impl Proving<'_> {
         }
     }
 
-    /// Checks the identity again after it was found to hold at some sizes: at other sizes, and with
-    /// the other root of −1.
+    /// Checks the identity again after it was found to hold at some sizes: at other sizes, and at
+    /// another point if the number of places that a NonZero finds was drawn.
     fn confirmed(&self, dims: &Dims, mut established: Established) -> Proof {
         let is_one_point = established.points == 1;
         let mut again = self.sizes.second(dims);
-        if (established.moves_roots || established.draws_counts) && is_one_point {
+        if established.draws_counts && is_one_point {
             again.push(dims.clone());
         }
         let mut is_open = established.draws_counts && is_one_point;

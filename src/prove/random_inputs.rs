@@ -12,6 +12,7 @@ use crate::prove::field_value::FieldValue;
 use crate::prove::operators::Allowance;
 use crate::prove::prepared::Prepared;
 use crate::prove::random::{Hash, Unknown};
+use crate::prove::roots::RootRule;
 use crate::run::Input;
 
 /// The maximum number of Boolean elements, of all inputs together, for which all combinations are
@@ -27,6 +28,8 @@ pub(super) struct Seed {
     pub all: u64,
     /// The index of the point.
     pub point: u64,
+    /// The definition of the root at this point.
+    pub roots: RootRule,
 }
 
 /// The Boolean inputs, including those with defaults, and the number of elements of each.

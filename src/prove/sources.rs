@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ndarray::ArrayD;
 
 use super::operators::NotEvaluated;
-use super::roots::RootOfMinusOne;
+use super::roots::RootRule;
 use crate::affine::plan::Stored;
 use crate::analysis::Analysis;
 use crate::onnx::Model;
@@ -102,7 +102,7 @@ pub(super) struct Sources<'s> {
     original: &'s Model,
     stored: HashMap<&'s str, TensorProto>,
     key: u64,
-    convention: RootOfMinusOne,
+    rule: RootRule,
     /// The values of the constants that the original computes, by name.
     computed: HashMap<String, FieldValue>,
     /// The images of the elements of each step that is more than arithmetic, by the id of the step.
@@ -111,21 +111,21 @@ pub(super) struct Sources<'s> {
 
 impl<'s> Sources<'s> {
     /// The sources with only the stored constants of the original.
-    pub(super) fn new(original: &'s Model, key: u64, convention: RootOfMinusOne) -> Self {
+    pub(super) fn new(original: &'s Model, key: u64, rule: RootRule) -> Self {
         let (computed, numbers) = (HashMap::new(), HashMap::new());
         Self {
             original,
             stored: stored(original),
             key,
-            convention,
+            rule,
             computed,
             numbers,
         }
     }
 
-    /// The square roots of elements, under the convention for the root of −1.
+    /// The square roots of elements.
     pub(super) fn roots(&self, elements: &Elements) -> Elements {
-        self.convention.roots(elements)
+        self.rule.of_constant(elements)
     }
 
     /// Sets the values of the constants that the original computes.

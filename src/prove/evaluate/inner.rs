@@ -213,7 +213,11 @@ impl Evaluation<'_> {
             roots: &self.roots,
             settled: &settled,
         };
-        let (made, guessed) = self.node(call, &inside)?;
+        let of_constants = settled.iter().all(|&settled| settled);
+        let outer = self.roots.set_of_constants(of_constants);
+        let made = self.node(call, &inside);
+        self.roots.set_of_constants(outer);
+        let (made, guessed) = made?;
         if reads_opaque || made.iter().any(is_opaque) {
             self.is_uncertain.set(true);
         }

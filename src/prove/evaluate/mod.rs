@@ -17,7 +17,7 @@ pub(super) use constants::constant_integers;
 use super::operators::integers::wrapped;
 use super::operators::{Allowance, Call, NotEvaluated};
 use super::random::{Digest, Hash};
-use super::roots::{Radicands, RootContext, RootOfMinusOne};
+use super::roots::{RootContext, RootRule};
 use super::scales::Scales;
 use crate::affine::recognize::batch_invariant::Alike;
 use crate::analysis::Analysis;
@@ -61,9 +61,9 @@ pub(super) struct Point<'p> {
     pub analysis: &'p Analysis<'p>,
     /// The seed from which all random elements of this evaluation are derived.
     pub key: u64,
-    /// The convention for the square root of −1.
-    pub convention: RootOfMinusOne,
-    /// The values of the inputs.
+    /// The definition of the root.
+    pub roots: RootRule,
+    /// The values of the inputs, and of computed constants that are known.
     pub inputs: &'p HashMap<String, FieldValue>,
     /// The values that replace stored tensors.
     pub instead: Instead<'p>,
@@ -116,8 +116,8 @@ pub(super) struct Findings {
     pub types: HashMap<String, DataType>,
     /// Whether the number of places that a NonZero finds was drawn at random.
     pub draws_counts: bool,
-    /// The values of which roots are taken, except constants.
-    pub radicands: Radicands,
+    /// Whether the root of a value is taken that depends on inputs.
+    pub takes_roots: bool,
     /// The sum of the degrees of results and of arguments of uninterpreted functions. It bounds the
     /// probability that different results agree at a random point.
     pub degree: f64,
@@ -152,7 +152,7 @@ pub(super) fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<
     }
     findings.degree += evaluation.doubt.get();
     findings.draws_counts = evaluation.draws_counts.get();
-    findings.radicands = evaluation.roots.radicands();
+    findings.takes_roots = evaluation.roots.is_used();
     Ok(findings)
 }
 
@@ -256,7 +256,7 @@ impl<'w> Evaluation<'w> {
             readers,
             degrees: vec![0.0; count],
             doubt: Cell::new(0.0),
-            roots: RootContext::new(point.convention),
+            roots: RootContext::new(point.roots, point.key),
             draws_counts: Cell::new(false),
             unbounded: RefCell::default(),
             sources: vec![],
@@ -283,7 +283,8 @@ impl<'w> Evaluation<'w> {
         let name = graph.value_name(value);
         let found = match (self.point.inputs.get(name), graph.initializer(value)) {
             (Some(input), _) => {
-                self.degrees[index(value)] = 1.0;
+                let is_computed = graph.producer(value).is_some();
+                self.degrees[index(value)] = if is_computed { 0.0 } else { 1.0 };
                 input.clone()
             }
             (None, Some(tensor)) => self.tensor(name, tensor)?,
@@ -359,7 +360,6 @@ impl<'w> Evaluation<'w> {
         let mut given = inputs.iter().flatten();
         let reads_opaque = given.any(|input| matches!(input, FieldValue::Opaque(_)));
         let settled: Vec<bool> = degrees.iter().map(|&degree| degree == 0.0).collect();
-        let roots = self.roots.len();
         self.is_uncertain.set(false);
         self.is_of_point.set(false);
         let call = Call {
@@ -371,10 +371,9 @@ impl<'w> Evaluation<'w> {
             roots: &self.roots,
             settled: &settled,
         };
+        self.roots
+            .set_of_constants(settled.iter().all(|&settled| settled));
         let (made, is_guessed) = self.node(call, &location)?;
-        if settled.iter().all(|&settled| settled) {
-            self.roots.truncate(roots);
-        }
         let origin = EvaluatedNode {
             node: proto,
             degree: self.degree(proto, &degrees, is_guessed),

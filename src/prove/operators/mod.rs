@@ -70,7 +70,7 @@ pub(super) struct Call<'c> {
     pub wanted: usize,
     /// The limits of computation.
     pub allowance: &'c Allowance,
-    /// The convention for roots, and the values of which roots were taken so far.
+    /// The roots of this evaluation.
     pub roots: &'c RootContext,
     /// For each input, whether its elements depend on neither an input of the model nor a random
     /// element.

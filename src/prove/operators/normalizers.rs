@@ -100,11 +100,12 @@ pub(super) fn batch(call: &Call) -> OpResult {
     }
     call.allowance.room(x.shape())?;
     let [scale, shift, middle, variance] = [1, 2, 3, 4].map(|slot| by_channel(call, slot, x));
-    let part = inverses(
-        &call
-            .roots
-            .of_parameter(&with(variance?, call.float("epsilon", 1e-5)?)),
-    )?;
+    let variance = with(variance?, call.float("epsilon", 1e-5)?);
+    let root = match call.is_settled(4) {
+        true => call.roots.of_parameter(&variance),
+        false => call.roots.of(&variance),
+    };
+    let part = inverses(&root)?;
     let normal = both(Arithmetic::Mul, &both(Arithmetic::Sub, x, &middle?)?, &part)?;
     Ok(vec![affine(normal, Some(&scale?), Some(&shift?))?])
 }
