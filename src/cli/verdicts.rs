@@ -167,8 +167,18 @@ pub(crate) fn failure(judgement: &Judgement) -> String {
     }
 }
 
-/// The difference that a witness shows.
+/// The difference that a witness shows, and the first value without a known counterpart.
 fn shown(witness: &Witness) -> String {
+    let difference = difference(witness);
+    match &witness.first_value {
+        Some(first) => {
+            format!("{difference}; `{first}` is the first value without a known counterpart")
+        }
+        None => difference,
+    }
+}
+
+fn difference(witness: &Witness) -> String {
     let Witness {
         output,
         relative,

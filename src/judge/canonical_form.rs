@@ -6,6 +6,8 @@ use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 
 use ndarray::arr0;
 
+use crate::analysis::Analysis;
+use crate::ir::builder::int;
 use crate::onnx::Model;
 use crate::onnx::node::bodies_mut;
 use crate::onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
@@ -21,6 +23,7 @@ pub(super) fn normalised(models: [Model; 2]) -> [Model; 2] {
     let are_fused_alike = a == b;
     models.map(|mut model| {
         let opset = model.own_opset();
+        cast_like_as_cast(&mut model);
         without_defaults(model.graph_mut(), opset);
         if !are_fused_alike && let Some(written) = written_out(&model, FUSED) {
             model = written;
@@ -30,6 +33,42 @@ pub(super) fn normalised(models: [Model; 2]) -> [Model; 2] {
         read_past(model.graph_mut(), opset, &externals, &HashSet::new());
         model
     })
+}
+
+/// Writes each CastLike whose second input has a known type as a Cast. Its result then does not
+/// depend on that input, and may be constant.
+fn cast_like_as_cast(model: &mut Model) {
+    let types = like_types(model);
+    for node in &mut model.graph_mut().node {
+        let Some(&data_type) = node.output.first().and_then(|name| types.get(name)) else {
+            continue;
+        };
+        node.op_type = Some("Cast".to_owned());
+        node.input.truncate(1);
+        node.attribute.push(int("to", data_type.code().into()));
+    }
+}
+
+/// The types of the results of CastLikes, by name, if they are known.
+fn like_types(model: &Model) -> HashMap<String, DataType> {
+    let is_cast_like = |node: &NodeProto| node.op() == ("", "CastLike");
+    if !model.graph().node.iter().any(is_cast_like) {
+        return HashMap::new();
+    }
+    let Ok(analysis) = Analysis::new(model) else {
+        return HashMap::new();
+    };
+    let graph = &analysis.graph;
+    let nodes = graph
+        .order()
+        .iter()
+        .filter(|&&node| graph.is(node, "CastLike"));
+    let types = nodes.filter_map(|&node| {
+        let value = graph.output(node, 0)?;
+        let name = graph.value_name(value).to_owned();
+        Some((name, analysis.facts.data_type(value)?))
+    });
+    types.collect()
 }
 
 /// Removes attributes that have their default value, attributes that the operator does not read,

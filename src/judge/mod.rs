@@ -178,7 +178,7 @@ impl Judge<'_> {
         };
         match self.direction(true).proved_by_formulas() {
             Some(established) => self.proved(established, true),
-            None => self.unproved(missing(failed)),
+            None => self.unproved(failed),
         }
     }
 
@@ -230,13 +230,24 @@ impl Judge<'_> {
 
     /// The verdict if no proof succeeded: a difference that a run shows, or otherwise the missing
     /// step of the proof.
-    fn unproved(&self, reason: String) -> Judgement {
+    fn unproved(&self, failed: Proof) -> Judgement {
         match witness::search(&self.first, &self.second, &self.options.dims) {
-            Ok(witness) => Judgement::Different(witness),
+            Ok(witness) => Judgement::Different(Witness {
+                first_value: first_value(failed),
+                ..witness
+            }),
             Err(none) => Judgement::Undecided {
-                reason: format!("{reason}; {none}"),
+                reason: format!("{}; {none}", missing(failed)),
             },
         }
+    }
+}
+
+/// The first value without a known counterpart, if a proof failed because values differ.
+fn first_value(failed: Proof) -> Option<String> {
+    match failed {
+        Proof::Disproved { at, .. } if !at.is_empty() => Some(at),
+        _ => None,
     }
 }
 

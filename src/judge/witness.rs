@@ -32,6 +32,9 @@ pub struct Witness {
     pub relative: f64,
     /// The relative difference that moving each weight by one rounding causes.
     pub rounding: f64,
+    /// The first value of one model without a known counterpart in the other one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_value: Option<String>,
     /// The inputs by name, in the order of the first model.
     #[serde(skip)]
     pub inputs: Vec<(String, Tensor)>,
@@ -144,6 +147,7 @@ fn witness(runs: &ComparedRuns, inputs: Vec<Tensor>, difference: OutputDifferenc
         shapes: difference.shapes,
         relative: difference.relative,
         rounding: difference.rounding,
+        first_value: None,
         inputs: names.zip(inputs).collect(),
         dims: runs.dims.clone(),
     }

@@ -54,6 +54,8 @@ class Judgement:
     """The output that differs most, of models that are different."""
     relative: float = 0.0
     """The largest difference in it, divided by its largest magnitude in the first model."""
+    first_value: str = ""
+    """The first value without a known counterpart, of models that are different."""
     reason: str = ""
     """The missing step of the proof, or the flaw of an invalid model."""
 
@@ -67,6 +69,7 @@ class Judgement:
             data.get("output", ""),
             # JSON has null for an infinite number.
             math.inf if data.get("relative", 0.0) is None else data.get("relative", 0.0),
+            data.get("first_value", ""),
             data.get("reason", ""),
         )
 
