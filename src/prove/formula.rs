@@ -103,11 +103,11 @@ fn compute(
 
 /// Whether an operation keeps the hidden places of a mask.
 fn carries_masks(op: &Op) -> bool {
-    match op {
-        Op::Round(_) | Op::Flush(_) | Op::Add | Op::Mul | Op::Reshape | Op::Expand => true,
-        Op::Transpose(_) | Op::Pick { .. } | Op::Concat(_) => true,
-        _ => false,
-    }
+    let is_movement = matches!(
+        op,
+        Op::Reshape | Op::Expand | Op::Transpose(_) | Op::Pick { .. } | Op::Concat(_)
+    );
+    is_movement || matches!(op, Op::Round(_) | Op::Flush(_) | Op::Add | Op::Mul)
 }
 
 /// Computes a step that reads no mask, or that only moves the elements of one.

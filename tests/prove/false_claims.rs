@@ -5,7 +5,7 @@ use unfold::onnx::proto::{AttributeProto, NodeProto};
 use unfold::prove::Proof;
 
 use super::common::{Attr, attribute, text};
-use super::{is_proved, proof};
+use super::{is_not_proved, is_proved, proof};
 
 fn is_disproved(proof: &Proof) -> bool {
     matches!(proof, Proof::Disproved { .. })
@@ -434,4 +434,48 @@ fn redundant_clip_needs_constant_bounds_and_valid_attributes() {
     wrong.graph_mut().node[1].attribute.push(alpha);
     let found = proof(&one, &wrong, &[]);
     assert!(matches!(found, Proof::Invalid { .. }), "{found:?}");
+}
+
+/// A root may not have the sign of the number whose square is under it, also if few elements are
+/// compared, and a root of a negative number may not be discarded. The twins are the same function.
+#[test]
+fn signs_of_roots_are_disproved_for_few_elements() {
+    let mean = "input x b 8\n m = ReduceMean(x) keepdims=1\n";
+    let both = "input x 8\n ints a 1 = 0\n ints e 1 = 8\n n = Neg(x)\n";
+    let half = "c = Concat(x, n) axis=0\n r = Sqrt(c)\n y = Slice(r, a, e)\n output y";
+    for (original, other) in [
+        (
+            "s = Mul(m, m)\n y = Sqrt(s)\n output y",
+            "y = Identity(m)\n output y",
+        ),
+        (
+            "s = Mul(m, m)\n r = Sqrt(s)\n y = Mul(x, r)\n output y",
+            "y = Mul(x, m)\n output y",
+        ),
+    ] {
+        let [one, other] = [original, other].map(|lines| text::model(&format!("{mean}{lines}")));
+        assert!(is_not_proved(&one, &other), "{original}");
+    }
+    let [one, same, other] = [half, "y = Sqrt(x)\n output y", "y = Sqrt(n)\n output y"]
+        .map(|lines| text::model(&format!("{both}{lines}")));
+    assert!(is_proved(&proof(&one, &same, &[])));
+    assert!(is_not_proved(&one, &other));
+}
+
+/// A positive factor moves through a root, so that the root must be multiplicative.
+#[test]
+fn factor_of_a_root_is_proved_at_several_points() {
+    let model = |lines: &str| {
+        text::model(&format!(
+            "input x b 8\n const four = 4\n const two = 2\n{lines}\n output y"
+        ))
+    };
+    let inside = model("s = Mul(x, four)\n y = Sqrt(s)");
+    let outside = model("r = Sqrt(x)\n y = Mul(r, two)");
+    let Proof::Proved { points, bound, .. } = proof(&inside, &outside, &[]) else {
+        panic!("the factor does not move");
+    };
+    assert_eq!((points, bound), (16, 0.5_f64.powi(16)));
+    let wrong = model("r = Sqrt(x)\n y = Mul(r, four)");
+    assert!(is_not_proved(&inside, &wrong));
 }

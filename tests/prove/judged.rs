@@ -95,10 +95,26 @@ fn batch_normalization_with_a_wrong_sign_has_a_witness() {
         panic!("{found:?}");
     };
     assert_eq!(witness.output, "y");
+    assert_eq!(witness.first_value.as_deref(), Some("y"));
     assert!(
         witness.relative > 1e-2 && witness.rounding < 1e-5,
         "{witness:?}"
     );
+}
+
+/// The zero bias of a Conv depends on the type of its input alone.
+#[test]
+fn bias_cast_like_the_input_is_a_constant() {
+    let mut original = normalized();
+    let conv = &mut original.graph_mut().node[0];
+    conv.input.push("zero".to_owned());
+    let zeros =
+        text::model("ints zeros 4 = 0 0 0 0\n input x 4\n zero = CastLike(zeros, x)\n output zero");
+    let graph = original.graph_mut();
+    graph.initializer.extend(zeros.graph().initializer.clone());
+    graph.node.insert(0, zeros.graph().node[0].clone());
+    let found = judged(&original, &folded(1.0));
+    assert!(matches!(found, Judgement::Rounded { .. }), "{found:?}");
 }
 
 /// The model with other numbers in a stored tensor.
