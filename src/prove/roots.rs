@@ -18,7 +18,7 @@ use crate::prove::field_value::Elements;
 /// The definition of the root at a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RootRule {
-    /// The roots of values that depend on inputs are unknown. Those of constants are as in
+    /// The roots of values that depend on inputs are unknown. Constants have the roots of
     /// [`RootRule::Odd`].
     Unknown,
     /// Multiplicative, with `√(−z) = √z`.

@@ -27,7 +27,7 @@ type Content = (DataType, Data);
 /// The type of a tensor, the number of its bytes, and the first [`BEGIN`] of them.
 type Begin = (DataType, usize, Vec<u8>);
 
-/// The number of bytes by which different tensors are told apart before all bytes are compared.
+/// The number of bytes that are compared first. Different tensors rarely begin alike.
 const BEGIN: usize = 1 << 6;
 
 /// The type and the data of a tensor of floats. `None` for a tensor that does not hold floats,

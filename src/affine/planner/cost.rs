@@ -123,6 +123,9 @@ impl Planner<'_> {
         if is_add && let Some(fold) = made.iter().find(|fold| self.is_before(fold, &there.part)) {
             return Err(self.no_gain(fold, "it would become an Add again"));
         }
+        if is_add && let Some(fold) = made.iter().find(|fold| self.widens(fold)) {
+            return Err(self.no_gain(fold, "it would become an Add of more elements"));
+        }
         let Some(fold) = made.first() else {
             return Ok(());
         };

@@ -923,6 +923,25 @@ fn numbers_of(model: &Model, name: &str) -> Vec<f64> {
 
 /// β costs nothing in the norm, but would need an Add after a product without a bias. Only γ folds.
 #[test]
+fn shift_alone_does_not_move_to_a_result_with_more_elements() {
+    let before = |columns: usize| {
+        model(&format!(
+            "input x 3 4\n shift t 4\n weight w 4 {columns}\n s = Add(x, t)\n y = MatMul(s, w)\n output y"
+        ))
+    };
+    let Fused {
+        model: after, plan, ..
+    } = fuse(&before(5));
+    assert_eq!(operators(&after), ["Add", "MatMul"]);
+    let reasons = format!("{:?}", plan.sites);
+    assert!(reasons.contains("an Add of more elements"), "{reasons}");
+    // The twin has as many elements after the product.
+    let Fused { model: after, .. } = fuse(&before(4));
+    assert_eq!(operators(&after), ["MatMul", "Add"]);
+    same(&before(4), &after, 1e-12);
+}
+
+#[test]
 fn layer_norm_keeps_beta_where_no_bias_can_absorb_it() {
     let before = |layers: &str| {
         model(&format!(
