@@ -1,6 +1,6 @@
 //! Formulas over the tensors of a model that may give the elements of another model's tensors.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use rayon::prelude::*;
 
@@ -120,6 +120,31 @@ pub(super) fn of_stored(
         };
         if keys.contains(&(data_type, shape.iter().product())) {
             recipes.push((Recipe::constant(name, &shape), data_type));
+        }
+    }
+    by_key(recipes, constants)
+}
+
+/// The float tensors that a model stores, rounded to each narrower type in `keys`, if their size is
+/// in `keys` too.
+pub(super) fn of_rounded(
+    model: &Model,
+    keys: &[CandidateKey],
+    constants: &ComputedConstants,
+) -> FormulaCandidates {
+    let keys: HashSet<CandidateKey> = keys.iter().copied().collect();
+    let mut recipes = vec![];
+    for (name, tensor) in stored_outside(model) {
+        let Some(data_type) = float_type(&tensor) else {
+            continue;
+        };
+        let extents = tensor.dims.iter().map(|&extent| extent as usize);
+        let recipe = Recipe::constant(name, &extents.collect::<Vec<_>>());
+        for to in [DataType::Float16, DataType::BFloat16, DataType::Float] {
+            let is_narrower = to.byte_size(1) < data_type.byte_size(1);
+            if is_narrower && keys.contains(&(to, recipe.len())) {
+                recipes.push((recipe.rounded(to), to));
+            }
         }
     }
     by_key(recipes, constants)

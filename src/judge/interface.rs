@@ -2,13 +2,15 @@
 
 use std::collections::HashSet;
 
+use super::end_types::take_types;
 use crate::onnx::Model;
 use crate::onnx::proto::{Dim, Dimension, GraphProto, NodeProto, TypeProto, ValueInfoProto};
 
 /// Gives both models the same interface. The inputs and outputs of the second model get the names
 /// and the order of the first, and its inputs get the symbols of the first.
 ///
-/// If the names differ, inputs and outputs are matched by their order. If a name is both an
+/// If float inputs or outputs have different types, the second model gets Casts. If the names
+/// differ, inputs and outputs are matched by their order. If a name is both an
 /// initializer and an input in only one of the models, that model gets a constant instead of an
 /// input, and the verdict holds only for the stored value.
 ///
@@ -25,6 +27,7 @@ pub(super) fn aligned(first: &Model, second: &Model) -> Result<[Model; 2], Strin
             .input
             .retain(|input| is_left(input.name()));
     }
+    take_types_of(&first, &mut second)?;
     let graph = second.graph_mut();
     let inputs = named_inputs(graph, &first.graph().input)?;
     if inputs != graph.input {
@@ -33,6 +36,27 @@ pub(super) fn aligned(first: &Model, second: &Model) -> Result<[Model; 2], Strin
     graph.input = inputs;
     graph.output = named_outputs(graph, &first.graph().output)?;
     Ok([first, second])
+}
+
+/// Gives the float inputs and outputs of the second model the types of the first one.
+///
+/// # Errors
+/// If the number of inputs or outputs differs.
+fn take_types_of(first: &Model, second: &mut Model) -> Result<(), String> {
+    let [wanted, own] = [first.graph(), second.graph()];
+    let inputs = pairs(&wanted.input, &own.input, "inputs")?;
+    let outputs = pairs(&wanted.output, &own.output, "outputs")?;
+    take_types(second.graph_mut(), &inputs, &outputs);
+    Ok(())
+}
+
+fn pairs(
+    wanted: &[ValueInfoProto],
+    own: &[ValueInfoProto],
+    kind: &str,
+) -> Result<Vec<(ValueInfoProto, ValueInfoProto)>, String> {
+    let own = counterparts(wanted, own, kind)?.into_iter().cloned();
+    Ok(wanted.iter().cloned().zip(own).collect())
 }
 
 /// The names of the inputs that are also initializers.

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::candidates::{
     CandidateKey, FormulaCandidate, FormulaCandidates, as_folded_biases, as_folded_weights,
-    of_folding, of_graph, of_scalars, of_stored,
+    of_folding, of_graph, of_rounded, of_scalars, of_stored,
 };
 use super::constants::{ComputedConstants, GivenConstants};
 use super::elements::{MissingElements, sample};
@@ -117,6 +117,9 @@ pub(super) fn matched(first: &Model, second: &Model, names: &[String]) -> Vec<Ma
     found.extend(take_matched(&mut long, &of_scalars(&constants), &constants));
     short.append(&mut long);
     open = short;
+    let keys: Vec<CandidateKey> = open.iter().map(Foreign::key).collect();
+    let rounded = of_rounded(first, &keys, &constants);
+    found.extend(take_matched(&mut open, &rounded, &constants));
     let missing = MissingElements::new(first, open.iter().flat_map(|foreign| &foreign.sample));
     open.retain(|foreign| !missing.has_none_of(&foreign.sample));
     let keys: Vec<CandidateKey> = open.iter().map(Foreign::key).collect();

@@ -14,6 +14,7 @@ mod computed_twins;
 mod constants;
 mod direction;
 mod elements;
+mod end_types;
 mod formulas;
 mod hidden_fold;
 mod interface;

@@ -117,6 +117,56 @@ fn bias_cast_like_the_input_is_a_constant() {
     assert!(matches!(found, Judgement::Rounded { .. }), "{found:?}");
 }
 
+/// A layer in float16 between Casts. Its weight is that of the other model, rounded.
+#[test]
+fn weight_rounded_to_float16_is_a_rounding_beside_casts() {
+    let layer = text::model("input x b 4\n weight w 4 3\n y = MatMul(x, w)\n output y");
+    let mut thirds = with_changed(&layer, "w", |numbers| {
+        numbers.iter_mut().for_each(|number| *number /= 3.0);
+    });
+    let mut half = text::model(
+        "input x b 4\n weight w 4 3\n h = Cast(x) to=10\n m = MatMul(h, w)\n y = Cast(m) to=1\n output y",
+    );
+    let numbers = |model: &Model| {
+        let tensor = &model.graph().initializer[0];
+        unfold::onnx::tensor::read_f64(tensor, model.externals()).unwrap()
+    };
+    let float16 = unfold::onnx::DataType::Float16;
+    let weight = unfold::onnx::tensor::make("w", float16, &numbers(&thirds).view());
+    half.graph_mut().initializer[0] = weight.unwrap();
+    let found = judged(&thirds, &half);
+    let Judgement::Casts { casts, tensors, .. } = &found else {
+        panic!("{found:?}");
+    };
+    assert_eq!((casts.len(), casts[0].name.as_str()), (1, "h"));
+    assert_eq!(tensors[0].formula, "float16(w)");
+    // The same layer with a float16 input and output.
+    let mut all_half = text::model("input x b 4\n weight w 4 3\n y = MatMul(x, w)\n output y");
+    let weight = half.graph().initializer[0].clone();
+    all_half.graph_mut().initializer[0] = weight;
+    declare_ends(&mut all_half, float16);
+    declare_ends(&mut thirds, unfold::onnx::DataType::Float);
+    let found = judged(&thirds, &all_half);
+    let Judgement::Casts { casts, .. } = &found else {
+        panic!("{found:?}");
+    };
+    assert_eq!((casts.len(), casts[0].name.as_str()), (1, "x/cast"));
+    // Another weight is not explained by the rounding.
+    thirds = with_changed(&thirds, "w", |numbers| numbers[5] *= 1.002);
+    let found = judged(&thirds, &half);
+    assert!(!matches!(found, Judgement::Casts { .. }), "{found:?}");
+}
+
+/// Declares the element type of all inputs and outputs.
+fn declare_ends(model: &mut Model, data_type: unfold::onnx::DataType) {
+    let graph = model.graph_mut();
+    for end in graph.input.iter_mut().chain(&mut graph.output) {
+        let declared = end.r#type.get_or_insert_default();
+        let tensor = declared.tensor_type.get_or_insert_default();
+        tensor.elem_type = Some(data_type.code());
+    }
+}
+
 /// The model with other numbers in a stored tensor.
 fn with_changed(model: &Model, tensor: &str, change: impl Fn(&mut [f64])) -> Model {
     let mut changed = model.clone();
