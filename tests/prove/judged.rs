@@ -140,7 +140,7 @@ fn weight_rounded_to_float16_is_a_rounding_beside_casts() {
     };
     assert_eq!((casts.len(), casts[0].name.as_str()), (1, "h"));
     assert_eq!(tensors[0].formula, "float16(w)");
-    // The same layer with a float16 input and output.
+    // The layer without Casts, whose input and output are in float16.
     let mut all_half = text::model("input x b 4\n weight w 4 3\n y = MatMul(x, w)\n output y");
     let weight = half.graph().initializer[0].clone();
     all_half.graph_mut().initializer[0] = weight;
