@@ -1,4 +1,4 @@
-//! Bounds on the errors of element-wise functions of two operands that broadcast.
+//! Bounds on the errors of element-wise functions of two operands that broadcast, and of roundings.
 
 use multiversion::multiversion;
 use ndarray::ArrayD;
@@ -8,7 +8,7 @@ use super::rounded::{
     ErrorBound, FUNCTION, FloatRounding, PART, ROUNDINGS, Rounded, largest_magnitude,
 };
 use crate::onnx::tensor::DataType;
-use crate::recipe::Runs;
+use crate::recipe::BroadcastRuns;
 
 /// A function of two floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +97,7 @@ pub(super) fn of_binary(
     data_type: DataType,
 ) -> Option<ErrorBound> {
     let to = FloatRounding::new(data_type)?;
-    let runs = Runs::new(a.values.shape(), b.values.shape())?;
+    let runs = BroadcastRuns::new(a.values.shape(), b.values.shape())?;
     if runs.shape != result.shape() {
         return None;
     }
@@ -120,7 +120,7 @@ pub(super) fn of_binary(
 /// The elements of two operands that broadcast, and the elements of the result, all in row-major
 /// order.
 struct BinaryElements<'e> {
-    runs: Runs,
+    runs: BroadcastRuns,
     operands: [&'e [f64]; 2],
     results: &'e [f64],
 }
@@ -291,11 +291,114 @@ fn raise(largest: &mut f64, number: f64) {
     }
 }
 
+/// Bounds the error of values that are rounded once more, to another type.
+pub(super) fn of_rounding(a: ErrorBound, values: &ArrayD<f64>, to: DataType) -> Option<ErrorBound> {
+    let unit = FloatRounding::new(to)?.unit;
+    let parts = values.as_slice()?.par_chunks(PART);
+    let errors = [a, ErrorBound::EXACT];
+    let bounds = parts.map(|part| largest_errors(Binary::Add, [part, &[0.0], part], errors, unit));
+    Some(bounds.reduce(|| ErrorBound::EXACT, ErrorBound::or))
+}
+
 #[cfg(test)]
 mod tests {
     use ndarray::Array1;
 
+    use super::super::rounded::{Unary, of_unary};
     use super::*;
+
+    fn exact(numbers: &[f64]) -> Rounded {
+        Rounded {
+            values: Array1::from(numbers.to_vec()).into_dyn(),
+            error: ErrorBound::EXACT,
+        }
+    }
+
+    /// Numbers of float32 that use all binary digits.
+    fn numbers(seed: u32) -> Vec<f64> {
+        let mut state = seed;
+        let drawn = (0..500).map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            f64::from((state >> 8) as f32 / 1e6 + 0.037)
+        });
+        drawn.collect()
+    }
+
+    fn binary(function: Binary, a: &Rounded, b: &Rounded, values: Vec<f64>) -> Rounded {
+        let values = Array1::from(values).into_dyn();
+        let error = of_binary(function, a, b, &values, DataType::Float).unwrap();
+        Rounded { values, error }
+    }
+
+    fn unary(function: Unary, a: &Rounded, values: Vec<f64>) -> Rounded {
+        let values = Array1::from(values).into_dyn();
+        let error = of_unary(function, a, &values, DataType::Float).unwrap();
+        Rounded { values, error }
+    }
+
+    #[test]
+    fn bound_covers_the_formula_in_any_order_of_its_operations() {
+        let [weights, gammas, variances] = [1, 2, 3].map(numbers);
+        let roots: Vec<f64> = variances.iter().map(|v| v.sqrt()).collect();
+        let factors: Vec<f64> = gammas.iter().zip(&roots).map(|(g, r)| g / r).collect();
+        let folded: Vec<f64> = weights.iter().zip(&factors).map(|(w, f)| w * f).collect();
+        let root = unary(Unary::Sqrt, &exact(&variances), roots);
+        let factor = binary(Binary::Div, &exact(&gammas), &root, factors);
+        let folded = binary(Binary::Mul, &exact(&weights), &factor, folded);
+        let mut most = 0.0_f64;
+        for (at, &wanted) in folded.values.iter().enumerate() {
+            let [w, g, v] = [&weights, &gammas, &variances].map(|numbers| numbers[at] as f32);
+            let bound = folded.error.at(wanted);
+            for other in [
+                w * (g / v.sqrt()),
+                w * (g * (1.0 / v.sqrt())),
+                w * g / v.sqrt(),
+            ] {
+                let difference = (f64::from(other) - wanted).abs();
+                assert!(difference <= bound);
+                most = most.max(difference / bound);
+            }
+            assert!((wanted * 1e-4).abs() > bound);
+        }
+        // The bound is less than 10 times the largest error.
+        assert!(most > 0.1, "{most}");
+    }
+
+    #[test]
+    fn only_results_that_are_exact_in_the_type_have_no_error() {
+        let of_unary =
+            |function, a: f64, made: f64| unary(function, &exact(&[a]), vec![made]).error;
+        assert!(of_unary(Unary::Sqrt, 64.0, 8.0).is_exact());
+        assert!(of_unary(Unary::Reciprocal, 8.0, 0.125).is_exact());
+        assert!(!of_unary(Unary::Sqrt, 3.0, 3_f64.sqrt()).is_exact());
+        let third = exact(&[f64::from(1.0_f32 / 3.0)]);
+        let [half, quarter] = [exact(&[0.5]), exact(&[0.25])];
+        let sum = binary(Binary::Add, &half, &quarter, vec![0.75]);
+        assert!(sum.error.is_exact());
+        let sum = binary(Binary::Add, &half, &exact(&[1e-9]), vec![0.5]);
+        assert!(!sum.error.is_exact());
+        // The product is exact in float64, but not in float32.
+        let square = third.values[0] * third.values[0];
+        assert!(
+            !binary(Binary::Mul, &third, &third, vec![square])
+                .error
+                .is_exact()
+        );
+    }
+
+    #[test]
+    fn cancellation_keeps_the_error_of_the_operands() {
+        let error = ErrorBound {
+            relative: 1e-6,
+            absolute: 1.0,
+        };
+        let a = Rounded {
+            error,
+            ..exact(&[1000.0])
+        };
+        let bound = binary(Binary::Sub, &a, &exact(&[999.5]), vec![0.5]).error;
+        assert!(bound.at(0.5) >= 1e-3 && bound.at(0.5) < 1.1e-3, "{bound:?}");
+    }
 
     #[test]
     fn bound_of_many_results_is_the_largest_of_each() {

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use ndarray::ArrayD;
 
-use super::binary_errors::{Binary, of_binary};
+use super::binary_errors::{Binary, of_binary, of_rounding};
 use super::resized;
-use super::rounded::{ErrorBound, Rounded, Unary, of_products, of_rounding, of_sums, of_unary};
+use super::rounded::{ErrorBound, Rounded, Unary, of_products, of_sums, of_unary};
 use super::standardized::Standardization;
 use crate::analysis::Analysis;
 use crate::ir::{NodeId, ValueId};

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use ndarray::{ArrayD, Axis};
 
-use super::binary_errors::{Binary, of_binary};
+use super::binary_errors::{Binary, of_binary, of_rounding};
 use super::constants::GivenConstants;
-use super::rounded::{ErrorBound, Rounded, Unary, of_products, of_rounding, of_unary};
+use super::rounded::{ErrorBound, Rounded, Unary, of_products, of_unary};
 use crate::onnx::tensor::DataType;
 use crate::recipe::{Op, Recipe, computed, cut_constant};
 

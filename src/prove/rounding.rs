@@ -22,7 +22,7 @@ use crate::recipe::{DECIDED, Op, Promise};
 use crate::refusal::Refusal;
 
 /// The type and the data of a tensor of floats.
-type Content = (DataType, Data);
+type FloatContent = (DataType, Data);
 
 /// The type of a tensor, the number of its bytes, and the first [`BEGIN`] of them.
 type Begin = (DataType, usize, Vec<u8>);
@@ -35,7 +35,7 @@ const BEGIN: usize = 1 << 6;
 ///
 /// # Errors
 /// The undecided verdict, if external data do not exist.
-fn content(tensor: &TensorProto, model: &Model) -> Result<Option<Content>, Proof> {
+fn content(tensor: &TensorProto, model: &Model) -> Result<Option<FloatContent>, Proof> {
     let Some(data_type) = tensor::float_type(tensor) else {
         return Ok(None);
     };
@@ -133,7 +133,7 @@ pub(crate) fn foreign(original: &Model, other: &Model) -> Result<Vec<String>, Pr
         let content = originals.without_twin(name, &tensor, other).transpose()?;
         Some(content.map(|content| (name, content)))
     });
-    let unequal: Vec<(&str, Content)> = unequal.collect::<Result<_, Proof>>()?;
+    let unequal: Vec<(&str, FloatContent)> = unequal.collect::<Result<_, Proof>>()?;
     if unequal.is_empty() {
         return Ok(vec![]);
     }
@@ -162,7 +162,7 @@ struct OriginalTensors<'o> {
     named: &'o HashMap<&'o str, &'o TensorProto>,
     /// The contents of all tensors by their begin. They are read when a tensor differs from the
     /// original's tensor of the same name.
-    by_begin: Option<HashMap<Begin, Vec<Content>>>,
+    by_begin: Option<HashMap<Begin, Vec<FloatContent>>>,
 }
 
 impl OriginalTensors<'_> {
@@ -182,7 +182,7 @@ impl OriginalTensors<'_> {
         name: &str,
         tensor: &TensorProto,
         fused: &Model,
-    ) -> Result<Option<Content>, Proof> {
+    ) -> Result<Option<FloatContent>, Proof> {
         let Some((data_type, data)) = content(tensor, fused)? else {
             return Ok(None);
         };
@@ -199,7 +199,7 @@ impl OriginalTensors<'_> {
     }
 
     /// The contents of all tensors of the original, by their begin.
-    fn by_begin(&mut self) -> Result<&HashMap<Begin, Vec<Content>>, Proof> {
+    fn by_begin(&mut self) -> Result<&HashMap<Begin, Vec<FloatContent>>, Proof> {
         let by_begin = match self.by_begin.take() {
             Some(by_begin) => by_begin,
             None => self.all_by_begin()?,
@@ -207,8 +207,8 @@ impl OriginalTensors<'_> {
         Ok(self.by_begin.insert(by_begin))
     }
 
-    fn all_by_begin(&self) -> Result<HashMap<Begin, Vec<Content>>, Proof> {
-        let mut by_begin: HashMap<Begin, Vec<Content>> = HashMap::new();
+    fn all_by_begin(&self) -> Result<HashMap<Begin, Vec<FloatContent>>, Proof> {
+        let mut by_begin: HashMap<Begin, Vec<FloatContent>> = HashMap::new();
         for (name, tensor) in self.before {
             if let Some(content) = content(tensor, self.model)? {
                 by_begin
@@ -224,8 +224,8 @@ impl OriginalTensors<'_> {
 /// Whether a tensor has the contents of one of these tensors, which are listed by their begin.
 fn is_among(
     name: &str,
-    content: &Content,
-    by_begin: &HashMap<Begin, Vec<Content>>,
+    content: &FloatContent,
+    by_begin: &HashMap<Begin, Vec<FloatContent>>,
 ) -> Result<bool, Proof> {
     let same_begin = by_begin.get(&begin(name, content)?);
     for (_, data) in same_begin.into_iter().flatten() {
@@ -240,7 +240,7 @@ fn is_among(
 }
 
 /// The begin of a tensor's contents.
-fn begin(name: &str, (data_type, data): &Content) -> Result<Begin, Proof> {
+fn begin(name: &str, (data_type, data): &FloatContent) -> Result<Begin, Proof> {
     let bytes = data.read(0..data.len().min(BEGIN));
     let bytes = bytes.map_err(|reason| unread(name, &reason))?;
     Ok((*data_type, data.len(), bytes.to_vec()))

@@ -1,7 +1,5 @@
 //! Broadcasting of two operands, as loops over slices.
 
-use super::operations::aligned_extent;
-
 /// The shape of the result of an element-wise operation on these shapes. `None` if they do not
 /// broadcast.
 pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Option<Vec<usize>> {
@@ -18,11 +16,19 @@ pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Option<Vec<usize>> {
         .collect()
 }
 
+/// The extent of `shape` along `axis` of a result of rank `rank` to which the shape broadcasts. 1
+/// if the shape has no such axis.
+pub(super) fn aligned_extent(shape: &[usize], rank: usize, axis: usize) -> usize {
+    (axis + shape.len())
+        .checked_sub(rank)
+        .map_or(1, |own| shape[own])
+}
+
 /// The runs of two operands that broadcast.
 ///
 /// The last axes form a run if each operand has the result's extents along all of them, or extent 1
 /// along all of them. Each run is one loop over slices.
-pub(crate) struct Runs {
+pub(crate) struct BroadcastRuns {
     /// The shape of the result.
     pub shape: Vec<usize>,
     /// The number of elements of the result in each run.
@@ -34,7 +40,7 @@ pub(crate) struct Runs {
     starts: [Vec<usize>; 2],
 }
 
-impl Runs {
+impl BroadcastRuns {
     /// `None` if the shapes do not broadcast.
     pub(crate) fn new(one: &[usize], other: &[usize]) -> Option<Self> {
         let shape = broadcast(one, other)?;
@@ -134,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// Compares [`Runs::map`] with the broadcasting of `ndarray`, for all pairs of shapes of rank 3
+    /// Compares [`BroadcastRuns::map`] with the broadcasting of `ndarray`, for all pairs of shapes of rank 3
     /// or less with extents of 0 to 3.
     #[test]
     fn runs_match_broadcasting_by_index() {
@@ -149,7 +155,7 @@ mod tests {
                     let numbers = (0..count as u32).collect();
                     ArrayD::from_shape_vec(shape.clone(), numbers).expect("as many elements")
                 });
-                let runs = Runs::new(one, other);
+                let runs = BroadcastRuns::new(one, other);
                 let shape = broadcast(one, other);
                 assert_eq!(runs.is_some(), shape.is_some());
                 let (Some(runs), Some(shape)) = (runs, shape) else {

@@ -30,7 +30,8 @@ mod windows;
 
 use std::sync::Arc;
 
-pub(crate) use broadcast::{Runs, broadcast};
+use broadcast::aligned_extent;
+pub(crate) use broadcast::{BroadcastRuns, broadcast};
 pub(crate) use evaluate::Read;
 pub use evaluate::evaluate;
 #[cfg(test)]
@@ -39,7 +40,7 @@ pub(crate) use evaluate::part;
 pub(crate) use evaluate::{computed, cut_constant, ends};
 pub(crate) use lazy_tensor::{Given, Promise};
 pub(crate) use numbers::Numbers;
-use operations::{aligned_extent, count, turn};
+use operations::{count, turn};
 pub(crate) use steps::{RecipeStep, float_name, float_named};
 pub(crate) use windows::Windows;
 

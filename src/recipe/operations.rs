@@ -277,11 +277,3 @@ pub(super) fn count(shape: &[usize]) -> Option<usize> {
         .iter()
         .try_fold(1, |count: usize, &extent| count.checked_mul(extent))
 }
-
-/// The extent of `shape` along `axis` of a result of rank `rank` to which the shape broadcasts. 1
-/// if the shape has no such axis.
-pub(super) fn aligned_extent(shape: &[usize], rank: usize, axis: usize) -> usize {
-    (axis + shape.len())
-        .checked_sub(rank)
-        .map_or(1, |own| shape[own])
-}

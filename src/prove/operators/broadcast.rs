@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use crate::prove::field::Arithmetic;
 use crate::prove::field_value::{Elements, slice};
-use crate::recipe::Runs;
+use crate::recipe::BroadcastRuns;
 
 /// The number of elements that one core computes at a time.
 const PART: usize = 1 << 16;
@@ -17,7 +17,7 @@ pub(crate) fn zip<A: Copy, B: Copy, C>(
     b: &ArcArray<B, IxDyn>,
     f: impl Fn(A, B) -> C,
 ) -> Option<ArrayD<C>> {
-    let runs = Runs::new(a.shape(), b.shape())?;
+    let runs = BroadcastRuns::new(a.shape(), b.shape())?;
     let elements = runs.map(slice(a), slice(b), f);
     ArrayD::from_shape_vec(runs.shape, elements).ok()
 }
@@ -25,7 +25,7 @@ pub(crate) fn zip<A: Copy, B: Copy, C>(
 /// Computes sums, differences or products of elements of the field, with broadcasting. `None` if
 /// the shapes do not broadcast.
 pub(crate) fn combine(operation: Arithmetic, a: &Elements, b: &Elements) -> Option<ArrayD<u32>> {
-    let runs = Runs::new(a.shape(), b.shape())?;
+    let runs = BroadcastRuns::new(a.shape(), b.shape())?;
     let length = runs.length.max(1);
     let mut elements = vec![0; runs.shape.iter().product()];
     elements

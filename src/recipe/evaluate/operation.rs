@@ -6,7 +6,7 @@ use ndarray::{
 
 use super::kernels::{add_times, least_nonzero, multiply, sum_each};
 use crate::onnx::tensor;
-use crate::recipe::{Op, Recipe, Runs, Windows};
+use crate::recipe::{BroadcastRuns, Op, Recipe, Windows};
 
 /// An input of a step, borrowed or owned.
 pub(in crate::recipe) type Array<'a> = CowArray<'a, f64, IxDyn>;
@@ -121,7 +121,7 @@ fn wide<'a>(array: &'a Array, shape: &IxDyn) -> ArrayViewD<'a, f64> {
 }
 
 fn element_wise(a: Array, b: &Array, shape: IxDyn, f: impl Fn(f64, f64) -> f64) -> ArrayD<f64> {
-    let runs = Runs::new(a.shape(), b.shape()).expect("shapes that broadcast");
+    let runs = BroadcastRuns::new(a.shape(), b.shape()).expect("shapes that broadcast");
     let [a, b] = [&a, b].map(|operand| operand.as_standard_layout());
     let [one, other] = [&a, &b].map(|operand| operand.as_slice().expect("row-major"));
     let results = runs.map(one, other, f);
