@@ -11,15 +11,15 @@
 //! [`AxisRead::All`]. A pass that changes an extent updates such inputs of Reshape, Expand, Resize
 //! and Split.
 
+mod axes_before;
 mod elementwise;
 mod layers;
 mod movement;
 mod normalizers;
 mod products;
-mod regrouped;
 mod rows;
 
-pub(crate) use regrouped::axes_before;
+pub(crate) use axes_before::axes_before;
 pub(crate) use rows::PlaceAxis;
 
 use crate::analysis::node_view::At;
