@@ -5,7 +5,7 @@
 //! verdict then names these Casts.
 
 use crate::ir::builder::{self, int};
-use crate::onnx::node::{bodies, bodies_mut};
+use crate::onnx::node::{is_defined_in_bodies, rename_reads};
 use crate::onnx::proto::{GraphProto, NodeProto, TypeProto, ValueInfoProto};
 use crate::onnx::tensor::DataType;
 
@@ -20,7 +20,7 @@ pub(super) fn take_types(
         if let Some([to, from]) = other_floats(wanted, own)
             && let Some(inside) = free_name(graph, own.name())
         {
-            read_instead(&mut graph.node, own.name(), &inside);
+            rename_reads(&mut graph.node, own.name(), &inside);
             graph.node.insert(0, cast(own.name(), &inside, from));
             declare(&mut graph.input, own.name(), to);
         }
@@ -30,7 +30,7 @@ pub(super) fn take_types(
             && is_made(graph, own.name())
             && let Some(inside) = free_name(graph, own.name())
         {
-            read_instead(&mut graph.node, own.name(), &inside);
+            rename_reads(&mut graph.node, own.name(), &inside);
             make_instead(&mut graph.node, own.name(), &inside);
             graph.node.push(cast(&inside, own.name(), to));
             declare(&mut graph.output, own.name(), to);
@@ -68,24 +68,6 @@ fn is_known(graph: &GraphProto, name: &str) -> bool {
 fn is_made(graph: &GraphProto, name: &str) -> bool {
     let mut made = graph.node.iter().flat_map(|node| &node.output);
     made.any(|made| made == name)
-}
-
-fn is_defined_in_bodies(graph: &GraphProto, name: &str) -> bool {
-    let mut bodies = graph.node.iter().flat_map(bodies);
-    bodies.any(|body| is_known(body, name))
-}
-
-fn read_instead(nodes: &mut [NodeProto], from: &str, to: &str) {
-    for node in nodes {
-        node.read_instead(|input| (input == from).then_some(to));
-        for body in bodies_mut(node) {
-            let outputs = body.output.iter_mut();
-            outputs
-                .filter(|output| output.name() == from)
-                .for_each(|output| output.name = Some(to.to_owned()));
-            read_instead(&mut body.node, from, to);
-        }
-    }
 }
 
 fn make_instead(nodes: &mut [NodeProto], from: &str, to: &str) {

@@ -222,6 +222,35 @@ pub(crate) fn bodies_mut(node: &mut NodeProto) -> impl Iterator<Item = &mut Grap
     })
 }
 
+/// Whether a body of a graph, at any depth, defines a value with this name.
+pub(crate) fn is_defined_in_bodies(graph: &GraphProto, name: &str) -> bool {
+    let mut bodies = graph.node.iter().flat_map(bodies);
+    bodies.any(|body| defines(body, name))
+}
+
+/// Whether a body, or a body inside of it, defines a value with this name.
+fn defines(body: &GraphProto, name: &str) -> bool {
+    let inputs = body.input.iter().map(|input| input.name());
+    let stored = body.initializer.iter().map(|tensor| tensor.name());
+    let outputs = body.node.iter().flat_map(|node| &node.output);
+    let made = outputs.map(String::as_str);
+    inputs.chain(stored).chain(made).any(|own| own == name) || is_defined_in_bodies(body, name)
+}
+
+/// Renames a value where nodes and their bodies read it.
+pub(crate) fn rename_reads(nodes: &mut [NodeProto], from: &str, to: &str) {
+    for node in nodes {
+        node.read_instead(|input| (input == from).then_some(to));
+        for body in bodies_mut(node) {
+            body.output
+                .iter_mut()
+                .filter(|end| end.name() == from)
+                .for_each(|end| end.name = Some(to.to_owned()));
+            rename_reads(&mut body.node, from, to);
+        }
+    }
+}
+
 /// The number of state variables of a Loop with `reads` inputs, or of a Scan since operator set 9.
 pub(crate) fn states(node: &NodeProto, reads: usize) -> Option<usize> {
     match node.op_type() {

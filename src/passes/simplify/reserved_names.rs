@@ -6,8 +6,8 @@
 
 use crate::hash::HashSet;
 use crate::ir::editor::collect_names;
-use crate::onnx::node::{bodies, bodies_mut};
-use crate::onnx::proto::{GraphProto, NodeProto};
+use crate::onnx::node::{is_defined_in_bodies, rename_reads};
+use crate::onnx::proto::GraphProto;
 
 /// The names that onnxruntime's MatMulAddFusion adds.
 const GIVEN: [&str; 2] = ["gemm_input_shape", "gemm_output_shape"];
@@ -34,7 +34,7 @@ pub(super) fn rename_all(graph: &mut GraphProto) {
             .filter(|tensor| tensor.name() == given);
         tensors.for_each(|tensor| tensor.name = Some(name.clone()));
         graph.value_info.retain(|value| value.name() != given);
-        rename(&mut graph.node, &given, &name);
+        rename_reads(&mut graph.node, &given, &name);
     }
 }
 
@@ -59,32 +59,4 @@ fn base(name: &str) -> Option<&'static str> {
 fn is_end(graph: &GraphProto, name: &str) -> bool {
     let mut ends = graph.input.iter().chain(&graph.output);
     ends.any(|end| end.name() == name)
-}
-
-/// Whether a body of a graph, at any depth, defines a value with this name.
-fn is_defined_in_bodies(graph: &GraphProto, name: &str) -> bool {
-    let mut bodies = graph.node.iter().flat_map(bodies);
-    bodies.any(|body| defines(body, name))
-}
-
-/// Whether a body, or a body inside of it, defines a value with this name.
-fn defines(body: &GraphProto, name: &str) -> bool {
-    let inputs = body.input.iter().map(|input| input.name());
-    let stored = body.initializer.iter().map(|tensor| tensor.name());
-    let outputs = body.node.iter().flat_map(|node| &node.output);
-    let made = outputs.map(String::as_str);
-    inputs.chain(stored).chain(made).any(|own| own == name) || is_defined_in_bodies(body, name)
-}
-
-fn rename(nodes: &mut [NodeProto], from: &str, to: &str) {
-    for node in nodes {
-        node.read_instead(|input| (input == from).then_some(to));
-        for body in bodies_mut(node) {
-            body.output
-                .iter_mut()
-                .filter(|end| end.name() == from)
-                .for_each(|end| end.name = Some(to.to_owned()));
-            rename(&mut body.node, from, to);
-        }
-    }
 }
