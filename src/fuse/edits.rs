@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::fuse::pass::{Context, Settings};
 use crate::fuse::plan_log::PlanLog;
 use crate::ir::editor::Editor;
-use crate::ir::{Graph, NodeId};
+use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::Model;
 use crate::passes::simplify::simplify_known;
 use crate::refusal::{Reason, Refusal};
@@ -113,18 +113,26 @@ fn without_formula(stored: &[Stored], graph: &Graph, log: &PlanLog) -> Vec<Faile
 
 /// Whether a value is computed from one of these tensors. False for the tensors themselves.
 fn depends_on(graph: &Graph, name: &str, tensors: &HashSet<&str>) -> bool {
-    let producer = |value| graph.producer(value).map(|(node, _)| node);
-    let mut open: Vec<NodeId> = graph.value(name).and_then(producer).into_iter().collect();
+    let value = graph.value(name);
+    let mut open: Vec<NodeId> = value
+        .and_then(|value| made_by(graph, value))
+        .into_iter()
+        .collect();
     let mut seen: HashSet<NodeId> = open.iter().copied().collect();
     while let Some(node) = open.pop() {
         for &input in graph.inputs(node).iter().flatten() {
             if tensors.contains(graph.value_name(input)) {
                 return true;
             }
-            open.extend(producer(input).filter(|&node| seen.insert(node)));
+            open.extend(made_by(graph, input).filter(|&node| seen.insert(node)));
         }
     }
     false
+}
+
+/// The node that computes a value. `None` for inputs and stored tensors.
+fn made_by(graph: &Graph, value: ValueId) -> Option<NodeId> {
+    graph.producer(value).map(|(node, _)| node)
 }
 
 impl Context<'_, '_> {
@@ -158,8 +166,7 @@ impl Context<'_, '_> {
     }
 }
 
-/// Returns the names of the values that connect the replacements of these edits with the rest of
-/// the graph.
+/// The names of the values that the replacements of these edits read, and of their results.
 fn replaced_ends(edits: &[Edit]) -> Vec<String> {
     let mut ends = vec![];
     for edit in edits {

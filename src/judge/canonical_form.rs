@@ -51,8 +51,8 @@ fn cast_like_as_cast(model: &mut Model) {
 
 /// The types of the results of CastLikes, by name, if they are known.
 fn like_types(model: &Model) -> HashMap<String, DataType> {
-    let is_cast_like = |node: &NodeProto| node.op() == ("", "CastLike");
-    if !model.graph().node.iter().any(is_cast_like) {
+    let mut nodes = model.graph().node.iter();
+    if !nodes.any(|node| node.op() == ("", "CastLike")) {
         return HashMap::new();
     }
     let Ok(analysis) = Analysis::new(model) else {

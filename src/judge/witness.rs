@@ -61,8 +61,8 @@ pub(super) enum NoWitness {
     Failed(String),
 }
 
-/// Finds a witness among random inputs, at the given or default sizes and at those of the proof. Differences near
-/// rounding are searched if no input shows a large one.
+/// Finds a witness among random inputs, at the given or default sizes and at those of the proof.
+/// Differences near rounding are searched if no input shows a large one.
 ///
 /// # Errors
 /// The largest difference over rounding that was seen, if no input is a witness.
@@ -116,8 +116,8 @@ fn far_witness(runs: &ComparedRuns) -> Option<Witness> {
         })
 }
 
-/// The input with the smallest effect of rounding, among all on which the models differ by more than rounding. Where
-/// rounding has a large effect, few variants measure it badly.
+/// The input with the smallest effect of rounding, among all on which the models differ by more
+/// than rounding. Where rounding has a large effect, few variants measure it badly.
 fn near_witness(runs: &ComparedRuns, samples: &[Vec<Tensor>]) -> Result<Witness, NoWitness> {
     let mut differences = runs.differences(samples).map_err(NoWitness::Failed)?;
     differences.sort_by(|(_, one), (_, other)| one.rounding.total_cmp(&other.rounding));

@@ -140,8 +140,8 @@ mod tests {
 
     use super::*;
 
-    /// Compares [`BroadcastRuns::map`] with the broadcasting of `ndarray`, for all pairs of shapes of rank 3
-    /// or less with extents of 0 to 3.
+    /// Compares [`BroadcastRuns::map`] with the broadcasting of `ndarray`, for all pairs of shapes
+    /// of rank 3 or less with extents of 0 to 3.
     #[test]
     fn runs_match_broadcasting_by_index() {
         let shapes: Vec<Vec<usize>> = ndarray::indices((4, 4, 4))

@@ -35,10 +35,10 @@ const SHIFTS: usize = 64;
 
 /// Plans the folds of a model's sites.
 ///
-/// Sites in `refused` do not change. Sites in `uncopied` fold only if no weight is copied, and no bias for each place is added. Both
-/// maps hold the reason for each site. With `is_centring`, the shift of a LayerNormalization may
-/// fold even if that costs an Add: a LayerNormalization without a shift need not subtract the mean
-/// once its stream is centred.
+/// Sites in `refused` do not change. Sites in `uncopied` fold only if no weight is copied, and no
+/// bias for each place is added. Both maps hold the reason for each site. With `is_centring`, the
+/// shift of a LayerNormalization may fold even if that costs an Add: a LayerNormalization without a
+/// shift need not subtract the mean once its stream is centred.
 pub(crate) fn plan<'a>(
     analysis: &'a Analysis<'a>,
     sites: &[Site],
