@@ -39,6 +39,7 @@ const USAGE: i32 = 2;
 const DIFFERS: i32 = 3;
 const UNVERIFIED: i32 = 4;
 const ROUNDED: i32 = 5;
+const CASTS: i32 = 6;
 
 fn digits(kind: &str, exporter: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("models/digits/{kind}-{exporter}.onnx"))

@@ -30,7 +30,8 @@ Examples:
 /// Writes the smallest parts of two models that still differ, with inputs that show the difference.
 ///
 /// The parts begin at values that both models have, and end at the first values that differ although the same operators
-/// read them. They are a.onnx and b.onnx, without external data, and have the same inputs, in inputs.npz: the values that
+/// read them. Of models that are the same but for casts, the parts are the operators around the first cast that only one
+/// of them has. They are a.onnx and b.onnx, without external data, and have the same inputs, in inputs.npz: the values that
 /// the first model computes there.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]

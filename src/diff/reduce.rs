@@ -11,9 +11,9 @@ use super::side::ComparedModel;
 use crate::analysis::Analysis;
 use crate::error::Result;
 use crate::ir::ValueId;
-use crate::judge::{Judgement, Witness, judge, judge_with_values, witness_on};
+use crate::judge::{Judgement, NarrowingCast, Witness, judge, judge_with_values, witness_on};
 use crate::onnx::Model;
-use crate::onnx::proto::{TensorProto, ValueInfoProto};
+use crate::onnx::proto::{NodeProto, TensorProto, ValueInfoProto};
 use crate::prove::ProveOptions;
 use crate::run::{Dims, Engine, Input, random};
 
@@ -21,7 +21,8 @@ use crate::run::{Dims, Engine, Input, random};
 pub(crate) struct Reduction {
     /// The verdict on both models.
     pub judgement: Judgement,
-    /// The parts. `None` if both models are proved to be the same, or if they cannot be compared.
+    /// The parts. `None` if both models are proved to be the same without casts, or if they cannot
+    /// be compared.
     pub parts: Option<DifferingParts>,
 }
 
@@ -52,22 +53,19 @@ pub(crate) fn reduce(first: &Model, second: &Model, options: &ProveOptions) -> R
     ];
     let analyses = [Analysis::new(first)?, Analysis::new(second)?];
     let alignment = Alignment::new(&sides);
-    let mut parts = None;
-    if is_open(&judgement) && !alignment.parted.is_empty() && !of_first.is_empty() {
-        let differing = DifferingModels {
-            alignment: &alignment,
-            analyses: analyses.each_ref(),
-            values: &values,
-            options,
-        };
-        let witness = match &judgement {
-            Judgement::Different(witness) => Some(witness),
-            _ => None,
-        };
-        let found = differing.first_difference();
-        let pair = found.map_or(alignment.parted[0], |found| found.pair);
-        parts = differing.parts(pair, witness);
-    }
+    let differing = DifferingModels {
+        alignment: &alignment,
+        analyses: analyses.each_ref(),
+        values: &values,
+        options,
+    };
+    let parts = match &judgement {
+        _ if of_first.is_empty() => None,
+        Judgement::Different(witness) => differing.parts_that_differ(Some(witness)),
+        Judgement::Undecided { .. } => differing.parts_that_differ(None),
+        Judgement::Casts { casts, .. } => differing.parts_around_a_cast(casts),
+        Judgement::Same { .. } | Judgement::Rounded { .. } | Judgement::Invalid { .. } => None,
+    };
     Ok(Reduction { judgement, parts })
 }
 
@@ -80,51 +78,145 @@ pub(super) fn is_open(judgement: &Judgement) -> bool {
 }
 
 impl DifferingModels<'_, '_> {
-    /// Cuts out of each model the part that computes its value of `pair` from values that both
-    /// models have. `None` if an input of one part has no equal value in the other model, or if the
-    /// type or an extent of an input or an output is unknown.
-    fn parts(&self, pair: [ValueId; 2], witness: Option<&Witness>) -> Option<DifferingParts> {
+    /// The parts that compute the first values that differ. `None` if the outputs agree.
+    fn parts_that_differ(&self, witness: Option<&Witness>) -> Option<DifferingParts> {
+        let outputs = self.alignment.parted.first()?;
+        let found = self.first_difference();
+        let pair = found.map_or(*outputs, |found| found.pair);
         let begins = [0, 1].map(|side| self.begins(side, pair[side]));
-        let inputs = self.shared_inputs(&begins)?;
-        let graph = &self.alignment.sides[0].graph;
-        let output = graph.value_name(pair[0]);
+        let parts = self.cut(pair, &begins)?;
+        let dims = witness.map_or(&self.options.dims, |witness| &witness.dims);
+        let values = self.values_of(&parts.inputs, witness, dims);
+        let [first, second] = &parts.models;
+        let shown = values
+            .clone()
+            .and_then(|values| witness_on(first, second, values, dims));
+        let judgement = match shown {
+            Some(witness) => Judgement::Different(witness),
+            None => judge(first, second, self.options),
+        };
+        let inputs = match &judgement {
+            Judgement::Different(witness) => witness.inputs.clone(),
+            _ => given(first, values, dims)?,
+        };
+        Some(self.named(pair, parts, judgement, inputs))
+    }
+
+    /// The parts around the first cast that only one model has: from the operand of the cast to the
+    /// first value behind it that the other model has, too.
+    fn parts_around_a_cast(&self, casts: &[NarrowingCast]) -> Option<DifferingParts> {
+        casts.iter().find_map(|cast| {
+            let (pair, begins) = self.ends_of_cast(cast)?;
+            let parts = self.cut(pair, &begins)?;
+            let [first, second] = &parts.models;
+            let dims = &self.options.dims;
+            let inputs = given(first, self.values_of(&parts.inputs, None, dims), dims)?;
+            let judgement = judge(first, second, self.options);
+            Some(self.named(pair, parts, judgement, inputs))
+        })
+    }
+
+    /// The values that the parts around a cast compute, and the values at which the parts begin.
+    fn ends_of_cast(&self, cast: &NarrowingCast) -> Option<([ValueId; 2], [Vec<ValueId>; 2])> {
+        let own = usize::from(!cast.is_of_first);
+        let end = self.end_of_cast(own, &cast.name)?;
+        let shared = self.everywhere(own, end)?;
+        let mut pair = shared;
+        pair[own] = end;
+        let begins = self.begins(own, end);
+        // The other model may have nothing between the beginning and the end.
+        let mut begin = begins.iter();
+        let other = match begin.any(|&begin| self.everywhere(own, begin) == Some(shared)) {
+            true => vec![pair[1 - own]],
+            false => self.begins(1 - own, pair[1 - own]),
+        };
+        Some(match own {
+            0 => (pair, [begins, other]),
+            _ => (pair, [other, begins]),
+        })
+    }
+
+    /// The first value that depends on the result `name` of a cast and that the other model has,
+    /// too.
+    fn end_of_cast(&self, side: usize, name: &str) -> Option<ValueId> {
+        let graph = &self.alignment.sides[side].graph;
+        let mut behind = HashSet::from([graph.value(name)?]);
+        for &node in graph.order() {
+            if !reads(graph, node).any(|value| behind.contains(&value)) {
+                continue;
+            }
+            for &value in graph.outputs(node).iter().flatten() {
+                if self.everywhere(side, value).is_some() {
+                    return Some(value);
+                }
+                behind.insert(value);
+            }
+        }
+        None
+    }
+
+    /// Cuts out of each model the part that computes its value of `pair` from the values `begins`.
+    /// `None` if an input of one part has no equal value in the other model, or if the type or an
+    /// extent of an input or an output is unknown.
+    fn cut(&self, pair: [ValueId; 2], begins: &[Vec<ValueId>; 2]) -> Option<CutParts> {
+        let inputs = self.shared_inputs(begins)?;
+        let output = &self.output_name(pair, &inputs);
         let models = [0, 1].map(|side| {
             let mut ends = self.ends(side, &begins[side], &inputs)?;
-            ends.names.insert(pair[side], output.to_owned());
-            ends.ends = vec![pair[side]];
             let declared = declaration(self.analyses[side], pair[side], output)?;
             ends.outputs = vec![declared];
-            let part = part(&self.alignment.sides[side].graph, ends);
+            let copied = match begins[side].contains(&pair[side]) {
+                true => ends.names.get(&pair[side]).cloned(),
+                false => {
+                    ends.names.insert(pair[side], output.clone());
+                    ends.ends = vec![pair[side]];
+                    None
+                }
+            };
+            let mut part = part(&self.alignment.sides[side].graph, ends);
+            if let Some(input) = copied {
+                part.graph_mut().node.push(NodeProto {
+                    op_type: Some("Identity".to_owned()),
+                    input: vec![input],
+                    output: vec![output.clone()],
+                    ..NodeProto::default()
+                });
+            }
             part.into_memory().ok()
         });
         let [first, second] = models;
-        let (first, second) = (first?, second?);
-        let dims = witness.map_or(&self.options.dims, |witness| &witness.dims);
-        let values = self.values_of(&inputs, witness, dims);
-        let shown = values
-            .clone()
-            .and_then(|values| witness_on(&first, &second, values, dims));
-        let judgement = match shown {
-            Some(witness) => Judgement::Different(witness),
-            None => judge(&first, &second, self.options),
-        };
-        let tensors = match (&judgement, values) {
-            (Judgement::Different(witness), _) => witness.inputs.clone(),
-            (_, Some(values)) => named(&first, values),
-            (_, None) => {
-                let inputs = Input::from_model(&first, dims).ok()?;
-                named(&first, random(&inputs, 0))
-            }
-        };
-        Some(DifferingParts {
-            models: [first, second],
-            values: [0, 1].map(|side| {
-                let graph = &self.alignment.sides[side].graph;
-                graph.value_name(pair[side]).to_owned()
-            }),
-            judgement,
-            inputs: tensors,
+        Some(CutParts {
+            models: [first?, second?],
+            inputs,
         })
+    }
+
+    fn named(
+        &self,
+        pair: [ValueId; 2],
+        parts: CutParts,
+        judgement: Judgement,
+        inputs: Vec<(String, Tensor)>,
+    ) -> DifferingParts {
+        let graphs = [0, 1].map(|side| &self.alignment.sides[side].graph);
+        DifferingParts {
+            models: parts.models,
+            values: [0, 1].map(|side| graphs[side].value_name(pair[side]).to_owned()),
+            judgement,
+            inputs,
+        }
+    }
+
+    /// A name for the output of both parts that none of their inputs has.
+    fn output_name(&self, pair: [ValueId; 2], inputs: &[SharedInput]) -> String {
+        let graphs = [0, 1].map(|side| &self.alignment.sides[side].graph);
+        let taken: HashSet<&str> = inputs
+            .iter()
+            .map(|input| graphs[0].value_name(input.values[0]))
+            .collect();
+        let names = [0, 1].map(|side| graphs[side].value_name(pair[side]));
+        let free = names.into_iter().find(|name| !taken.contains(name));
+        free.map_or_else(|| format!("{}/end", names[0]), str::to_owned)
     }
 
     /// The values at which the part that computes `value` begins: inputs, computed constants, and
@@ -288,9 +380,20 @@ struct SharedInput {
     members: [Vec<ValueId>; 2],
 }
 
-/// Pairs each tensor with the name of the model's input at the same index.
-fn named(model: &Model, tensors: Vec<Tensor>) -> Vec<(String, Tensor)> {
+/// CutParts of both models that were cut out.
+struct CutParts {
+    models: [Model; 2],
+    inputs: Vec<SharedInput>,
+}
+
+/// The values by the names of the model's inputs, or random inputs if there are no values. `None`
+/// if the model's inputs cannot be drawn.
+fn given(model: &Model, values: Option<Vec<Tensor>>, dims: &Dims) -> Option<Vec<(String, Tensor)>> {
+    let values = match values {
+        Some(values) => values,
+        None => random(&Input::from_model(model, dims).ok()?, 0),
+    };
     let names = model.graph().input.iter();
     let names = names.map(|input| input.name().to_owned());
-    names.zip(tensors).collect()
+    Some(names.zip(values).collect())
 }

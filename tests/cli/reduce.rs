@@ -6,10 +6,15 @@ use super::common::reference;
 use super::diff::{CHAIN, saved};
 use super::*;
 
-/// Reduces two models, and returns both parts.
+/// Reduces two models that differ, and returns both parts.
 fn parts(first: &Path, second: &Path, folder: &Path) -> [Model; 2] {
+    reduced(first, second, folder, DIFFERS)
+}
+
+/// Reduces two models, asserts the exit code, and returns both parts.
+fn reduced(first: &Path, second: &Path, folder: &Path, code: i32) -> [Model; 2] {
     let run = unfold([&"reduce", &first, &second, &"-o", &folder]);
-    assert_eq!(run.code, DIFFERS, "{}", run.stderr);
+    assert_eq!(run.code, code, "{}{}", run.stdout, run.stderr);
     assert!(run.stdout.contains("a.onnx: "), "{}", run.stdout);
     ["a.onnx", "b.onnx"].map(|name| Model::open(folder.join(name)).unwrap())
 }
@@ -72,6 +77,38 @@ fn reduce_finds_an_operator_that_the_other_model_lacks() {
     assert_eq!(operators(&parts[0]), ["Add", "Relu"]);
     assert_eq!(operators(&parts[1]), ["Relu"]);
     assert_differ(&parts);
+}
+
+#[test]
+fn reduce_of_models_that_differ_in_casts_writes_the_operators_around_a_cast() {
+    let with_casts = CHAIN.replace(
+        "r = Relu(a)",
+        "h = Cast(a) to=10\n    g = Mul(h, h)\n    f = Cast(g) to=1\n    r = Relu(f)",
+    );
+    let without = CHAIN.replace("r = Relu(a)", "g = Mul(a, a)\n    r = Relu(g)");
+    let removed = CHAIN.replace(
+        "r = Relu(a)",
+        "h = Cast(a) to=10\n    f = Cast(h) to=1\n    r = Relu(f)",
+    );
+    let (folder, [casts, floats, pair, none]) = saved([&with_casts, &without, &removed, CHAIN]);
+    let folder = folder.path().join("parts");
+    let expected: [(_, _, [&[&str]; 2]); 4] = [
+        (&casts, &floats, [&["Cast", "Mul", "Cast"], &["Mul"]]),
+        (&floats, &casts, [&["Mul"], &["Cast", "Mul", "Cast"]]),
+        (&pair, &none, [&["Cast", "Cast"], &["Identity"]]),
+        (&none, &pair, [&["Identity"], &["Cast", "Cast"]]),
+    ];
+    for (first, second, nodes) in expected {
+        let parts = reduced(first, second, &folder, CASTS);
+        assert_eq!(parts.each_ref().map(operators), nodes);
+        let inputs = &parts[0].graph().input;
+        assert_eq!(inputs, &parts[1].graph().input);
+        let names: Vec<&str> = inputs.iter().map(|input| input.name()).collect();
+        assert_eq!(names, ["a"]);
+        let outputs = parts.each_ref().map(|part| part.graph().output[0].name());
+        assert_eq!(outputs[0], outputs[1]);
+        assert_ne!(outputs[0], "a");
+    }
 }
 
 #[test]
