@@ -74,6 +74,7 @@ impl FoldingLayer<'_> {
         let (mut affine, mut value) = (Affine::identity(rank), output);
         for _ in 0..STEPS {
             let Some((next, step)) = self.step_behind(value) else {
+                folded.extend(self.bias_in_addend(value, &affine));
                 break;
             };
             (affine, value) = (affine.then(&step), next);
@@ -92,6 +93,23 @@ impl FoldingLayer<'_> {
             ..self.at
         };
         Some((output, step(&at, value, output)?))
+    }
+
+    /// The constant of the Add that reads a value, after the bias of the layer is folded into it.
+    /// The constant may differ from place to place. `affine` is the affine between the layer and
+    /// the value. `None` if there is no bias, or if the only reader is no Add of a constant.
+    fn bias_in_addend(&self, value: ValueId, affine: &Affine) -> Option<Recipe> {
+        let (reader, slot) = self.at.graph.only_reader(value)?;
+        if !self.at.graph.is(reader, "Add") {
+            return None;
+        }
+        let at = At {
+            node: reader,
+            ..self.at
+        };
+        let rank = self.at.facts.rank(value)?;
+        let addend = at.constant(1 - slot).ok()?.align(rank)?;
+        self.bias(Side::Result, affine)?.add(&addend)
     }
 
     /// The weights and biases that the layer would have if the operator before it were folded into
@@ -128,11 +146,14 @@ impl FoldingLayer<'_> {
         Some((*varying?, step(&at, *varying?, value)?))
     }
 
-    /// The weight and the bias after an affine is folded into them. A parameter that the affine
-    /// does not change is left out.
+    /// The weight and the bias after an affine is folded into them, and the constant of an Add in
+    /// place of the bias. A parameter that the affine does not change is left out.
     fn constants_after(&self, side: Side, affine: &Affine) -> Vec<Recipe> {
-        let [weight, bias] = [self.weight(side, affine), self.bias(side, affine)];
-        weight.into_iter().chain(bias).collect()
+        let sum = self.bias(side, affine);
+        let written = sum.as_ref();
+        let bias = written.and_then(|bias| self.rules.write_bias(&self.at, bias));
+        let parameters = [self.weight(side, affine), bias, sum];
+        parameters.into_iter().flatten().collect()
     }
 
     fn weight(&self, side: Side, affine: &Affine) -> Option<Recipe> {
@@ -145,16 +166,16 @@ impl FoldingLayer<'_> {
         (!affine.has_no_scale()).then_some(scaled)
     }
 
+    /// The bias in a shape that broadcasts over the result.
     fn bias(&self, side: Side, affine: &Affine) -> Option<Recipe> {
         let slots = self.rules.slots(&self.at).ok()?;
         let stored = slots.bias.and_then(|slot| self.at.constant(slot).ok());
         let bias = stored.and_then(|bias| self.rules.read_bias(&self.at, bias).ok());
         let shift = self.shift(side, affine);
-        let sum = match (side, bias) {
+        match (side, bias) {
             (Side::Result, Some(bias)) => added(Some(bias.mul(affine.scale.recipe())?), shift),
             (_, bias) => added(bias, shift),
-        };
-        self.rules.write_bias(&self.at, &sum?)
+        }
     }
 
     /// The vector that folding the shift of an affine adds to the bias. `None` if the affine has no
