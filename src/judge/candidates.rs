@@ -6,13 +6,13 @@ use rayon::prelude::*;
 
 use super::constants::{ComputedConstants, GivenConstants};
 use super::formulas::value;
-use super::hidden_fold;
+use super::hidden_fold::{self, HiddenFold};
 use super::rounded::ErrorBound;
 use crate::FuseOptions;
 use crate::onnx::Model;
 use crate::onnx::tensor::{DataType, float_type};
 use crate::prove::stored_outside;
-use crate::recipe::{Recipe, ends};
+use crate::recipe::{Op, Recipe, ends};
 
 /// The maximum number of scalars that are combined in pairs.
 const SCALARS: usize = 64;
@@ -51,12 +51,31 @@ impl FormulaCandidate {
         })
     }
 
-    /// Whether a tensor may match the formula, by its first and last elements and the bound on its
-    /// error.
-    pub(super) fn may_be(&self, ends: [f64; 2], error: ErrorBound) -> bool {
+    /// The fold that may have computed the candidate in a model of this type.
+    fn fold(&self, data_type: DataType) -> HiddenFold {
+        HiddenFold {
+            data_type,
+            are_operands_rounded: self.rounds(),
+        }
+    }
+
+    /// Whether a fold computed the candidate from the operands of the other model, rounded to a
+    /// narrower type.
+    pub(super) fn is_fold_of_rounded(&self) -> bool {
+        self.rounds() && !self.hidden.is_exact()
+    }
+
+    fn rounds(&self) -> bool {
+        matches!(self.recipe.op(), Op::Round(_))
+    }
+
+    /// Whether a tensor may match the formula, by its type, its first and last element, and the
+    /// bound on its error.
+    pub(super) fn may_be(&self, data_type: DataType, ends: [f64; 2], error: ErrorBound) -> bool {
         let mut pairs = self.ends.iter().zip(ends);
         pairs.all(|(&number, other)| {
-            let bounds = [self.error, self.hidden, error].map(|bound| bound.at(number));
+            let bounds = [self.error, self.hidden, error];
+            let bounds = bounds.map(|bound| bound.at_element_of(data_type, number));
             (number - other).abs() <= bounds.iter().sum()
         })
     }
@@ -154,9 +173,8 @@ pub(super) fn of_rounded(
 /// such a fold computed the candidate.
 pub(super) fn as_folded_weights(candidates: &mut FormulaCandidates) {
     for (&(data_type, _), candidates) in candidates {
-        let hidden = hidden_fold::of_weight(data_type);
         for candidate in candidates {
-            candidate.hidden = hidden;
+            candidate.hidden = hidden_fold::of_weight(candidate.fold(data_type));
         }
     }
 }
@@ -168,7 +186,8 @@ pub(super) fn as_folded_biases(candidates: &mut FormulaCandidates, constants: &C
         for candidate in candidates {
             let given = constants.given([&candidate.recipe]);
             let made = value(&candidate.recipe, data_type, &given);
-            let bias = made.map(|made| hidden_fold::of_bias(data_type, &made.values));
+            let fold = candidate.fold(data_type);
+            let bias = made.map(|made| hidden_fold::of_bias(fold, &made.values));
             candidate.hidden = bias.unwrap_or(ErrorBound::EXACT);
         }
     }

@@ -44,11 +44,14 @@ impl OutputDifference {
     }
 }
 
-/// Both models in tract, and a variant of the first one with moved weights.
+/// Both models in tract, and a variant of the coarser one with moved weights.
 pub(super) struct ComparedRuns<'r> {
     models: [&'r Model; 2],
     engines: [Engine; 2],
-    /// The first model, with each weight moved by one rounding.
+    /// The index of the model that stores coarser floats: the first one unless only the second one
+    /// stores floats of a narrower type.
+    coarser: usize,
+    /// The coarser model, with each weight moved by one rounding.
     moved: Engine,
     tolerance: f64,
     pub dims: Dims,
@@ -72,11 +75,14 @@ impl<'r> ComparedRuns<'r> {
             return Err(reason);
         }
         let engines = [loaded(first, dims)?, loaded(second, dims)?];
+        let tolerances = models.map(default_tolerance);
+        let coarser = usize::from(tolerances[1] > tolerances[0]);
         Ok(Self {
             models,
             engines,
-            moved: moved(first, 0, dims)?,
-            tolerance: default_tolerance(first),
+            coarser,
+            moved: moved(models[coarser], 0, dims)?,
+            tolerance: tolerances[coarser],
             dims: dims.clone(),
         })
     }
@@ -157,7 +163,7 @@ impl<'r> ComparedRuns<'r> {
             of_models,
             roundings,
         };
-        outputs.add_rounding(0, &self.moved, inputs)?;
+        outputs.add_rounding(self.coarser, &self.moved, inputs)?;
         Ok(outputs)
     }
 }

@@ -166,14 +166,21 @@ fn take_folded_in_both(
     [first, second]: [&Model; 2],
     constants: &ComputedConstants,
 ) -> Vec<Matched> {
-    // A tensor with the same name in both models was not folded, so no fold explains a difference.
+    // A tensor with the same name and type in both models was not folded, so no fold explains a
+    // difference.
     let stored = stored_outside(first);
-    let names: HashSet<&str> = stored.iter().map(|&(name, _)| name).collect();
+    let stored: HashSet<_> = stored
+        .iter()
+        .map(|(name, tensor)| (*name, tensor::data_type(tensor).ok()))
+        .collect();
     let (copies, mut folds): (Vec<Foreign>, Vec<Foreign>) = std::mem::take(open)
         .into_iter()
-        .partition(|foreign| names.contains(foreign.name.as_str()));
+        .partition(|foreign| stored.contains(&(foreign.name.as_str(), Some(foreign.data_type))));
     let keys: Vec<CandidateKey> = folds.iter().map(Foreign::key).collect();
     let mut candidates = of_stored(first, &keys, constants);
+    for (key, rounded) in of_rounded(first, &keys, constants) {
+        candidates.entry(key).or_default().extend(rounded);
+    }
     as_folded_weights(&mut candidates);
     let mut found = take_matched(&mut folds, &candidates, constants);
     let beside = read_beside(second, &found);
@@ -250,7 +257,7 @@ impl Foreign {
     fn likely<'c>(&self, candidates: &'c FormulaCandidates) -> Vec<&'c FormulaCandidate> {
         let candidates = candidates.get(&self.key()).into_iter().flatten();
         candidates
-            .filter(|candidate| candidate.may_be(self.ends, self.error))
+            .filter(|candidate| candidate.may_be(self.data_type, self.ends, self.error))
             .collect()
     }
 
@@ -258,22 +265,22 @@ impl Foreign {
     /// transposed as a matrix.
     fn matched(&self, candidate: &FormulaCandidate, given: &GivenConstants) -> Option<Matched> {
         let recipe = candidate.recipe.reshape(&self.shape)?;
-        self.agreeing(recipe, candidate.hidden, given).or_else(|| {
+        self.agreeing(recipe, candidate, given).or_else(|| {
             let recipe = exchanged(&candidate.recipe, &self.shape)?;
-            self.agreeing(recipe, candidate.hidden, given)
+            self.agreeing(recipe, candidate, given)
         })
     }
 
-    /// Matches the tensor with a formula of the same shape. `None` if rounding does not explain the
-    /// difference of some element.
+    /// Matches the tensor with the recipe of a candidate in the same shape. `None` if rounding does
+    /// not explain the difference of some element.
     fn agreeing(
         &self,
         recipe: Recipe,
-        hidden: ErrorBound,
+        candidate: &FormulaCandidate,
         given: &GivenConstants,
     ) -> Option<Matched> {
         let made = value(&recipe, self.data_type, given)?;
-        let errors = [made.error, hidden, self.error];
+        let errors = [made.error, candidate.hidden, self.error];
         let values = self.values()?;
         let pairs = values.as_slice()?.par_chunks(PART);
         let pairs = pairs.zip(made.values.as_slice()?.par_chunks(PART));
@@ -281,7 +288,10 @@ impl Foreign {
             LargestDeviation::explained(self.data_type, numbers, wanted, errors)
         });
         let largest =
-            deviations.try_reduce(LargestDeviation::default, |one, other| Some(one.max(other)))?;
+            deviations.try_reduce(LargestDeviation::default, |one, other| Some(one.and(other)))?;
+        if candidate.is_fold_of_rounded() && !largest.may_be_of_a_fold(values.len()) {
+            return None;
+        }
         Some(Matched {
             stored: Stored {
                 name: self.name.clone(),
@@ -308,6 +318,8 @@ struct LargestDeviation {
     units: f64,
     /// The largest deviation that rounding explains.
     allowed: f64,
+    /// The number of elements that do not deviate.
+    equal: usize,
 }
 
 impl LargestDeviation {
@@ -321,26 +333,37 @@ impl LargestDeviation {
     ) -> Option<Self> {
         let mut largest = Self::default();
         for (&number, &wanted) in numbers.iter().zip(wanted) {
-            let bound: f64 = errors.iter().map(|error| error.at(wanted)).sum();
+            let bounds = errors.iter();
+            let bounds = bounds.map(|error| error.at_element_of(data_type, wanted));
+            let bound: f64 = bounds.sum();
             let difference = (number - wanted).abs();
             // An infinite bound would explain any number.
             if !bound.is_finite() || difference > bound {
                 return None;
             }
             let unit = unit_in_the_last_place(data_type, number);
-            largest = largest.max(Self {
+            largest = largest.and(Self {
                 units: difference / unit,
                 allowed: bound / unit,
+                equal: usize::from(difference == 0.0),
             });
         }
         Some(largest)
     }
 
-    fn max(self, other: Self) -> Self {
+    fn and(self, other: Self) -> Self {
         Self {
             units: self.units.max(other.units),
             allowed: self.allowed.max(other.allowed),
+            equal: self.equal + other.equal,
         }
+    }
+
+    /// Whether a fold that rounds its operands explains the deviations of all `count` elements. If
+    /// most elements do not deviate, the factor of the fold is a number that does not round, and
+    /// no element deviates by more than the rounding of its operand and of the product.
+    fn may_be_of_a_fold(self, count: usize) -> bool {
+        2 * self.equal <= count || self.units <= 1.0
     }
 }
 

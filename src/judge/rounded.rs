@@ -80,6 +80,12 @@ impl ErrorBound {
         (self.relative * element.abs()).min(self.absolute)
     }
 
+    /// The bound on the error of one element of a type. Below the least normal number of the type,
+    /// each rounding has the absolute error that it has at this number.
+    pub(super) fn at_element_of(self, data_type: DataType, element: f64) -> f64 {
+        self.at(element.abs().max(data_type.least_normal()))
+    }
+
     /// The smallest bound that covers `self` and `other`.
     pub(super) fn or(self, other: Self) -> Self {
         Self {

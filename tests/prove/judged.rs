@@ -102,6 +102,47 @@ fn batch_normalization_with_a_wrong_sign_has_a_witness() {
     );
 }
 
+/// onnxruntime 12498: the bias of a Conv goes into the constant of the Add behind it, which differs
+/// from place to place.
+#[test]
+fn bias_in_the_constant_of_an_add_is_a_rounding() {
+    let original = text::model(&format!(
+        "{CONV}
+         weight d 1 4 6 6
+         c = Conv(x, w, bt) pads=[1,1,1,1]
+         y = Add(c, d)
+         output y"
+    ));
+    let original = with_changed(&original, "bt", |bias| {
+        bias.iter_mut().for_each(|number| *number /= 3.0);
+    });
+    let moved = text::model(&format!(
+        "{CONV}
+         weight d 1 4 6 6
+         c = Conv(x, w) pads=[1,1,1,1]
+         y = Add(c, d)
+         output y"
+    ));
+    let bias = &original.graph().initializer;
+    let bias = bias.iter().find(|tensor| tensor.name() == "bt").unwrap();
+    let bias = unfold::onnx::tensor::read_f64(bias, original.externals()).unwrap();
+    let with_bias = |sign: f64| {
+        with_changed(&moved, "d", |numbers| {
+            for (at, number) in numbers.iter_mut().enumerate() {
+                *number += sign * bias[at / 36];
+            }
+        })
+    };
+    let found = judged(&original, &with_bias(1.0));
+    let Judgement::Rounded { tensors, .. } = &found else {
+        panic!("{found:?}");
+    };
+    assert_eq!((tensors.len(), tensors[0].name.as_str()), (1, "d"));
+    assert!(tensors[0].units <= 1.0, "{tensors:?}");
+    let found = judged(&original, &with_bias(-1.0));
+    assert!(matches!(found, Judgement::Different(_)), "{found:?}");
+}
+
 /// The zero bias of a Conv depends on the type of its input alone.
 #[test]
 fn bias_cast_like_the_input_is_a_constant() {
@@ -154,6 +195,54 @@ fn weight_rounded_to_float16_is_a_rounding_beside_casts() {
     // Another weight is not explained by the rounding.
     thirds = with_changed(&thirds, "w", |numbers| numbers[5] *= 1.002);
     let found = judged(&thirds, &half);
+    assert!(!matches!(found, Judgement::Casts { .. }), "{found:?}");
+}
+
+/// Rounds a number to float16.
+fn half(number: f64) -> f64 {
+    half::f16::from_f64(number).to_f64()
+}
+
+/// The same scale is folded into a layer in float32, and in float16 from rounded operands.
+#[test]
+fn fold_in_float16_is_a_rounding_of_the_fold_in_float32() {
+    let layer = text::model("input x b 32\n weight w 32 16\n y = MatMul(x, w)\n output y");
+    let scale = |at: usize| (0.7 + 0.13 * (at % 16) as f64).sqrt();
+    let numbers = unfold::onnx::tensor::read_f64(&layer.graph().initializer[0], layer.externals());
+    let numbers: Vec<f64> = numbers.unwrap().iter().copied().collect();
+    let mut single = with_changed(&layer, "w", |weight| {
+        for (at, (folded, w)) in weight.iter_mut().zip(&numbers).enumerate() {
+            *folded = w * scale(at);
+        }
+    });
+    declare_ends(&mut single, unfold::onnx::DataType::Float);
+    let folded_in_half = |edited: f64| {
+        let folded = numbers.iter().enumerate().map(|(at, &w)| {
+            let factor = if at == 5 { edited } else { 1.0 };
+            half(half(w) * half(scale(at))) * factor
+        });
+        let folded = ndarray::Array2::from_shape_vec((32, 16), folded.collect()).unwrap();
+        let mut model = layer.clone();
+        let float16 = unfold::onnx::DataType::Float16;
+        let weight = unfold::onnx::tensor::make("w", float16, &folded.into_dyn().view());
+        model.graph_mut().initializer[0] = weight.unwrap();
+        declare_ends(&mut model, float16);
+        model
+    };
+    let found = judged(&single, &folded_in_half(1.0));
+    let Judgement::Casts { tensors, .. } = &found else {
+        panic!("{found:?}");
+    };
+    assert_eq!(tensors[0].formula, "float16(w)");
+    // The largest deviation exceeds one rounding. The operations round 9.5 times, and the formula
+    // once more.
+    assert!(
+        tensors[0].units > 0.5 && tensors[0].units < 3.0,
+        "{found:?}"
+    );
+    assert!(tensors[0].allowed < 11.0, "{found:?}");
+    // One element that deviates by 12 units is not explained.
+    let found = judged(&single, &folded_in_half(1.0 + 12.0 / 2048.0));
     assert!(!matches!(found, Judgement::Casts { .. }), "{found:?}");
 }
 
