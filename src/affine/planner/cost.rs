@@ -27,6 +27,17 @@ pub(crate) const ADD_BY_PLACE: &str = "its shift would become an Add with a numb
 /// normalizer.
 pub(crate) const OWN_ADD: &str = "it would become an Add of its own";
 
+/// The reason against folding a whole affine whose shift would become an Add of far more elements.
+pub(crate) const WIDE_ADD: &str = "its shift would become an Add of far more elements";
+
+/// The shift of a normalizer of one operator stays before a product that makes this many times as
+/// many elements, because an Add after the product takes longer in onnxruntime.
+const WIDE_FOR_NORMALIZER: usize = 16;
+
+/// Like [`WIDE_FOR_NORMALIZER`], for an affine of several operators. Without its shift it is one
+/// Mul, which folds alone.
+const WIDE_FOR_CHAIN: usize = 4;
+
 impl Planner<'_> {
     /// Returns the propagation if it saves something. The merges of the propagation must leave
     /// fewer nodes than before. If the propagation needs affines on a residual stream, the merges
@@ -125,6 +136,13 @@ impl Planner<'_> {
         }
         if is_add && let Some(fold) = made.iter().find(|fold| self.widens(fold)) {
             return Err(self.no_gain(fold, "it would become an Add of more elements"));
+        }
+        let far_more = match there.size() {
+            1 => WIDE_FOR_NORMALIZER,
+            _ => WIDE_FOR_CHAIN,
+        };
+        if !is_one && let Some(fold) = made.iter().find(|fold| self.makes(fold, far_more)) {
+            return Err(self.no_gain(fold, WIDE_ADD));
         }
         let Some(fold) = made.first() else {
             return Ok(());
@@ -316,16 +334,26 @@ impl Planner<'_> {
     /// Whether a fold is on an operand, and its operator produces more elements than it reads at
     /// this operand, as far as the extents are known.
     fn widens(&self, fold: &Fold) -> bool {
+        self.sizes(fold).is_some_and(|[read, made]| made > read)
+    }
+
+    /// Whether a fold is on an operand, and its operator produces at least `times` as many elements
+    /// as it reads there, as far as the extents are known.
+    fn makes(&self, fold: &Fold, times: usize) -> bool {
+        self.sizes(fold)
+            .is_some_and(|[read, made]| made >= read.saturating_mul(times))
+    }
+
+    /// The numbers of elements that the operator of a fold on an operand reads there and produces,
+    /// as far as the extents are known.
+    fn sizes(&self, fold: &Fold) -> Option<[usize; 2]> {
         let Side::Operand(slot) = fold.side else {
-            return false;
+            return None;
         };
         let graph = self.overlay.graph;
-        let made = graph.only_output(fold.node);
         let read = graph.input(fold.node, slot);
-        match (self.known_size(made), self.known_size(read)) {
-            (Some(made), Some(read)) => made > read,
-            _ => false,
-        }
+        let made = graph.only_output(fold.node);
+        Some([self.known_size(read)?, self.known_size(made)?])
     }
 
     /// The product of the known extents of a value. `None` if the rank is unknown.

@@ -4,7 +4,7 @@ use crate::affine::Affine;
 use crate::affine::item::{Item, State, Tried};
 use crate::affine::plan::Direction;
 use crate::affine::planner::Planner;
-use crate::affine::planner::cost::OWN_ADD;
+use crate::affine::planner::cost::{OWN_ADD, WIDE_ADD};
 use crate::affine::propagate::propagation::Propagation;
 use crate::affine::propagate::{backward, modulation, stream_basis};
 use crate::affine::recognize::Part;
@@ -179,10 +179,12 @@ impl Planner<'_> {
         // If the affine is the γ and β of a normalizer, its scale may fold without its shift only
         // if the whole affine was refused because the shift would need an Add.
         let is_parameter = there.part.nodes.is_empty();
+        let is_dear =
+            |reason: &str| matches!(&forward.reason, Reason::NoGain(why) if why == reason);
         let can_fold_alone = if is_parameter {
-            matches!(&forward.reason, Reason::NoGain(why) if why == OWN_ADD)
+            is_dear(OWN_ADD)
         } else {
-            there.size() > 1
+            there.size() > 1 || is_dear(WIDE_ADD)
         };
         if !can_fold_alone || affine.has_no_shift() || affine.has_no_scale() {
             return false;

@@ -77,7 +77,7 @@ fn tied_embedding_is_copied_for_the_head_within_the_limit() {
     let tied = |head: &str| {
         model(&format!(
             "indices ids batch 3
-             weight table 16 4
+             weight table 12 4
              scale g 4
              shift t 4
              e = Gather(table, ids)
@@ -89,9 +89,9 @@ fn tied_embedding_is_copied_for_the_head_within_the_limit() {
         ))
     };
     let transposed = tied("head = Transpose(table)\n y = MatMul(m, head)");
-    assert_growth(&transposed, 16 * 4 * 4);
+    assert_growth(&transposed, 12 * 4 * 4);
     let within = tied("ints s 2 = -1 4\n f = Reshape(m, s)\n y = Gemm(f, table) transB=1");
-    assert_growth(&within, 16 * 4 * 4);
+    assert_growth(&within, 12 * 4 * 4);
     // The default limit refuses this growth.
     assert_eq!(
         sites_refused_for_growth(&fuse(&within, &portable()).unwrap()),
@@ -99,7 +99,7 @@ fn tied_embedding_is_copied_for_the_head_within_the_limit() {
     );
     assert_eq!(fuse_with_growth(&within, 5.0).model.proto, within.proto);
     // A head that does not share its weight causes no growth, and neither do its operands.
-    let alone = tied("weight own 16 4\n head = Transpose(own)\n y = MatMul(m, head)");
+    let alone = tied("weight own 12 4\n head = Transpose(own)\n y = MatMul(m, head)");
     assert_eq!(fuse_with_growth(&alone, 0.0).plan.growth, 0);
     folded(&alone);
 }

@@ -941,6 +941,27 @@ fn shift_alone_does_not_move_to_a_result_with_more_elements() {
     same(&before(4), &after, 1e-12);
 }
 
+/// An Add after the product would have many more elements, so only the scale folds.
+#[test]
+fn shift_stays_before_a_product_that_makes_far_more_elements() {
+    let chain = "a = Mul(x, s)\n c = Add(a, t)";
+    let normalizer = "c = BatchNormalization(x, s, t, m, v)";
+    for (affine, columns, expected) in [
+        (chain, 16, ["Add", "MatMul"]),
+        (chain, 15, ["MatMul", "Add"]),
+        (normalizer, 64, ["Add", "MatMul"]),
+        (normalizer, 63, ["MatMul", "Add"]),
+    ] {
+        let before = model(&format!(
+            "input x 3 4\n scale s 4\n shift t 4\n shift m 4\n const v 4 = 1 2 0.5 4\n weight w 4 {columns}
+             {affine}\n y = MatMul(c, w)\n output y"
+        ));
+        let Fused { model: after, .. } = fuse(&before);
+        assert_eq!(operators(&after), expected, "{columns}");
+        same(&before, &after, 1e-5);
+    }
+}
+
 #[test]
 fn layer_norm_keeps_beta_where_no_bias_can_absorb_it() {
     let before = |layers: &str| {
