@@ -423,7 +423,7 @@ impl Work<'_, '_> {
     /// each name in the replacement to the name in the model.
     fn named(&mut self, node: &NodeProto, names: &mut HashMap<String, String>) -> NodeProto {
         let mut node = node.clone();
-        for output in &node.output {
+        for output in node.output.iter().filter(|output| !output.is_empty()) {
             if self.graph.value(output).is_none() {
                 names.insert(output.clone(), self.editor.fresh(output));
             }

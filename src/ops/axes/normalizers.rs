@@ -19,7 +19,7 @@ pub(super) fn read(
             layer_norm(at, axis)
         }
         "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" if !is_own => {
-            skip_norm(at, op, axis)
+            skip_norm(at, axis)
         }
         "BatchNormalization" if is_own => batch_norm(at, axis),
         "InstanceNormalization" if is_own => channels_alone(at, axis, &["epsilon"]),
@@ -61,7 +61,8 @@ fn along(at: &At, axis: usize, attributes: &[&str], absent: i64) -> Result<Vec<A
 }
 
 /// The reads of a LayerNormalization, which normalizes over its axis and all later axes. Scale and
-/// shift broadcast to the input.
+/// shift broadcast to the input. Along a normalized axis they are read as a whole, too: with fewer
+/// places of them alone, the operator would not compute fewer places.
 fn layer_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["axis", "epsilon", "stash_type"])?;
     let rank = at.rank(0)?;
@@ -69,21 +70,17 @@ fn layer_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     let places = aligned_places(at, axis, rank, &[])?;
     let mut reads = broadcast(at, &places)?;
     if axis >= named {
-        reads[0] = AxisRead::All;
+        reads.fill(AxisRead::All);
     }
     Ok(reads)
 }
 
-fn skip_norm(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+fn skip_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["epsilon"])?;
     let rank = at.rank(0)?;
     let mut reads = broadcast(at, &aligned_places(at, axis, rank, &[])?)?;
     if axis + 1 == rank {
-        // The mean is computed over the sum of the input, the skip and the bias.
-        let bias = if op == "SkipLayerNormalization" { 4 } else { 3 };
-        for slot in [0, 1, bias].into_iter().filter(|&slot| slot < at.arity()) {
-            reads[slot] = AxisRead::All;
-        }
+        reads.fill(AxisRead::All);
     }
     Ok(reads)
 }

@@ -138,6 +138,39 @@ fn selection_does_not_pass_operators_that_mix_its_axis() {
 }
 
 #[test]
+fn selection_of_channels_does_not_pass_a_normalization_over_them() {
+    for line in [
+        "LayerNormalization(h, g)",
+        "LayerNormalization(h, k) axis=1",
+        "SimplifiedLayerNormalization(h, g) epsilon=0.5",
+        "com.microsoft.SkipLayerNormalization(h, x, g)",
+        "com.microsoft.SkipSimplifiedLayerNormalization(h, x, g)",
+    ] {
+        let before = selected(
+            "input x batch 5 6\nweight w 6 6\nscale g 6\nscale k 5 6\nints first = 0",
+            &format!("h = MatMul(x, w)\ny = {line}"),
+            "Gather(y, first) axis=2",
+        );
+        let fused = fuse(&before);
+        assert_eq!(fused.plan.tidy.selected, 0, "{line}");
+        same(&before, &fused.model, 1e-6);
+    }
+}
+
+/// The first output of the normalization is not read, and others have no name.
+#[test]
+fn selection_passes_a_skip_normalization_of_which_only_the_sum_is_read() {
+    let before = selected(
+        "input x batch 5 6\nweight w 6 6\nscale g 6\nints first 1 = 0",
+        "h = MatMul(x, w)\nn,,,y = com.microsoft.SkipLayerNormalization(h, x, g)",
+        "Gather(y, first) axis=1",
+    );
+    let fused = fuse_stable(&before);
+    assert_eq!(fused.plan.tidy.selected, 1);
+    assert_eq!(extents(&fused.model, "MatMul", 1), [1]);
+}
+
+#[test]
 fn broadcast_operand_is_not_selected_from() {
     let added = |operand: &str| {
         selected(
