@@ -232,7 +232,7 @@ impl Writers<'_> {
                         graph.value_name(writer.at.value),
                     ));
                 }
-                WrittenBy::Normalizer(site) if self.is_centred(site) => continue,
+                WrittenBy::Normalizer(site) if self.is_centred(site, writer.at.axis) => continue,
                 WrittenBy::Normalizer(_) => graph.producer(writer.at.value).map(|(node, _)| node),
                 source => source.node(),
             };
@@ -257,10 +257,10 @@ impl Writers<'_> {
         }
     }
 
-    /// Whether the result of a normalizer has the mean 0.
-    fn is_centred(&self, site: usize) -> bool {
+    /// Whether the result of a normalizer has the mean 0 along an axis.
+    fn is_centred(&self, site: usize, axis: usize) -> bool {
         let core = self.cores[site].as_ref();
-        self.sites[site].is_bare() && core.is_some_and(|core| core.centred && core.axes.len() == 1)
+        self.sites[site].is_bare() && core.is_some_and(|core| core.centred && core.axes == [axis])
     }
 
     /// The changes that subtract the mean from the constants of a writer. `None` if the constants

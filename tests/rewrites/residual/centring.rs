@@ -420,6 +420,30 @@ fn layer_norm_writer_gets_its_mean_subtracted() {
     assert_eq!(found.2, ["LayerNormalization_x0"]);
 }
 
+/// A normalizer over the tokens leaves a mean over the channels.
+#[test]
+fn normalizer_over_another_axis_does_not_centre_a_stream() {
+    let before = model(
+        "input x batch 5 4
+         const e = 0.5
+         const g 4 = 2 1 0.5 1
+         m = ReduceMean(x) axes=[1]
+         c = Sub(x, m)
+         s = Mul(c, c)
+         v = ReduceMean(s) axes=[1]
+         a = Add(v, e)
+         q = Sqrt(a)
+         h = Div(c, q)
+         o = LayerNormalization(h, g)
+         output o",
+    );
+    let fused = centre(&before);
+    let means = operators(&fused.model);
+    let means = means.iter().filter(|op| **op == "ReduceMean").count();
+    assert!(operators(&fused.model).contains(&"LayerNormalization") || means > 3);
+    same(&before, &fused.model, 1e-6);
+}
+
 #[test]
 fn tied_embedding_gets_its_mean_subtracted_after_the_gather() {
     let stem = "indices ids batch 3
