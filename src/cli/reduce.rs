@@ -62,6 +62,9 @@ pub(crate) fn run(args: &ReduceArgs) -> Result<End> {
     write(&parts, &args.output)?;
     if !args.quiet {
         out::print(&text(&parts, [&first, &second], &args.output))?;
+        if let Some(verdict) = verdicts::success(&parts.judgement, Paint::stdout()) {
+            out::print(&format!("{verdict}\n"))?;
+        }
     }
     let other = args.output.join(MODELS[1]);
     let judged = JudgedModel {
