@@ -79,9 +79,10 @@ fn part(view: &View, core: &Core, output: ValueId, chain: &Chain) -> Option<Part
 /// Whether the core of the form that onnxruntime fuses may contain this node.
 fn is_fusible(view: &View, core: &Core, node: NodeId) -> bool {
     match view.graph.domain_op(node) {
-        // The form of RMSNorm may end in a Mul by the reciprocal.
-        ("", "Mul") => !core.centred && core.nodes.last() == Some(&node),
-        // onnxruntime fuses an LN only with a Div, not with a Reciprocal.
+        // Both may end in a Mul by the reciprocal.
+        ("", "Mul") => core.nodes.last() == Some(&node),
+        // For an LN onnxruntime takes the reciprocal only as 1 divided by the root, not as an
+        // operator.
         ("", "Reciprocal") => !core.centred,
         ("", op) => matches!(op, "Add" | "Div" | "Pow" | "ReduceMean" | "Sqrt" | "Sub"),
         _ => false,

@@ -1993,6 +1993,48 @@ fn gamma_of_ones_is_removed_unless_an_engine_needs_it() {
     }
 }
 
+/// onnxruntime writes a product with `1/s` as a quotient, and then knows the LayerNormalization,
+/// but only with a Mul and an Add of vectors behind it.
+#[test]
+fn layer_norm_with_a_reciprocal_keeps_neutral_parameters() {
+    let before = model(
+        "input x batch 6 4
+         const two = 2
+         const eps = 0.001
+         const one = 1
+         scale h 4
+         shift b 4
+         weight w 4 3
+         shift t 3
+         c = ReduceMean(x) axes=[-1]
+         d = Sub(x, c)
+         p = Pow(d, two)
+         m = ReduceMean(p) axes=[-1]
+         e = Add(m, eps)
+         s = Sqrt(e)
+         r = Div(one, s)
+         n = Mul(d, r)
+         g = Mul(n, h)
+         a = Add(g, b)
+         z = MatMul(a, w)
+         y = Add(z, t)
+         output y",
+    );
+    let after = fuse(&before).model;
+    let parameters = ["Mul", "Add", "MatMul", "Add"];
+    assert_eq!(operators(&after).last_chunk(), Some(&parameters));
+    let stored = after.graph().initializer.iter();
+    let parameter = |numbers: f64| {
+        let mut vectors = stored.clone().filter(|tensor| tensor.dims == [4]);
+        vectors.any(|tensor| {
+            let read = unfold::onnx::tensor::read_f64(tensor, after.externals()).unwrap();
+            read.iter().all(|&number| number == numbers)
+        })
+    };
+    assert!(parameter(1.0) && parameter(0.0));
+    same(&before, &after, 1e-6);
+}
+
 fn folded_operators(before: &unfold::onnx::Model) -> Vec<String> {
     operators(&fuse(before).model)
         .into_iter()
