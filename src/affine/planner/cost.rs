@@ -30,8 +30,8 @@ pub(crate) const OWN_ADD: &str = "it would become an Add of its own";
 /// The reason against folding a whole affine whose shift would become an Add of far more elements.
 pub(crate) const WIDE_ADD: &str = "its shift would become an Add of far more elements";
 
-/// The shift of a normalizer of one operator stays before a product that makes this many times as
-/// many elements, because an Add after the product takes longer in onnxruntime.
+/// The shift of a normalizer of one operator stays before products that make this many times as
+/// many elements together, because Adds after the products take longer in onnxruntime.
 const WIDE_FOR_NORMALIZER: usize = 16;
 
 /// Like [`WIDE_FOR_NORMALIZER`], for an affine of several operators. Without its shift it is one
@@ -141,12 +141,15 @@ impl Planner<'_> {
             1 => WIDE_FOR_NORMALIZER,
             _ => WIDE_FOR_CHAIN,
         };
-        if !is_one && let Some(fold) = made.iter().find(|fold| self.makes(fold, far_more)) {
-            return Err(self.no_gain(fold, WIDE_ADD));
-        }
         let Some(fold) = made.first() else {
             return Ok(());
         };
+        let times = self
+            .sizes(fold)
+            .map_or(0, |[read, _]| self.added(&made) / read.max(1));
+        if !is_one && times >= far_more {
+            return Err(self.no_gain(fold, WIDE_ADD));
+        }
         // If the shift is the β of a normalizer, the normalizer stays and adds it at no cost. So a
         // new Add is worthwhile only if the fold makes the normalizer redundant, or removes its
         // mean.
@@ -337,11 +340,11 @@ impl Planner<'_> {
         self.sizes(fold).is_some_and(|[read, made]| made > read)
     }
 
-    /// Whether a fold is on an operand, and its operator produces at least `times` as many elements
-    /// as it reads there, as far as the extents are known.
-    fn makes(&self, fold: &Fold, times: usize) -> bool {
-        self.sizes(fold)
-            .is_some_and(|[read, made]| made >= read.saturating_mul(times))
+    /// The number of elements that the operators of folds on operands produce together, as far as
+    /// the extents are known.
+    fn added(&self, folds: &[&Fold]) -> usize {
+        let sizes = folds.iter().filter_map(|fold| self.sizes(fold));
+        sizes.fold(0, |sum, [_, made]| sum.saturating_add(made))
     }
 
     /// The numbers of elements that the operator of a fold on an operand reads there and produces,

@@ -960,6 +960,20 @@ fn shift_stays_before_a_product_that_makes_far_more_elements() {
         assert_eq!(operators(&after), expected, "{columns}");
         same(&before, &after, 1e-5);
     }
+    // Two products together.
+    let before = model(&format!(
+        "input x 3 4\n scale s 4\n shift t 4\n weight w 4 8\n weight u 4 8
+         {chain}\n y = MatMul(c, w)\n z = MatMul(c, u)\n o = Relu(z)\n output y\n output o"
+    ));
+    let Fused { model: after, .. } = fuse(&before);
+    assert!(
+        !operators(&after).contains(&"Mul"),
+        "{:?}",
+        operators(&after)
+    );
+    let adds = operators(&after).into_iter().filter(|op| *op == "Add");
+    assert_eq!(adds.count(), 1);
+    same(&before, &after, 1e-5);
 }
 
 #[test]
