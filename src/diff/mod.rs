@@ -5,6 +5,7 @@
 //! nodes of the first model and the nodes of the second one that replace them.
 
 mod alignment;
+mod around_cast;
 mod behind;
 mod blocks;
 mod part;

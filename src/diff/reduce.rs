@@ -11,7 +11,7 @@ use super::side::ComparedModel;
 use crate::analysis::Analysis;
 use crate::error::Result;
 use crate::ir::ValueId;
-use crate::judge::{Judgement, NarrowingCast, Witness, judge, judge_with_values, witness_on};
+use crate::judge::{Judgement, Witness, judge, judge_with_values, witness_on};
 use crate::onnx::Model;
 use crate::onnx::proto::{NodeProto, TensorProto, ValueInfoProto};
 use crate::prove::ProveOptions;
@@ -99,66 +99,13 @@ impl DifferingModels<'_, '_> {
             Judgement::Different(witness) => witness.inputs.clone(),
             _ => given(first, values, dims)?,
         };
-        Some(self.named(pair, parts, judgement, inputs))
-    }
-
-    /// The parts around the first cast that only one model has: from the operand of the cast to the
-    /// first value behind it that the other model has, too.
-    fn parts_around_a_cast(&self, casts: &[NarrowingCast]) -> Option<DifferingParts> {
-        casts.iter().find_map(|cast| {
-            let (pair, begins) = self.ends_of_cast(cast)?;
-            let parts = self.cut(pair, &begins)?;
-            let [first, second] = &parts.models;
-            let dims = &self.options.dims;
-            let inputs = given(first, self.values_of(&parts.inputs, None, dims), dims)?;
-            let judgement = judge(first, second, self.options);
-            Some(self.named(pair, parts, judgement, inputs))
-        })
-    }
-
-    /// The values that the parts around a cast compute, and the values at which the parts begin.
-    fn ends_of_cast(&self, cast: &NarrowingCast) -> Option<([ValueId; 2], [Vec<ValueId>; 2])> {
-        let own = usize::from(!cast.is_of_first);
-        let end = self.end_of_cast(own, &cast.name)?;
-        let shared = self.everywhere(own, end)?;
-        let mut pair = shared;
-        pair[own] = end;
-        let begins = self.begins(own, end);
-        // The other model may have nothing between the beginning and the end.
-        let mut begin = begins.iter();
-        let other = match begin.any(|&begin| self.everywhere(own, begin) == Some(shared)) {
-            true => vec![pair[1 - own]],
-            false => self.begins(1 - own, pair[1 - own]),
-        };
-        Some(match own {
-            0 => (pair, [begins, other]),
-            _ => (pair, [other, begins]),
-        })
-    }
-
-    /// The first value that depends on the result `name` of a cast and that the other model has,
-    /// too.
-    fn end_of_cast(&self, side: usize, name: &str) -> Option<ValueId> {
-        let graph = &self.alignment.sides[side].graph;
-        let mut behind = HashSet::from([graph.value(name)?]);
-        for &node in graph.order() {
-            if !reads(graph, node).any(|value| behind.contains(&value)) {
-                continue;
-            }
-            for &value in graph.outputs(node).iter().flatten() {
-                if self.everywhere(side, value).is_some() {
-                    return Some(value);
-                }
-                behind.insert(value);
-            }
-        }
-        None
+        Some(parts.judged(judgement, inputs))
     }
 
     /// Cuts out of each model the part that computes its value of `pair` from the values `begins`.
     /// `None` if an input of one part has no equal value in the other model, or if the type or an
     /// extent of an input or an output is unknown.
-    fn cut(&self, pair: [ValueId; 2], begins: &[Vec<ValueId>; 2]) -> Option<CutParts> {
+    pub(super) fn cut(&self, pair: [ValueId; 2], begins: &[Vec<ValueId>; 2]) -> Option<CutParts> {
         let inputs = self.shared_inputs(begins)?;
         let output = &self.output_name(pair, &inputs);
         let models = [0, 1].map(|side| {
@@ -185,26 +132,12 @@ impl DifferingModels<'_, '_> {
             part.into_memory().ok()
         });
         let [first, second] = models;
+        let graphs = [0, 1].map(|side| &self.alignment.sides[side].graph);
         Some(CutParts {
             models: [first?, second?],
+            values: [0, 1].map(|side| graphs[side].value_name(pair[side]).to_owned()),
             inputs,
         })
-    }
-
-    fn named(
-        &self,
-        pair: [ValueId; 2],
-        parts: CutParts,
-        judgement: Judgement,
-        inputs: Vec<(String, Tensor)>,
-    ) -> DifferingParts {
-        let graphs = [0, 1].map(|side| &self.alignment.sides[side].graph);
-        DifferingParts {
-            models: parts.models,
-            values: [0, 1].map(|side| graphs[side].value_name(pair[side]).to_owned()),
-            judgement,
-            inputs,
-        }
     }
 
     /// A name for the output of both parts that none of their inputs has.
@@ -221,7 +154,7 @@ impl DifferingModels<'_, '_> {
 
     /// The values at which the part that computes `value` begins: inputs, computed constants, and
     /// values that both models have.
-    fn begins(&self, side: usize, value: ValueId) -> Vec<ValueId> {
+    pub(super) fn begins(&self, side: usize, value: ValueId) -> Vec<ValueId> {
         let own = &self.alignment.sides[side];
         let (mut begins, mut seen, mut open) = (vec![], HashSet::new(), vec![value]);
         while let Some(at) = open.pop() {
@@ -265,7 +198,7 @@ impl DifferingModels<'_, '_> {
 
     /// For each model, its first varying value that equals `value`. `None` if one of the models has
     /// no such value.
-    fn everywhere(&self, side: usize, value: ValueId) -> Option<[ValueId; 2]> {
+    pub(super) fn everywhere(&self, side: usize, value: ValueId) -> Option<[ValueId; 2]> {
         let digest = self.alignment.sides[side].digest(value)?;
         let data_type = self.analyses[side].facts.data_type(value);
         let found = [0, 1].map(|side| {
@@ -319,7 +252,7 @@ impl DifferingModels<'_, '_> {
 
     /// Computes the inputs of both parts by running the first model at these sizes. `None` if tract
     /// cannot run it, or if the type or an extent of an input is unknown.
-    fn values_of(
+    pub(super) fn values_of(
         &self,
         inputs: &[SharedInput],
         witness: Option<&Witness>,
@@ -373,22 +306,44 @@ impl DifferingModels<'_, '_> {
 }
 
 /// A value that both models have and that becomes an input of both parts.
-struct SharedInput {
+pub(super) struct SharedInput {
     /// The first value of each model that equals the shared value.
     values: [ValueId; 2],
     /// The values at which each part begins and that equal the shared value.
     members: [Vec<ValueId>; 2],
 }
 
-/// CutParts of both models that were cut out.
-struct CutParts {
-    models: [Model; 2],
-    inputs: Vec<SharedInput>,
+/// The parts that were cut out of both models.
+pub(super) struct CutParts {
+    pub models: [Model; 2],
+    /// The name, in each model, of the value that its part computes.
+    values: [String; 2],
+    pub inputs: Vec<SharedInput>,
+}
+
+impl CutParts {
+    /// The parts with their verdict, and with their inputs by name.
+    pub(super) fn judged(
+        self,
+        judgement: Judgement,
+        inputs: Vec<(String, Tensor)>,
+    ) -> DifferingParts {
+        DifferingParts {
+            models: self.models,
+            values: self.values,
+            judgement,
+            inputs,
+        }
+    }
 }
 
 /// The values by the names of the model's inputs, or random inputs if there are no values. `None`
 /// if the model's inputs cannot be drawn.
-fn given(model: &Model, values: Option<Vec<Tensor>>, dims: &Dims) -> Option<Vec<(String, Tensor)>> {
+pub(super) fn given(
+    model: &Model,
+    values: Option<Vec<Tensor>>,
+    dims: &Dims,
+) -> Option<Vec<(String, Tensor)>> {
     let values = match values {
         Some(values) => values,
         None => random(&Input::from_model(model, dims).ok()?, 0),

@@ -203,7 +203,7 @@ fn half(number: f64) -> f64 {
     half::f16::from_f64(number).to_f64()
 }
 
-/// The same scale is folded into a layer in float32, and in float16 from rounded operands.
+/// A scale is folded into a layer in float32, and in float16 from rounded operands.
 #[test]
 fn fold_in_float16_is_a_rounding_of_the_fold_in_float32() {
     let layer = text::model("input x b 32\n weight w 32 16\n y = MatMul(x, w)\n output y");
