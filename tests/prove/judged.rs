@@ -143,6 +143,47 @@ fn bias_in_the_constant_of_an_add_is_a_rounding() {
     assert!(matches!(found, Judgement::Different(_)), "{found:?}");
 }
 
+/// These operators mix the channels and keep the tokens independent. With `axis=1` they mix the
+/// tokens.
+#[test]
+fn selection_of_tokens_passes_operators_that_mix_channels() {
+    let declared = "input x 2 5 4\n weight w 4 6\n ints few 2 = 3 1";
+    let verdict_on = |line: &str| {
+        let whole = format!(
+            "{declared}\n m = MatMul(x, w)\n {}\n y = Gather(h, few) axis=1\n output y",
+            line.replace("OUT", "h")
+        );
+        let narrow = format!(
+            "{declared}\n s = Gather(x, few) axis=1\n m = MatMul(s, w)\n {}\n output y",
+            line.replace("OUT", "y")
+        );
+        verdict(&whole, &narrow)
+    };
+    for (operator, of_tokens) in [
+        ("Hardmax(m) axis=2", "Hardmax(m) axis=1"),
+        ("LpNormalization(m) axis=2", "LpNormalization(m) axis=1"),
+        ("ReduceL1(m) axes=[2]", "ReduceL1(m) axes=[1]"),
+        ("ReduceProd(m) axes=[2]", "ReduceProd(m) axes=[1,2]"),
+        ("ReduceLogSum(m) axes=[2]", "ReduceLogSum(m) axes=[1]"),
+        (
+            "ReduceLogSumExp(m) axes=[-1]",
+            "ReduceLogSumExp(m) axes=[1]",
+        ),
+        (
+            "MeanVarianceNormalization(m) axes=[0,2]",
+            "MeanVarianceNormalization(m) axes=[1]",
+        ),
+    ] {
+        let found = verdict_on(&format!("OUT = {operator}"));
+        assert!(
+            matches!(found, Judgement::Same { .. }),
+            "{operator} {found:?}"
+        );
+        let found = verdict_on(&format!("OUT = {of_tokens}"));
+        assert!(!matches!(found, Judgement::Same { .. }), "{of_tokens}");
+    }
+}
+
 /// The zero bias of a Conv depends on the type of its input alone.
 #[test]
 fn bias_cast_like_the_input_is_a_constant() {

@@ -14,6 +14,7 @@ use crate::prove::field_value::{FieldValue, lowest};
 use crate::prove::operators::integers::of_unknown_integers;
 use crate::prove::operators::lane_functions::{deformed, of_lanes};
 use crate::prove::operators::masked::{as_fields, carried, reads_mask};
+use crate::prove::operators::mixed_axes::along_axes;
 use crate::prove::operators::quantized::quantize;
 use crate::prove::operators::recurrent::{of_projection, of_sums};
 use crate::prove::operators::resize_interpolated::interpolated;
@@ -264,6 +265,19 @@ impl Evaluation<'_> {
             (("", "ArgMax" | "ArgMin"), _) => {
                 in_range(call, self.of_all_inputs(call, digest, expected)?)
             }
+            (
+                (
+                    "",
+                    "Hardmax"
+                    | "LpNormalization"
+                    | "MeanVarianceNormalization"
+                    | "ReduceL1"
+                    | "ReduceLogSum"
+                    | "ReduceLogSumExp"
+                    | "ReduceProd",
+                ),
+                _,
+            ) => along_axes(call, digest, first_shape(expected)),
             (_, true) => element_wise(call, digest, is_integer),
             (("", "GRU" | "LSTM" | "RNN"), _) => {
                 let inputs = of_sums(call)?;

@@ -12,6 +12,7 @@ mod gathers;
 pub(super) mod integers;
 pub(super) mod lane_functions;
 pub(super) mod masked;
+pub(super) mod mixed_axes;
 pub(super) mod movement;
 mod normalizers;
 mod padded;
