@@ -85,9 +85,11 @@ pub fn fan(nodes: usize) -> Model {
     let mut graph = Graph::new();
     let x = graph.builder.input("x", &["batch", "4"]);
     let site = graph.affine(&x, 4);
-    let made: Vec<String> = (0..nodes)
-        .map(|_| graph.with("MatMul", &site, &[4, 2], Role::Weight))
-        .collect();
+    let layer = |graph: &mut Graph| {
+        let product = graph.with("MatMul", &site, &[4, 2], Role::Weight);
+        graph.with("Add", &product, &[2], Role::Shift)
+    };
+    let made: Vec<String> = (0..nodes / 2).map(|_| layer(&mut graph)).collect();
     join(graph, &made)
 }
 
