@@ -80,16 +80,14 @@ pub fn transformer(nodes: usize, width: usize) -> Model {
     graph.builder.model(&[&x])
 }
 
-/// One site whose output very many products read. One operator joins all products.
+/// One scale whose output very many products read. One operator joins all products.
 pub fn fan(nodes: usize) -> Model {
     let mut graph = Graph::new();
     let x = graph.builder.input("x", &["batch", "4"]);
-    let site = graph.affine(&x, 4);
-    let layer = |graph: &mut Graph| {
-        let product = graph.with("MatMul", &site, &[4, 2], Role::Weight);
-        graph.with("Add", &product, &[2], Role::Shift)
-    };
-    let made: Vec<String> = (0..nodes / 2).map(|_| layer(&mut graph)).collect();
+    let site = graph.with("Mul", &x, &[4], Role::Scale);
+    let made: Vec<String> = (0..nodes)
+        .map(|_| graph.with("MatMul", &site, &[4, 2], Role::Weight))
+        .collect();
     join(graph, &made)
 }
 
