@@ -179,12 +179,10 @@ impl Planner<'_> {
         // If the affine is the γ and β of a normalizer, its scale may fold without its shift only
         // if the whole affine was refused because the shift would need an Add.
         let is_parameter = there.part.nodes.is_empty();
-        let is_dear =
-            |reason: &str| matches!(&forward.reason, Reason::NoGain(why) if why == reason);
         let can_fold_alone = if is_parameter {
-            is_dear(OWN_ADD)
+            gains_nothing(&forward, OWN_ADD)
         } else {
-            there.size() > 1 || is_dear(WIDE_ADD)
+            there.size() > 1 || gains_nothing(&forward, WIDE_ADD)
         };
         if !can_fold_alone || affine.has_no_shift() || affine.has_no_scale() {
             return false;
@@ -295,4 +293,9 @@ impl Planner<'_> {
         }
         found
     }
+}
+
+/// Whether a fold was refused because it gains nothing, for this reason.
+fn gains_nothing(refusal: &Refusal, reason: &str) -> bool {
+    matches!(&refusal.reason, Reason::NoGain(why) if why == reason)
 }

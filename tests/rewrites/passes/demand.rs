@@ -1,6 +1,5 @@
 //! Selections of rows move before the work on them. Results are equal, proved, and have smaller
 //! extents. Similar models stay.
-//! extents.
 
 use unfold::onnx::Model;
 use unfold::prove::{Proof, prove};

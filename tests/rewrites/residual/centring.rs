@@ -438,9 +438,7 @@ fn normalizer_over_another_axis_does_not_centre_a_stream() {
          output o",
     );
     let fused = centre(&before);
-    let means = operators(&fused.model);
-    let means = means.iter().filter(|op| **op == "ReduceMean").count();
-    assert!(operators(&fused.model).contains(&"LayerNormalization") || means > 3);
+    assert!(operators(&fused.model).contains(&"LayerNormalization"));
     same(&before, &fused.model, 1e-6);
 }
 
