@@ -37,7 +37,7 @@ pub use evaluate::evaluate;
 #[cfg(test)]
 pub(crate) use evaluate::part;
 #[cfg(all(feature = "prove", feature = "tract"))]
-pub(crate) use evaluate::{computed, cut_constant, ends};
+pub(crate) use evaluate::{computed, cut, cut_constant, ends};
 pub(crate) use lazy_tensor::{Given, Promise};
 pub(crate) use numbers::Numbers;
 use operations::{count, turn};

@@ -120,8 +120,11 @@ impl Cutting {
                 axis: along,
                 places,
             } if *along == axis => {
-                let places = &places[range.clone()];
-                inputs.first()?.pick(axis, places.iter().copied())
+                let (input, places) = (inputs.first()?, &places[range.clone()]);
+                match consecutive(places) {
+                    Some(range) => Some(self.recipe(input, axis, range)),
+                    None => input.pick(axis, places.iter().copied()),
+                }
             }
             Op::Pick {
                 axis: along,
@@ -183,6 +186,21 @@ impl Cutting {
             _ => None,
         }
     }
+}
+
+/// Builds the recipe of the part of a tensor in a range along an axis.
+#[cfg(all(feature = "prove", feature = "tract"))]
+pub(crate) fn cut(recipe: &Recipe, axis: usize, range: Range<usize>) -> Recipe {
+    Cutting::default().recipe(recipe, axis, range)
+}
+
+/// The range of places that a step picks. `None` if a place is missing, or does not follow the one
+/// before it.
+pub(super) fn consecutive(places: &[Option<usize>]) -> Option<Range<usize>> {
+    let first = (*places.first()?)?;
+    let mut numbered = places.iter().enumerate();
+    let are_consecutive = numbered.all(|(at, place)| *place == Some(first + at));
+    are_consecutive.then(|| first..first + places.len())
 }
 
 /// Builds the recipe of the first and the last element of a tensor in row-major order, as a vector.

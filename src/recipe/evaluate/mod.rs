@@ -11,8 +11,9 @@ use std::ops::Range;
 use ndarray::{ArrayD, Axis};
 
 pub(super) use self::cut::Cutting;
+use self::cut::consecutive;
 #[cfg(all(feature = "prove", feature = "tract"))]
-pub(crate) use self::cut::ends;
+pub(crate) use self::cut::{cut, ends};
 use self::in_parts::PartOrder;
 pub(super) use self::operation::compute;
 use self::operation::{Array, row_major, vanishes};
@@ -199,14 +200,10 @@ pub(crate) fn cut_constant(step: &Recipe) -> Option<(&str, usize, Range<usize>)>
     let (Op::Pick { axis, places }, [input]) = (step.op(), step.inputs()) else {
         return None;
     };
-    let (Op::Constant(name), Some(&Some(first))) = (input.op(), places.first()) else {
+    let Op::Constant(name) = input.op() else {
         return None;
     };
-    let in_order = places
-        .iter()
-        .enumerate()
-        .all(|(at, place)| *place == Some(first + at));
-    in_order.then(|| (&**name, *axis, first..first + places.len()))
+    Some((&**name, *axis, consecutive(places)?))
 }
 
 /// Computes the part of a recipe that lies in a range along an axis. The numbers are equal to those
