@@ -1,28 +1,39 @@
 //! Matrix products in the field.
 //!
 //! Elements are represented by the integers nearest to 0, whose magnitude is at most half of the
-//! prime. So a signed 64-bit word can hold the sum of eight products and a reduced sum. This needs
-//! only multiplications and additions, which every machine can vectorize.
+//! prime, so less than 2³⁰. Elements of the left matrix are split into a multiple of 2¹⁶ and a rest
+//! of at most 2¹⁵. Sums of [`TERMS`] products with either part are integers below 2⁵³, which float64
+//! holds exactly. Vector units multiply and add floats of 64 bits faster than integers.
 
 use multiversion::multiversion;
+use multiversion::target::target_cfg_f;
 use ndarray::{ArrayViewMut2, Axis};
 use rayon::prelude::*;
 
 use super::field::{self, P};
 
 /// The numbers of rows and columns of a block, whose sums and operands fit into a near cache.
-const ROWS: usize = 64;
-const COLUMNS: usize = 512;
+const BLOCK_ROWS: usize = 256;
+const BLOCK_COLUMNS: usize = 256;
 
-/// The number of rows that are computed together, so that each element of the right matrix is
-/// loaded once for all of them.
-const PAIR: usize = 2;
+/// The numbers of rows and columns of a tile, whose sums fit into the registers of a vector unit.
+const ROWS: usize = 4;
+const LANES: usize = 16;
 
 /// The number of products that are added before a sum is reduced.
-const TERMS: usize = 8;
+const TERMS: usize = 128;
 
-/// 2³² in the field. It is less than 2²¹, so that products with it do not overflow.
-const WORD: i64 = ((1 << 32) % P) as i64;
+/// The factor of the high parts of elements.
+const HIGH: f64 = 65_536.0;
+
+/// The prime.
+const PRIME: f64 = P as f64;
+
+/// The numbers of a tile, row by row.
+type Tile = [[f64; LANES]; ROWS];
+
+/// The high and the low parts of an element from each row of a tile.
+type Factors = [[f64; ROWS]; 2];
 
 /// The sizes of the matrices in a product.
 #[derive(Debug, Clone, Copy)]
@@ -56,11 +67,11 @@ pub(super) fn multiply(
     for (&(a, b), product) in pairs.iter().zip(result.chunks_mut(rows * columns)) {
         let product =
             ArrayViewMut2::from_shape((rows, columns), product).expect("as many elements");
-        for (row, strip) in cut(product, Axis(0), ROWS).into_iter().enumerate() {
-            for (column, block) in cut(strip, Axis(1), COLUMNS).into_iter().enumerate() {
+        for (row, strip) in cut(product, Axis(0), BLOCK_ROWS).into_iter().enumerate() {
+            for (column, block) in cut(strip, Axis(1), BLOCK_COLUMNS).into_iter().enumerate() {
                 blocks.push((
-                    &left[a + row * ROWS * inner..],
-                    &right[b + column * COLUMNS..],
+                    &left[a + row * BLOCK_ROWS * inner..],
+                    &right[b + column * BLOCK_COLUMNS..],
                     block,
                 ));
             }
@@ -87,78 +98,130 @@ fn cut(mut rest: ArrayViewMut2<u32>, axis: Axis, places: usize) -> Vec<ArrayView
 /// Computes a block of a product. `left` begins with the block's first row, and `right` with its
 /// first column.
 #[multiversion(targets = "simd")]
-fn compute(left: &[u32], right: &[u32], extents: Extents, mut block: ArrayViewMut2<u32>) {
-    let Extents { inner, columns, .. } = extents;
-    let width = block.ncols();
-    let mut sums = vec![[0_i64; COLUMNS]; block.nrows().next_multiple_of(PAIR)];
-    let mut numbers = [[0_i32; COLUMNS]; TERMS];
+fn compute(left: &[u32], right: &[u32], extents: Extents, block: ArrayViewMut2<u32>) {
+    let inner = extents.inner;
+    let strips = block.ncols().div_ceil(LANES);
+    let groups = block.nrows().div_ceil(ROWS);
+    let terms = inner.min(TERMS);
+    let mut sums: Vec<Tile> = vec![[[0.0; LANES]; ROWS]; groups * strips];
+    let mut panel = vec![[0.0; LANES]; strips * terms];
+    let mut factors: Vec<Factors> = vec![[[0.0; ROWS]; 2]; terms];
     for term in (0..inner).step_by(TERMS) {
         let terms = term..inner.min(term + TERMS);
-        let rows = right.chunks(columns).skip(term).take(terms.len());
-        for (row, numbers) in rows.zip(&mut numbers) {
-            centre(&row[..width], numbers);
-        }
-        let pairs = sums.as_chunks_mut::<PAIR>().0;
-        for (sums, rows) in pairs.iter_mut().zip(left.chunks(PAIR * inner)) {
-            // The factors of missing rows and terms are 0.
-            let mut factors = [[0_i32; TERMS]; PAIR];
-            for (row, factors) in rows.chunks(inner).zip(&mut factors) {
-                centre(&row[terms.clone()], factors);
+        let rows = right.chunks(extents.columns);
+        let rows = rows.skip(term).take(terms.len());
+        pack(rows.map(|row| &row[..block.ncols()]), &mut panel);
+        let groups = left.chunks(ROWS * inner);
+        for (rows, sums) in groups.zip(sums.chunks_mut(strips)) {
+            let rows = rows.chunks(inner).map(|row| &row[terms.clone()]);
+            split(rows, &mut factors);
+            for (numbers, sums) in panel.chunks(factors.len()).zip(sums) {
+                let numbers = &numbers[..terms.len()];
+                add_products(&factors[..terms.len()], numbers, sums);
             }
-            let [first, second] = sums.each_mut().map(|sums| &mut sums[..width]);
-            add_products(&factors, &numbers, first, second);
         }
     }
-    for (mut row, sums) in block.rows_mut().into_iter().zip(&sums) {
-        row.iter_mut()
-            .zip(sums)
-            .for_each(|(element, &sum)| *element = field::of_int(sum));
+    write(&sums, block);
+}
+
+/// Writes the columns of rows to a panel: strips of [`LANES`] columns, one after another. The
+/// columns of the last strip that the rows do not have keep their numbers, which no result reads.
+#[inline(always)]
+fn pack<'e>(rows: impl Iterator<Item = &'e [u32]>, panel: &mut [[f64; LANES]]) {
+    for (place, row) in rows.enumerate() {
+        let strips = row.chunks(LANES);
+        let length = panel.len() / strips.len();
+        for (strip, elements) in strips.enumerate() {
+            let numbers = &mut panel[strip * length + place];
+            for (number, &element) in numbers.iter_mut().zip(elements) {
+                *number = centred(element);
+            }
+        }
     }
 }
 
-/// Writes the integers nearest to 0 that represent elements.
+/// Splits the elements of at most [`ROWS`] rows. Missing rows keep their factors, which no result
+/// reads.
 #[inline(always)]
-fn centre(elements: &[u32], into: &mut [i32]) {
-    for (to, &from) in into.iter_mut().zip(elements) {
-        *to = centred(from);
+fn split<'e>(rows: impl Iterator<Item = &'e [u32]>, factors: &mut [Factors]) {
+    for (row, elements) in rows.enumerate() {
+        for (factors, &element) in factors.iter_mut().zip(elements) {
+            let number = centred(element);
+            let high = (number / HIGH).round_ties_even();
+            factors[0][row] = high;
+            factors[1][row] = number - high * HIGH;
+        }
     }
 }
 
 /// The integer nearest to 0 that represents an element.
 #[inline(always)]
-fn centred(element: u32) -> i32 {
+fn centred(element: u32) -> f64 {
     if u64::from(element) > P / 2 {
-        element as i32 - P as i32
+        f64::from(element as i32 - P as i32)
     } else {
-        element as i32
+        f64::from(element as i32)
     }
 }
 
-/// Adds two rows of factors times the rows of a matrix to two rows of sums, and reduces the sums
-/// below 2⁵².
+/// Adds the products of at most [`TERMS`] factors and numbers to the sums of a tile, and reduces the
+/// sums.
 #[inline(always)]
-fn add_products(
-    factors: &[[i32; TERMS]; PAIR],
-    numbers: &[[i32; COLUMNS]; TERMS],
-    first: &mut [i64],
-    second: &mut [i64],
-) {
-    let [a, b, c, d, e, f, g, h] = numbers.each_ref().map(|row| &row[..first.len()]);
-    for (at, (first, second)) in first.iter_mut().zip(second).enumerate() {
-        let terms = [a[at], b[at], c[at], d[at], e[at], f[at], g[at], h[at]];
-        *first = reduced(*first, &terms, &factors[0]);
-        *second = reduced(*second, &terms, &factors[1]);
+fn add_products(factors: &[Factors], numbers: &[[f64; LANES]], sums: &mut Tile) {
+    let [high, low] = products(factors, numbers);
+    let parts = high.as_flattened().iter().zip(low.as_flattened());
+    for (sum, (&high, &low)) in sums.as_flattened_mut().iter_mut().zip(parts) {
+        let whole = reduced(high) * HIGH + reduced(low);
+        *sum = reduced(*sum + whole);
     }
 }
 
-/// Adds products to a sum, and reduces it below 2⁵².
+/// The sums of the products with the high parts of factors, and of those with the low parts. The
+/// compiler keeps the sums in registers only in a function of their own.
+#[multiversion(targets = "simd")]
+fn products(factors: &[Factors], numbers: &[[f64; LANES]]) -> [Tile; 2] {
+    let is_fused = target_cfg_f!(any(target_feature = "fma", target_arch = "aarch64"));
+    let (mut high, mut low) = ([[0.0; LANES]; ROWS], [[0.0; LANES]; ROWS]);
+    for ([of_high, of_low], numbers) in factors.iter().zip(numbers) {
+        for row in 0..ROWS {
+            add_row(&mut high[row], of_high[row], numbers, is_fused);
+            add_row(&mut low[row], of_low[row], numbers, is_fused);
+        }
+    }
+    [high, low]
+}
+
+/// Adds a factor times a row of numbers to a row of sums. A fused operation has the same results,
+/// because all of them are exact. Where it is missing, it would be slow.
 #[inline(always)]
-fn reduced(sum: i64, terms: &[i32; TERMS], factors: &[i32; TERMS]) -> i64 {
-    let products = terms.iter().zip(factors);
-    let whole = products.fold(sum, |sum, (&term, &factor)| {
-        sum + i64::from(term) * i64::from(factor)
-    });
-    (whole >> 32) * WORD + (whole & 0xffff_ffff)
+fn add_row(sums: &mut [f64; LANES], factor: f64, numbers: &[f64; LANES], is_fused: bool) {
+    for (sum, &number) in sums.iter_mut().zip(numbers) {
+        *sum = if is_fused {
+            factor.mul_add(number, *sum)
+        } else {
+            *sum + factor * number
+        };
+    }
+}
+
+/// An integer of about the smallest magnitude that differs from another integer by a multiple of the
+/// prime. The magnitude of the other integer is at most 2⁵³.
+#[inline(always)]
+fn reduced(integer: f64) -> f64 {
+    integer - (integer * (1.0 / PRIME)).round_ties_even() * PRIME
+}
+
+/// Writes the elements that the sums of a block represent.
+fn write(sums: &[Tile], mut block: ArrayViewMut2<u32>) {
+    let strips = block.ncols().div_ceil(LANES);
+    let rows = sums
+        .chunks(strips)
+        .flat_map(|tiles| (0..ROWS).map(move |row| tiles.iter().flat_map(move |tile| &tile[row])));
+    for (mut elements, sums) in block.rows_mut().into_iter().zip(rows) {
+        for (element, &sum) in elements.iter_mut().zip(sums) {
+            *element = field::of_int(sum as i64);
+        }
+    }
 }
 
 #[cfg(test)]
