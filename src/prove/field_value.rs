@@ -319,9 +319,11 @@ fn convert(
     let mut numbers = [0.0; READ];
     let numbers = &mut numbers[..images.len()];
     floats.read(at, buffer, numbers).ok()?;
-    let has_images = numbers
-        .iter()
-        .all(|&number| Some(number) != lowest && number.is_finite());
+    // Unlike `all`, a fold without branches is vectorized. No number equals NaN.
+    let lowest = lowest.unwrap_or(f64::NAN);
+    let has_images = numbers.iter().fold(true, |all, &number| {
+        all & (number != lowest) & number.is_finite()
+    });
     if has_images {
         field::of_floats(numbers, images);
     }

@@ -46,12 +46,12 @@ impl Hash {
         bytes: impl Fn(T) -> [u8; N],
     ) {
         self.number(numbers.len() as u64);
-        let mut buffer = Vec::with_capacity(512 * N);
+        let mut buffer = vec![[0; N]; 512];
         for part in numbers.chunks(512) {
-            buffer.clear();
-            part.iter()
-                .for_each(|&number| buffer.extend_from_slice(&bytes(number)));
-            self.0.update(&buffer);
+            for (to, &number) in buffer.iter_mut().zip(part) {
+                *to = bytes(number);
+            }
+            self.0.update(buffer[..part.len()].as_flattened());
         }
     }
 
