@@ -1,5 +1,7 @@
 //! Bounds on the errors of element-wise functions of two operands that broadcast, and of roundings.
 
+use std::iter::repeat;
+
 use multiversion::multiversion;
 use ndarray::ArrayD;
 use rayon::prelude::*;
@@ -190,7 +192,10 @@ impl BinaryOperation {
         if self.function == Binary::Pow {
             return None;
         }
-        let [of_a, of_b] = [a.proportional_error()?, b.proportional_error()?];
+        let [of_a, of_b] = [
+            a.error.proportional_to(&a.values)?,
+            b.error.proportional_to(&b.values)?,
+        ];
         match self.function {
             Binary::Mul => Some(of_a + of_b + of_a * of_b),
             _ => (of_b < 1.0).then(|| (of_a + of_b) / (1.0 - of_b)),
@@ -222,9 +227,6 @@ impl BinaryOperation {
     }
 }
 
-/// The number of results that [`largest_errors`] handles together.
-const LANES: usize = 8;
-
 /// The smallest bound that covers the results of two operands with errors. Each result counts as
 /// rounded, with an error of `own` relative to the result. One element of an operand may be
 /// repeated.
@@ -236,64 +238,70 @@ pub(super) fn largest_errors(
     own: f64,
 ) -> ErrorBound {
     match function {
-        Binary::Add | Binary::Sub => largest_of_lanes(Binary::Add, elements, errors, own),
-        Binary::Mul => largest_of_lanes(Binary::Mul, elements, errors, own),
-        Binary::Div => largest_of_lanes(Binary::Div, elements, errors, own),
-        Binary::Pow => largest_of_lanes(Binary::Pow, elements, errors, own),
+        Binary::Add | Binary::Sub => largest_of_runs(Binary::Add, elements, errors, own),
+        Binary::Mul => largest_of_runs(Binary::Mul, elements, errors, own),
+        Binary::Div => largest_of_runs(Binary::Div, elements, errors, own),
+        Binary::Pow => largest_of_runs(Binary::Pow, elements, errors, own),
     }
 }
 
 #[inline(always)]
-fn largest_of_lanes(
+fn largest_of_runs(
     function: Binary,
     [one, other, results]: [&[f64]; 3],
+    errors: [ErrorBound; 2],
+    own: f64,
+) -> ErrorBound {
+    let (ones, others) = (one.iter().copied(), other.iter().copied());
+    match (one, other) {
+        (&[one], _) => largest_of(function, (repeat(one), others), results, errors, own),
+        (_, &[other]) => largest_of(function, (ones, repeat(other)), results, errors, own),
+        _ => largest_of(function, (ones, others), results, errors, own),
+    }
+}
+
+/// Compares the bits of errors, which have the order of the errors, because vector units find the
+/// largest of many integers faster than the largest float. NaN has larger bits than infinity.
+#[inline(always)]
+fn largest_of(
+    function: Binary,
+    (ones, others): (impl Iterator<Item = f64>, impl Iterator<Item = f64>),
+    results: &[f64],
     [of_one, of_other]: [ErrorBound; 2],
     own: f64,
 ) -> ErrorBound {
-    let (mut relative, mut absolute) = ([0.0; LANES], [0.0; LANES]);
-    for at in 0..results.len().div_ceil(LANES) {
-        let [one, other, results] = [one, other, results].map(|elements| lanes(elements, at));
-        for lane in 0..LANES {
-            let magnitude = results[lane].abs();
-            let errors = [of_one.at(one[lane]), of_other.at(other[lane])];
-            let carried = function.carried([one[lane], other[lane]], results[lane], errors);
-            let error = carried + own * magnitude;
-            let error = if error.is_nan() { f64::INFINITY } else { error };
-            raise(&mut absolute[lane], error);
-            raise(&mut relative[lane], error / magnitude);
-        }
+    let (mut relative, mut absolute) = (0, 0);
+    for ((&result, one), other) in results.iter().zip(ones).zip(others) {
+        let errors = [of_one.at(one), of_other.at(other)];
+        let error = function.carried([one, other], result, errors) + own * result.abs();
+        let ratio = if error > 0.0 {
+            error / result.abs()
+        } else {
+            0.0
+        };
+        absolute = error.to_bits().max(absolute);
+        relative = ratio.to_bits().max(relative);
     }
-    let [relative, absolute] =
-        [relative, absolute].map(|lanes| lanes.into_iter().fold(0.0, f64::max));
+    let [relative, absolute] = [relative, absolute].map(f64::from_bits);
+    if absolute.is_nan() {
+        return ErrorBound {
+            relative: f64::INFINITY,
+            absolute: f64::INFINITY,
+        };
+    }
     ErrorBound { relative, absolute }
-}
-
-/// The elements of a group of [`LANES`]. The last element stands for missing ones.
-#[inline(always)]
-fn lanes(elements: &[f64], group: usize) -> [f64; LANES] {
-    match (elements, elements.as_chunks::<LANES>().0.get(group)) {
-        (&[element], _) => [element; LANES],
-        (_, Some(&lanes)) => lanes,
-        _ => rest(elements, group * LANES),
-    }
-}
-
-#[cold]
-fn rest(elements: &[f64], at: usize) -> [f64; LANES] {
-    std::array::from_fn(|lane| elements[(at + lane).min(elements.len() - 1)])
-}
-
-/// Replaces a number by a larger one. Unlike `f64::max`, this needs one instruction.
-#[inline(always)]
-fn raise(largest: &mut f64, number: f64) {
-    if number > *largest {
-        *largest = number;
-    }
 }
 
 /// Bounds the error of values that are rounded once more, to another type.
 pub(super) fn of_rounding(a: ErrorBound, values: &ArrayD<f64>, to: DataType) -> Option<ErrorBound> {
     let unit = FloatRounding::new(to)?.unit;
+    if let Some(carried) = a.proportional_to(values) {
+        let relative = carried + unit;
+        return Some(ErrorBound {
+            relative,
+            absolute: relative * largest_magnitude(values)?,
+        });
+    }
     let parts = values.as_slice()?.par_chunks(PART);
     let errors = [a, ErrorBound::EXACT];
     let bounds = parts.map(|part| largest_errors(Binary::Add, [part, &[0.0], part], errors, unit));

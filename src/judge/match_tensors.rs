@@ -12,7 +12,9 @@ use super::candidates::{
     of_folding, of_graph, of_rounded, of_scalars, of_stored,
 };
 use super::constants::{ComputedConstants, GivenConstants};
+use super::deviation::LargestDeviation;
 use super::elements::{MissingElements, sample};
+use super::formula_parts::FormulaParts;
 use super::formulas::value;
 use super::neighbour_folds::of_neighbours;
 use super::rounded::{ErrorBound, PART};
@@ -279,17 +281,11 @@ impl Foreign {
         candidate: &FormulaCandidate,
         given: &GivenConstants,
     ) -> Option<Matched> {
-        let made = value(&recipe, self.data_type, given)?;
-        let errors = [made.error, candidate.hidden, self.error];
-        let values = self.values()?;
-        let pairs = values.as_slice()?.par_chunks(PART);
-        let pairs = pairs.zip(made.values.as_slice()?.par_chunks(PART));
-        let deviations = pairs.map(|(numbers, wanted)| {
-            LargestDeviation::explained(self.data_type, numbers, wanted, errors)
-        });
-        let largest =
-            deviations.try_reduce(LargestDeviation::default, |one, other| Some(one.and(other)))?;
-        if candidate.is_fold_of_rounded() && !largest.may_be_of_a_fold(values.len()) {
+        let largest = match FormulaParts::new(&recipe) {
+            Some(parts) => self.deviation_in(&parts, candidate, given)?,
+            None => self.deviation(&self.values()?, &recipe, candidate, given)?,
+        };
+        if candidate.is_fold_of_rounded() && !largest.may_be_of_a_fold(recipe.len()) {
             return None;
         }
         Some(Matched {
@@ -300,71 +296,52 @@ impl Foreign {
                 replaces: None,
                 sites: vec![],
             },
-            is_exact: errors.iter().all(|error| error.is_exact()),
+            is_exact: largest.is_exact,
             units: largest.units,
             allowed: largest.allowed,
         })
+    }
+
+    /// The largest deviation from a formula that is evaluated in parts. All cores share the work.
+    fn deviation_in(
+        &self,
+        parts: &FormulaParts,
+        candidate: &FormulaCandidate,
+        given: &GivenConstants,
+    ) -> Option<LargestDeviation> {
+        let ranges = parts.ranges().into_par_iter();
+        let deviations = ranges.map(|range| {
+            let numbers = self
+                .elements
+                .places(&self.name, parts.axis(), range.clone());
+            self.deviation(&numbers.ok()?, &parts.part(range), candidate, given)
+        });
+        deviations.try_reduce(|| LargestDeviation::NONE, |one, other| Some(one.and(other)))
+    }
+
+    /// The largest deviation of elements from a formula. `None` if the errors do not explain the
+    /// difference of some element.
+    fn deviation(
+        &self,
+        numbers: &ArrayD<f64>,
+        recipe: &Recipe,
+        candidate: &FormulaCandidate,
+        given: &GivenConstants,
+    ) -> Option<LargestDeviation> {
+        let made = value(recipe, self.data_type, given)?;
+        let errors = [made.error, candidate.hidden, self.error];
+        let parts = numbers.as_slice()?.par_chunks(PART);
+        let parts = parts.zip(made.values.as_slice()?.par_chunks(PART));
+        let deviations = parts.map(|(numbers, wanted)| {
+            LargestDeviation::explained(self.data_type, numbers, wanted, errors)
+        });
+        deviations.try_reduce(|| LargestDeviation::NONE, |one, other| Some(one.and(other)))
     }
 }
 
 /// Whether a number is short: at most [`DIGITS`] binary digits follow its first nonzero digit.
 fn is_short(number: f64) -> bool {
     number.to_bits().trailing_zeros() >= 52 - DIGITS
-}
-
-/// The largest deviation of a tensor from its formula, in units in the last place of the element.
-#[derive(Clone, Copy, Default)]
-struct LargestDeviation {
-    units: f64,
-    /// The largest deviation that rounding explains.
-    allowed: f64,
-    /// The number of elements that do not deviate.
-    equal: usize,
-}
-
-impl LargestDeviation {
-    /// Compares elements with the values of their formula. `None` if the errors do not explain the
-    /// difference of some element.
-    fn explained(
-        data_type: DataType,
-        numbers: &[f64],
-        wanted: &[f64],
-        errors: [ErrorBound; 3],
-    ) -> Option<Self> {
-        let mut largest = Self::default();
-        for (&number, &wanted) in numbers.iter().zip(wanted) {
-            let bounds = errors.iter();
-            let bounds = bounds.map(|error| error.at_element_of(data_type, wanted));
-            let bound: f64 = bounds.sum();
-            let difference = (number - wanted).abs();
-            // An infinite bound would explain any number.
-            if !bound.is_finite() || difference > bound {
-                return None;
-            }
-            let unit = unit_in_the_last_place(data_type, number);
-            largest = largest.and(Self {
-                units: difference / unit,
-                allowed: bound / unit,
-                equal: usize::from(difference == 0.0),
-            });
-        }
-        Some(largest)
-    }
-
-    fn and(self, other: Self) -> Self {
-        Self {
-            units: self.units.max(other.units),
-            allowed: self.allowed.max(other.allowed),
-            equal: self.equal + other.equal,
-        }
-    }
-
-    /// Whether a fold that rounds its operands explains the deviations of all `count` elements. If
-    /// most elements do not deviate, the factor of the fold is a number that does not round, and
-    /// no element deviates by more than the rounding of its operand and of the product.
-    fn may_be_of_a_fold(self, count: usize) -> bool {
-        2 * self.equal <= count || self.units <= 1.0
-    }
 }
 
 /// Transposes a formula as a matrix, and reshapes the result to `shape`. `None` unless exactly two
@@ -382,18 +359,4 @@ fn exchanged(recipe: &Recipe, shape: &[usize]) -> Option<Recipe> {
         .reshape(&[columns, rows])?
         .transpose(&[1, 0])?
         .reshape(shape)
-}
-
-/// The distance from the magnitude of a number to the next larger number of its type.
-fn unit_in_the_last_place(data_type: DataType, number: f64) -> f64 {
-    let bits = match data_type {
-        DataType::Float16 => 10,
-        DataType::BFloat16 => 7,
-        DataType::Double => 52,
-        _ => 23,
-    };
-    let magnitude = number.abs().max(data_type.least_normal());
-    // A normal number without its significand is the largest power of two that is not above it.
-    let power = f64::from_bits(magnitude.to_bits() & f64::INFINITY.to_bits());
-    power * 0.5_f64.powi(bits)
 }

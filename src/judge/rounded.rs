@@ -94,6 +94,16 @@ impl ErrorBound {
         }
     }
 
+    /// The error of each element relative to its magnitude, if it is the same for all elements.
+    /// `None` if the absolute bound is smaller for an element, or if an element is not finite.
+    pub(super) fn proportional_to(self, values: &ArrayD<f64>) -> Option<f64> {
+        if self.is_exact() {
+            return Some(0.0);
+        }
+        let is_relative = self.relative * largest_magnitude(values)? <= self.absolute;
+        is_relative.then_some(self.relative)
+    }
+
     /// The smallest bound that covers all pairs, each of which is an element and its error.
     pub(super) fn covering<'e>(pairs: impl Iterator<Item = (&'e f64, &'e f64)>) -> Self {
         let mut bound = Self::EXACT;
@@ -118,19 +128,6 @@ impl ErrorBound {
 pub(super) struct Rounded {
     pub values: ArrayD<f64>,
     pub error: ErrorBound,
-}
-
-impl Rounded {
-    /// The error of each element relative to its magnitude. `None` if the absolute bound is smaller
-    /// for an element, or if an element is not finite.
-    pub(super) fn proportional_error(&self) -> Option<f64> {
-        if self.error.is_exact() {
-            return Some(0.0);
-        }
-        let relative = self.error.relative;
-        let is_relative = relative * largest_magnitude(&self.values)? <= self.error.absolute;
-        is_relative.then_some(relative)
-    }
 }
 
 /// A function of one float.
