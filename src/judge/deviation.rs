@@ -124,3 +124,56 @@ fn largest(
         is_exact: errors.iter().all(|error| error.is_exact()),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RELATIVE: ErrorBound = ErrorBound {
+        relative: 1e-6,
+        absolute: f64::INFINITY,
+    };
+
+    fn explained(numbers: &[f64], wanted: &[f64], error: ErrorBound) -> Option<LargestDeviation> {
+        let errors = [error, ErrorBound::EXACT, ErrorBound::EXACT];
+        LargestDeviation::explained(DataType::Float, numbers, wanted, errors)
+    }
+
+    #[test]
+    fn deviations_are_in_units_of_their_elements() {
+        let unit = 0.5_f64.powi(23);
+        let numbers = [1.0, -4.0, 0.0, 6.0];
+        let wanted = [1.0 + 0.5 * unit, -4.0 - 3.0 * unit, 0.0, 6.0];
+        let found = explained(&numbers, &wanted, RELATIVE).unwrap();
+        // A unit of −4 is four units of 1.
+        assert_eq!(found.units, 0.75);
+        assert_eq!(found.equal, 2);
+        assert!(!found.is_exact);
+        // The bound is largest in units where the significand is largest.
+        assert_eq!(found.allowed, 1e-6 * 6.0 / (4.0 * unit));
+        let none = explained(&numbers[2..], &wanted[2..], ErrorBound::EXACT).unwrap();
+        assert_eq!((none.units, none.allowed, none.equal), (0.0, 0.0, 2));
+        assert!(none.is_exact);
+    }
+
+    #[test]
+    fn one_unexplained_element_is_found_at_every_place() {
+        for place in 0..19 {
+            for other in [1.0 + 2e-6, f64::NAN, f64::INFINITY] {
+                let mut wanted = [1.0; 19];
+                wanted[place] = other;
+                assert_eq!(explained(&[1.0; 19], &wanted, RELATIVE), None);
+            }
+        }
+        assert!(explained(&[1.0; 19], &[1.0 + 5e-7; 19], RELATIVE).is_some());
+    }
+
+    #[test]
+    fn an_infinite_bound_explains_nothing() {
+        let unbounded = ErrorBound {
+            relative: f64::INFINITY,
+            absolute: f64::INFINITY,
+        };
+        assert_eq!(explained(&[1.0], &[1.0], unbounded), None);
+    }
+}

@@ -65,3 +65,50 @@ fn work(recipe: &Recipe) -> usize {
     let steps = recipe.steps_to(&|step| cut_constant(step).is_some());
     steps.iter().map(|step| step.len()).sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use ndarray::{ArrayD, Axis, concatenate};
+
+    use super::*;
+    use crate::recipe::evaluate;
+
+    const EXTENT: usize = 1024;
+
+    /// A weight without its means along an axis.
+    fn centred(axis: usize) -> Recipe {
+        let weight = Recipe::constant("W", &[EXTENT, EXTENT]);
+        let count = Recipe::number(EXTENT as f64, 0);
+        let means = weight.sum(axis).unwrap().div(&count).unwrap();
+        weight.sub(&means).unwrap()
+    }
+
+    fn computed(recipe: &Recipe) -> ArrayD<f64> {
+        let numbers = (0..EXTENT * EXTENT).map(|place| (place * place % 1009) as f64);
+        let weight = ArrayD::from_shape_vec(vec![EXTENT, EXTENT], numbers.collect()).unwrap();
+        evaluate(recipe, &|_| Ok(weight.clone())).unwrap()
+    }
+
+    #[test]
+    fn centred_weights_are_divided_along_the_other_axis() {
+        for axis in [0, 1] {
+            let recipe = centred(axis);
+            let parts = FormulaParts::new(&recipe).unwrap();
+            assert_eq!(parts.axis(), 1 - axis);
+            let ranges = parts.ranges();
+            assert_eq!(ranges.len(), EXTENT * EXTENT / PART);
+            let cut = ranges.into_iter().map(|range| computed(&parts.part(range)));
+            let cut: Vec<ArrayD<f64>> = cut.collect();
+            let views: Vec<_> = cut.iter().map(|part| part.view()).collect();
+            let whole = concatenate(Axis(1 - axis), &views).unwrap();
+            assert_eq!(whole, computed(&recipe));
+        }
+    }
+
+    #[test]
+    fn formulas_whose_parts_need_the_whole_are_not_divided() {
+        let both = centred(0).sub(&centred(1)).unwrap();
+        assert!(FormulaParts::new(&both).is_none());
+        assert!(FormulaParts::new(&Recipe::constant("W", &[16, 16])).is_none());
+    }
+}
