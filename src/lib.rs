@@ -97,6 +97,7 @@ mod measurements;
 pub mod onnx;
 mod ops;
 mod passes;
+mod platform;
 #[cfg(feature = "prove")]
 pub mod prove;
 #[cfg(feature = "cli")]

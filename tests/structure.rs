@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 const ALLOWED: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("hash", &[]),
+    ("platform", &[]),
     ("refusal", &[]),
     ("report", &[]),
-    ("onnx", &["error"]),
+    ("onnx", &["error", "platform"]),
     ("recipe", &["hash", "onnx", "refusal"]),
     ("zoo", &["error", "onnx"]),
     ("ir", &["error", "hash", "onnx", "recipe", "refusal"]),
@@ -26,7 +27,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "affine",
         &[
-            "analysis", "hash", "ir", "onnx", "recipe", "refusal", "shape",
+            "analysis", "hash", "ir", "onnx", "platform", "recipe", "refusal", "shape",
         ],
     ),
     (
@@ -60,8 +61,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "prove",
         &[
-            "affine", "analysis", "error", "hash", "ir", "onnx", "ops", "passes", "recipe",
-            "refusal", "run", "shape",
+            "affine", "analysis", "error", "hash", "ir", "onnx", "ops", "passes", "platform",
+            "recipe", "refusal", "run", "shape",
         ],
     ),
     ("prove_passes", &["fuse", "prove"]),
@@ -104,6 +105,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ir",
             "onnx",
             "passes",
+            "platform",
             "provenance",
             "recipe",
             "refusal",

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::affine::recognize::{self, Site, View};
 use crate::analysis::{Analysis, Answers};
@@ -20,6 +20,7 @@ use crate::passes::inline::Lowered;
 use crate::passes::inline::functions::redefined;
 use crate::passes::legalize::Target;
 use crate::passes::slice::Slicing;
+use crate::platform::Stopwatch;
 use crate::refusal::{Reason, Refusal};
 
 /// The newest version of ONNX's operator set that the rules support.
@@ -232,13 +233,13 @@ impl<'c, 'm> Context<'c, 'm> {
             return Ok(analysis);
         }
         (self.settings.tell)("shapes", 0, 1);
-        let begin = Instant::now();
+        let stopwatch = Stopwatch::start();
         let answers = self.bases.answers.clone();
         let analysis = match self.result {
             None => Analysis::with_answers(self.first(), answers)?,
             Some(result) => checked(self.first(), result, self.made_by, answers)?,
         };
-        self.analysis_time.set(Some(begin.elapsed()));
+        self.analysis_time.set(Some(stopwatch.elapsed()));
         Ok(self.analysis.get_or_init(|| analysis))
     }
 

@@ -3,7 +3,6 @@
 use std::cell::{Cell, OnceCell};
 use std::collections::HashSet;
 use std::rc::Rc;
-use std::time::Instant;
 
 use crate::affine::plan::{Plan, StopReason};
 use crate::error::Result;
@@ -15,6 +14,7 @@ use crate::fuse::stats::Stats;
 use crate::fuse::stop_after::StopAfter;
 use crate::onnx::Model;
 use crate::passes::inline::Lowered;
+use crate::platform::Stopwatch;
 
 /// A pipeline, and the options with which it runs.
 pub(crate) struct PipelineRun<'r> {
@@ -195,9 +195,9 @@ impl<'p> Progress<'p> {
         if self.pipeline.observer.is_some() {
             self.log.begin_pass();
         }
-        let begin = Instant::now();
+        let stopwatch = Stopwatch::start();
         let effect = pass.run(context, &mut self.log)?;
-        self.stats.ran(pass, begin.elapsed(), context);
+        self.stats.ran(pass, stopwatch.elapsed(), context);
         Ok(effect)
     }
 

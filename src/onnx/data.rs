@@ -354,6 +354,12 @@ pub(super) fn read_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io:
     Ok(())
 }
 
+/// Fails, because the target has no files.
+#[cfg(not(any(unix, windows)))]
+pub(super) fn read_at(_: &File, _: &mut [u8], _: u64) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// Sets the length of a file, and allocates its blocks if the system can. This makes writing
 /// faster, and a full disk is detected before anything is written.
 #[cfg(target_os = "linux")]
@@ -386,4 +392,10 @@ pub(super) fn write_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Re
         (bytes, offset) = (&bytes[written..], offset + written as u64);
     }
     Ok(())
+}
+
+/// Fails, because the target has no files.
+#[cfg(not(any(unix, windows)))]
+pub(super) fn write_at(_: &File, _: &[u8], _: u64) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }

@@ -13,6 +13,7 @@ use super::data::{Data, Found};
 use super::proto::{ModelProto, StringStringEntryProto};
 use super::walk::{self, Visited};
 use crate::error::Result;
+use crate::platform::HAS_THREADS;
 
 /// The number of hexadecimal digits of a digest.
 const DIGITS: usize = 64;
@@ -154,8 +155,9 @@ impl Model {
     }
 
     /// Starts computing the digest in another thread, so that a later caller need not wait as long.
+    /// Does nothing without threads.
     pub(crate) fn begin_sha256(&self) {
-        if let Some(source) = self.source.clone() {
+        if let Some(source) = self.source.clone().filter(|_| HAS_THREADS) {
             rayon::spawn(move || {
                 source.sha256();
             });

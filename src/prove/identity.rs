@@ -25,6 +25,7 @@ use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::Model;
 use crate::onnx::node::bodies;
 use crate::onnx::operator::is_more_than_arithmetic;
+use crate::platform::HAS_THREADS;
 use crate::recipe::Op;
 
 /// The size of the stack in bytes for the evaluation of the second graph, equal to that of a main
@@ -189,8 +190,23 @@ impl GraphPair<'_> {
         Ok(source.with(constants(flat, own, self.folded.tensors)?))
     }
 
-    /// Evaluates both graphs at the same time, in two threads, and compares their outputs.
+    /// Evaluates both graphs, at the same time if there are threads, and compares their outputs.
     fn compared(&self, point: &Point, source: &Sources, seed: Seed) -> Result<Agreed, Ended> {
+        if HAS_THREADS {
+            return self.compared_in_threads(point, source, seed);
+        }
+        let findings = evaluate(point, &outputs(&self.analysis.graph), false)?;
+        let others = self.folded.findings(source, seed, None);
+        self.compare(findings, fits(others)?)
+    }
+
+    /// Evaluates both graphs at the same time, in two threads, and compares their outputs.
+    fn compared_in_threads(
+        &self,
+        point: &Point,
+        source: &Sources,
+        seed: Seed,
+    ) -> Result<Agreed, Ended> {
         let folded = self.folded;
         std::thread::scope(|scope| {
             let other = std::thread::Builder::new()

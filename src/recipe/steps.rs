@@ -7,7 +7,7 @@ use crate::onnx::tensor::DataType;
 
 /// The largest number of elements of a step in a certificate. Below this limit, products and sums
 /// of extents do not overflow.
-const MOST: usize = 1 << 40;
+const MOST: usize = if usize::BITS < 64 { 1 << 28 } else { 1 << 40 };
 
 /// The largest stride, dilation, padding and product of extents in the windows of a step.
 const WIDEST: usize = 1 << 30;

@@ -17,6 +17,7 @@ use crate::ir::{Graph, ValueId};
 use crate::onnx::external_data::Data;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor;
+use crate::platform::HAS_THREADS;
 use crate::recipe::{Given, Promise, Recipe};
 use crate::refusal::Reason;
 
@@ -117,12 +118,15 @@ fn compute_batch(
 }
 
 /// Runs `piece` for each element of `work` on all cores and returns the results in order. Reports
-/// progress meanwhile.
+/// progress meanwhile, if there are threads.
 fn by_all_cores<W: Sync, R: Send>(
     work: &[W],
     piece: &(dyn Fn(&W) -> R + Sync),
     progress: &dyn Fn(usize),
 ) -> Vec<R> {
+    if !HAS_THREADS {
+        return work.iter().map(piece).collect();
+    }
     let (done, (end, ended)) = (AtomicUsize::new(0), mpsc::channel::<()>());
     std::thread::scope(|scope| {
         let pieces = scope.spawn(|| {
