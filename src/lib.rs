@@ -87,7 +87,6 @@ pub mod error;
 mod extending;
 mod fuse;
 mod hash;
-#[cfg(feature = "tract")]
 mod inspect;
 mod ir;
 #[cfg(all(feature = "prove", feature = "tract"))]
@@ -107,7 +106,8 @@ pub mod provenance;
 mod python;
 pub mod recipe;
 pub mod refusal;
-#[cfg(feature = "tract")]
+// Without measurements nothing shows the classes of operators to callers.
+#[cfg_attr(not(feature = "tract"), allow(unreachable_pub))]
 mod report;
 mod residual;
 pub mod run;
@@ -131,7 +131,6 @@ pub use fuse::{
 };
 #[cfg(feature = "cli")]
 pub(crate) use fuse::{Planned, dry_run};
-#[cfg(feature = "tract")]
 pub use inspect::model_page;
 #[cfg(feature = "tract")]
 pub use measurements::{EpsilonError, HalfError, StreamMagnitude, VarianceMargin};

@@ -112,7 +112,7 @@ fn outline(name: &str, model: &Model, fused: &Fused) -> Result<Outline> {
         model: name.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         file_bytes: [model.read_bytes(), fused.model.file_bytes()],
-        sites: plan.sites.iter().map(site).collect(),
+        sites: outlined_sites(plan),
         streams: plan.streams.iter().filter_map(centred).collect(),
         tensors: tensors(plan),
         reasons: refusals
@@ -136,6 +136,11 @@ fn centred(stream: &StreamPlan) -> Option<String> {
         "{norms} on the stream {name}: written as RMSNorm, since the stream has no mean any more. \
          Engines run the operators of an RMSNorm, Pow to Div, as one."
     ))
+}
+
+/// The sites of a plan with their outcomes.
+pub(crate) fn outlined_sites(plan: &Plan) -> Vec<OutlineSite> {
+    plan.sites.iter().map(site).collect()
 }
 
 /// The new tensors of a plan, each with its formula.

@@ -1,11 +1,15 @@
 //! Writes reports for people: [benchmarks](bench), and the [page of `inspect`](inspect).
 
+#[cfg(feature = "tract")]
 pub(crate) mod bench;
+mod class;
 mod document;
 mod format;
 mod inspect;
 
+#[cfg(feature = "tract")]
 pub use bench::*;
+pub use class::Class;
 pub(crate) use format::counted;
 #[cfg(feature = "cli")]
 pub(crate) use format::{bytes, plain, time};

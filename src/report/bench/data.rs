@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::report::class::Class;
+
 /// A benchmark of the variants of one model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -209,36 +211,6 @@ impl Memory {
     /// The peak of the heap during a run, or that of the live values if the heap was not measured.
     pub fn peak(&self) -> u64 {
         self.heap_peak.unwrap_or(self.live_peak)
-    }
-}
-
-/// A class of operators.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Class {
-    /// Operators that belong to a normalizer.
-    Normalizer,
-    /// Matrix products, convolutions, and packing for them.
-    Product,
-    /// Operators that only move data: transposes, slices, concatenations, casts.
-    Movement,
-    /// All other operators: activations, softmax, sums.
-    Other,
-}
-
-impl Class {
-    /// All classes, in the order of reports.
-    pub const ALL: [Self; 4] = [Self::Normalizer, Self::Product, Self::Movement, Self::Other];
-
-    /// The name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Normalizer => "normalizers",
-            Self::Product => "matrix products",
-            Self::Movement => "data movement",
-            Self::Other => "other",
-        }
     }
 }
 

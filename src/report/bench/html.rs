@@ -2,12 +2,13 @@
 
 use std::fmt::Write;
 
-use super::data::{Class, Measurement, Report, Setting};
+use super::data::{Measurement, Report, Setting};
 use super::lead::lead;
 use super::overview;
 use super::sentences::{failures, how, machine, memory_sentence, verdicts};
 use super::svg::{self, class_colour};
 use super::table::{self, Cells, Column, Table};
+use crate::report::class::Class;
 use crate::report::document::{document, escape};
 
 const MEMORY: &str =

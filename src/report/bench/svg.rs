@@ -6,7 +6,8 @@
 
 use std::fmt::Write;
 
-use super::data::{Class, Measurement};
+use super::data::Measurement;
+use crate::report::class::Class;
 use crate::report::document::escape;
 use crate::report::format::{bytes, time};
 

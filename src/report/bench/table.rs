@@ -1,7 +1,8 @@
 //! The tables of a report, without their layout.
 
-use super::data::{Class, Measurement, Memory, Report, Setting};
+use super::data::{Measurement, Memory, Report, Setting};
 use super::sentences::{maybe_bytes, ratio, references};
+use crate::report::class::Class;
 use crate::report::format::time;
 
 /// A table: its columns, and the cells of each row.

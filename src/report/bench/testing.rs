@@ -1,6 +1,7 @@
 //! A report for tests.
 
 use super::data::*;
+use crate::report::class::Class;
 
 fn interval(value: f64, spread: f64) -> Interval {
     Interval {

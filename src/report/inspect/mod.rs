@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::bench::Class;
+use super::class::Class;
 use super::document::{document, escape};
 
 const STYLE: &str = include_str!("page.css");
