@@ -72,6 +72,8 @@ pub mod bench;
 #[cfg(any(test, feature = "capi"))]
 mod capi;
 pub mod certificate;
+#[cfg(feature = "prove")]
+mod claim;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;

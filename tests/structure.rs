@@ -65,6 +65,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "recipe", "refusal", "run", "shape",
         ],
     ),
+    ("claim", &["affine", "error", "fuse", "onnx", "provenance"]),
     ("prove_passes", &["fuse", "prove"]),
     (
         "judge",

@@ -5,15 +5,16 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
+use unfold::Fused;
 use unfold::certificate::Certificate;
+use unfold::claim::Claim;
 use unfold::ir::Graph;
 use unfold::judge::{Judgement, judge};
 use unfold::onnx::{Digests, Model};
-use unfold::plan::{ConstantNorm, Stored};
+use unfold::plan::ConstantNorm;
 use unfold::prove::{Proof, ProveOptions, prove};
 use unfold::provenance::Provenance;
 use unfold::run::Dims;
-use unfold::{FuseOptions, Fused};
 
 use super::constant_norms::{self, taken_as_constant};
 use super::inputs::sizes;
@@ -300,14 +301,6 @@ impl ProveOutcome {
     }
 }
 
-/// A claim about folding: the new tensors of the second model, with their recipes.
-#[derive(Default)]
-pub(crate) struct Claim {
-    pub tensors: Vec<Stored>,
-    /// The names of the sites.
-    pub sites: Vec<String>,
-}
-
 impl Claim {
     /// The claim of a certificate for these two models.
     pub(crate) fn certified(file: &Path, original: &Model, fused: &Model) -> Result<Self> {
@@ -338,29 +331,14 @@ impl Claim {
     /// The claim with the tensors that folding the original again, with the recorded options, would
     /// compute.
     pub(crate) fn planned(original: &Model, fused: &Model) -> Result<Self> {
-        let history = Provenance::from_model(fused);
-        let from = original.sha256()?;
-        let own = history
-            .iter()
-            .rposition(|time| from.is_some() && time.original.as_deref() == from);
-        if own.is_some_and(|own| own + 1 < history.len()) {
+        let Some(claim) = Claim::recorded(original, fused)? else {
             bail!(
                 "{} was folded again after it was folded from {}: each time has to be proved by itself",
                 shown(fused),
                 shown(original)
             );
-        }
-        let options = history
-            .into_iter()
-            .next_back()
-            .map(|time| time.options)
-            .unwrap_or_default();
-        let plan = unfold::plan(original, &FuseOptions::from(options))?;
-        let sites = plan.sites.into_iter().map(|site| site.name).collect();
-        Ok(Self {
-            tensors: plan.tensors,
-            sites,
-        })
+        };
+        Ok(claim)
     }
 }
 
