@@ -214,3 +214,13 @@ pub enum Error {
         reason: String,
     },
 }
+
+/// The message of a panic that ended a call from another language.
+#[cfg(any(test, feature = "capi", feature = "wasm"))]
+pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let said = panic.downcast_ref::<String>().map(String::as_str);
+    let said = said
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("something failed");
+    format!("a defect of unfold: {said}")
+}

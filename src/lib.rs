@@ -116,6 +116,8 @@ pub mod run;
 mod shape;
 #[cfg(feature = "tract")]
 pub mod verify;
+#[cfg(feature = "wasm")]
+mod wasm;
 #[cfg(feature = "zoo")]
 pub mod zoo;
 

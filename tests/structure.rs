@@ -123,6 +123,20 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("capi", &["error", "fuse", "onnx", "provenance"]),
     (
+        "wasm",
+        &[
+            "affine",
+            "claim",
+            "error",
+            "fuse",
+            "inspect",
+            "onnx",
+            "prove",
+            "provenance",
+            "report",
+        ],
+    ),
+    (
         "inspect",
         &[
             "affine",

@@ -6,7 +6,6 @@
 // C calls the functions by their names, and cbindgen declares the public ones.
 #![allow(unreachable_pub)]
 
-use std::any::Any;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{null_mut, slice_from_raw_parts_mut};
@@ -14,7 +13,7 @@ use std::slice;
 
 use bytes::Bytes;
 
-use crate::error::Error;
+use crate::error::{Error, panic_message};
 use crate::fuse::{FuseOptions, fuse};
 use crate::onnx::Model;
 use crate::provenance::FoldOptions;
@@ -123,7 +122,8 @@ pub unsafe extern "C" fn unfold_fuse(
         }
         fused(model, folder, options)
     }));
-    let ended = ended.unwrap_or_else(|panic| Err(Complaint(UnfoldStatus::Internal, said(&*panic))));
+    let ended = ended
+        .unwrap_or_else(|panic| Err(Complaint(UnfoldStatus::Internal, panic_message(&*panic))));
     let (status, bytes, line) = match ended {
         Ok(bytes) => (UnfoldStatus::Ok, owned(bytes), null_mut()),
         Err(Complaint(status, line)) => (status, owned(vec![]), line_of(&line)),
@@ -243,15 +243,6 @@ fn line_of(line: &str) -> *mut c_char {
         .map(|letter| if letter.is_control() { ' ' } else { letter })
         .collect();
     CString::new(line).unwrap_or_default().into_raw()
-}
-
-/// The message of a panic.
-fn said(panic: &(dyn Any + Send)) -> String {
-    let said = panic.downcast_ref::<String>().map(String::as_str);
-    let said = said
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("something failed");
-    format!("a defect of unfold: {said}")
 }
 
 #[cfg(test)]
@@ -423,6 +414,6 @@ mod tests {
     #[test]
     fn panic_is_reported_as_a_defect() {
         let panic = catch_unwind(|| panic!("no {}", 7)).unwrap_err();
-        assert_eq!(said(&*panic), "a defect of unfold: no 7");
+        assert_eq!(panic_message(&*panic), "a defect of unfold: no 7");
     }
 }
