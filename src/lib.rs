@@ -116,7 +116,7 @@ pub mod run;
 mod shape;
 #[cfg(feature = "tract")]
 pub mod verify;
-#[cfg(feature = "wasm")]
+#[cfg(any(feature = "wasm", all(test, feature = "cli")))]
 mod wasm;
 #[cfg(feature = "zoo")]
 pub mod zoo;

@@ -11,6 +11,8 @@ mod inspect;
 pub use bench::*;
 pub use class::Class;
 pub(crate) use format::counted;
+#[cfg(any(feature = "cli", feature = "wasm"))]
+pub(crate) use format::plain;
 #[cfg(feature = "cli")]
-pub(crate) use format::{bytes, plain, time};
+pub(crate) use format::{bytes, time};
 pub(crate) use inspect::*;

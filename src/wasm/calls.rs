@@ -14,22 +14,22 @@ use crate::provenance::{FoldOptions, Provenance};
 use crate::report::OutlineSite;
 
 /// One line about a failed call.
-pub(super) struct Failure(pub String);
+pub(super) struct CallError(pub String);
 
-impl From<Error> for Failure {
+impl From<Error> for CallError {
     fn from(error: Error) -> Self {
         Self(error.to_string())
     }
 }
 
-impl From<serde_json::Error> for Failure {
+impl From<serde_json::Error> for CallError {
     fn from(error: serde_json::Error) -> Self {
         Self(format!("options: {error}"))
     }
 }
 
 /// The result of a call.
-pub(super) struct Answer {
+pub(super) struct CallResult {
     /// The report as JSON.
     pub report: String,
     /// The folded model. `None` if nothing folds, or for a proof.
@@ -64,7 +64,7 @@ struct FoldReport {
 }
 
 /// Folds a model.
-pub(super) fn fuse(request: &[u8], model: Bytes) -> Result<Answer, Failure> {
+pub(super) fn fuse(request: &[u8], model: Bytes) -> Result<CallResult, CallError> {
     let request: Request = serde_json::from_slice(request)?;
     let model = Model::from_bytes(model)?;
     let fused = fuse::fuse(&model, &FuseOptions::from(request.options))?;
@@ -77,7 +77,7 @@ pub(super) fn fuse(request: &[u8], model: Bytes) -> Result<Answer, Failure> {
         page: page.transpose()?,
     };
     let result = fused.changed().then(|| fused.model.to_bytes());
-    Ok(Answer {
+    Ok(CallResult {
         report: serde_json::to_string(&report)?,
         model: result.transpose()?,
     })
@@ -114,7 +114,7 @@ fn inexact(plan: &Plan) -> Option<&'static str> {
 }
 
 /// The proof, or a failure if the result of a fold is wrong.
-fn accepted(proof: Proof) -> Result<Proof, Failure> {
+fn accepted(proof: Proof) -> Result<Proof, CallError> {
     let line = match &proof {
         Proof::Proved { .. } | Proof::Undecided { .. } => return Ok(proof),
         Proof::Disproved { at, reason, .. } => {
@@ -124,21 +124,21 @@ fn accepted(proof: Proof) -> Result<Proof, Failure> {
             format!("the folded model is invalid at `{at}`: {reason}")
         }
     };
-    Err(Failure(line))
+    Err(CallError(line))
 }
 
 /// Proves that two models are the same function. If the second one is the result of folding the first one, its new
 /// tensors are compared with their formulas.
-pub(super) fn prove(original: Bytes, other: Bytes) -> Result<Answer, Failure> {
+pub(super) fn prove(original: Bytes, other: Bytes) -> Result<CallResult, CallError> {
     let [original, other] = [Model::from_bytes(original)?, Model::from_bytes(other)?];
     let report = serde_json::to_string(&verdict(&original, &other)?)?;
-    Ok(Answer {
+    Ok(CallResult {
         report,
         model: None,
     })
 }
 
-fn verdict(original: &Model, other: &Model) -> Result<Proof, Failure> {
+fn verdict(original: &Model, other: &Model) -> Result<Proof, CallError> {
     let options = ProveOptions::default();
     if Provenance::from_model(other).is_empty() {
         return Ok(same_function(original, other, &[], &options));

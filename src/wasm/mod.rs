@@ -13,7 +13,8 @@ use std::ptr::{null_mut, slice_from_raw_parts_mut};
 use bytes::Bytes;
 
 use crate::error::panic_message;
-use calls::{Answer, Failure};
+use crate::report::plain;
+use calls::{CallError, CallResult};
 
 /// The outcome of a call.
 #[repr(C)]
@@ -76,12 +77,12 @@ pub unsafe extern "C" fn wasm_prove(
 }
 
 /// Runs a call. A panic becomes a failure if the module is built with unwinding.
-fn reply(call: impl FnOnce() -> Result<Answer, Failure>) -> *const Reply {
+fn reply(call: impl FnOnce() -> Result<CallResult, CallError>) -> *const Reply {
     let ended = catch_unwind(AssertUnwindSafe(call));
-    let ended = ended.unwrap_or_else(|panic| Err(Failure(panic_message(&*panic))));
+    let ended = ended.unwrap_or_else(|panic| Err(CallError(panic_message(&*panic))));
     let (failed, text, model) = match ended {
-        Ok(Answer { report, model }) => (0, report, model.unwrap_or_default()),
-        Err(Failure(line)) => (1, line, Bytes::new()),
+        Ok(CallResult { report, model }) => (0, report, model.unwrap_or_default()),
+        Err(CallError(line)) => (1, plain(&line), Bytes::new()),
     };
     Box::into_raw(Box::new(Reply {
         failed,
