@@ -1070,9 +1070,24 @@ class Notation:
         else:
             self.nodes.append(node)
 
+def drop_defaults(graph, opsets):
+    """Drops the attributes of ONNX's operators that are at their defaults."""
+    for node in graph.node:
+        if node.domain in ("", "ai.onnx"):
+            schema = onnx.defs.get_schema(node.op_type, opsets[""]).attributes
+            for attribute in [*node.attribute]:
+                value, known = helper.get_attribute_value(attribute), schema.get(attribute.name)
+                default = known and known.default_value.type and helper.get_attribute_value(known.default_value)
+                of_each = {"pads": 0, "strides": 1, "dilations": 1}.get(attribute.name)
+                if value == default and default is not None or of_each is not None and {*value} == {of_each}:
+                    node.attribute.remove(attribute)
+        for body in bodies(node):
+            drop_defaults(body, opsets)
+
 def in_notation(model):
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    drop_defaults(copy.graph, {"" if o.domain == "ai.onnx" else o.domain: o.version for o in copy.opset_import})
     Notation(copy)
     return copy
 

@@ -405,6 +405,8 @@ impl Linear for MatMul {
         // A weight of rank 1 is treated as a matrix with one column or one row. The result lacks
         // that axis.
         let matrix = match (weight.shape(), operand) {
+            // The operator takes no scalar.
+            ([], _) => None,
             (&[length], 0) => weight.reshape(&[length, 1]),
             (&[length], _) => weight.reshape(&[1, length]),
             _ => Some(weight.clone()),

@@ -80,6 +80,11 @@ fn layer_norm_with_an_axis_out_of_range_stays() {
 }
 
 #[test]
+fn product_with_a_scalar_stays() {
+    assert_unchanged(&weight_from("const w = 2"));
+}
+
+#[test]
 fn add_with_three_operands_stays() {
     // The affine would move from `r` to the third input, which an Add does not have.
     let model = model(
