@@ -46,7 +46,7 @@ impl Hash {
         bytes: impl Fn(T) -> [u8; N],
     ) {
         self.number(numbers.len() as u64);
-        let mut buffer = vec![[0; N]; 512];
+        let mut buffer = [[0; N]; 512];
         for part in numbers.chunks(512) {
             for (to, &number) in buffer.iter_mut().zip(part) {
                 *to = bytes(number);
