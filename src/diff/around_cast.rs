@@ -8,10 +8,10 @@ use super::behind::DifferingModels;
 use super::part::reads;
 use super::reduce::{DifferingParts, given};
 use crate::ir::ValueId;
-use crate::judge::{NarrowingCast, judge};
+use crate::judge::{Judgement, NarrowingCast, judge};
 
 impl DifferingModels<'_, '_> {
-    /// The parts around the first cast that only one model has: from the operand of the cast to the
+    /// The parts around the first cast that only one model has and that the parts show: from the operand of the cast to the
     /// first value behind it that the other model has, too.
     pub(super) fn parts_around_a_cast(&self, casts: &[NarrowingCast]) -> Option<DifferingParts> {
         casts.iter().find_map(|cast| {
@@ -21,7 +21,8 @@ impl DifferingModels<'_, '_> {
             let dims = &self.options.dims;
             let inputs = given(first, self.values_of(&parts.inputs, None, dims), dims)?;
             let judgement = judge(first, second, self.options);
-            Some(parts.judged(judgement, inputs))
+            let has_casts = matches!(judgement, Judgement::Casts { .. });
+            has_casts.then(|| parts.judged(judgement, inputs))
         })
     }
 

@@ -6,9 +6,10 @@ use std::collections::{HashMap, HashSet};
 use serde::Serialize;
 
 use crate::analysis::Analysis;
-use crate::ir::{Reader, ValueId};
+use crate::ir::{Graph, Reader, ValueId};
 use crate::onnx::Model;
 use crate::onnx::tensor::DataType;
+use crate::prove::{Digest, ValueDigests};
 
 /// A cast that only one of the models has.
 #[derive(Debug, Clone, Serialize)]
@@ -22,43 +23,59 @@ pub struct NarrowingCast {
     pub is_of_first: bool,
 }
 
-/// Finds narrowing casts that only one model has. Casts are paired by source and target type. If
-/// one model has n more casts between two types than the other, n of these casts are returned.
-/// Casts of constants from which only the values `in_formulas` are computed are left out, because
-/// the error bounds of the formulas include the rounding of these casts.
-pub(super) fn unpaired(models: [&Model; 2], in_formulas: &HashSet<&str>) -> Vec<NarrowingCast> {
-    let [of_first, of_second] = models.map(|model| narrowing(model, in_formulas));
-    let mut unpaired = vec![];
-    for (own, others, is_of_first) in [
-        (&of_first, &of_second, true),
-        (&of_second, &of_first, false),
-    ] {
-        for (types, names) in own {
-            let other = others.get(types).map_or(&[][..], Vec::as_slice);
-            let surplus = names.len().saturating_sub(other.len());
-            // Casts whose names the other model lacks are returned before others.
-            let (mut rest, shared): (Vec<&String>, Vec<&String>) =
-                names.iter().partition(|name| !other.contains(name));
-            rest.extend(shared);
-            unpaired.extend(rest.into_iter().take(surplus).map(|name| NarrowingCast {
-                name: name.clone(),
-                to: types.1.to_string(),
-                is_of_first,
-            }));
-        }
-    }
+/// The narrowing casts of a model that round the same value to the same type.
+type CastsByValue = HashMap<RoundedValue, Vec<String>>;
+
+/// A value that a cast rounds: its digest at the proof's point, and the types before and after the
+/// cast. The digest of casts of unknown values is `None`.
+type RoundedValue = (Option<Digest>, DataType, DataType);
+
+/// Finds narrowing casts of values that only one model rounds. `values` are the digests of the
+/// values of both models. Casts of constants from which only the values `in_formulas` are computed
+/// are left out, because the error bounds of the formulas include the rounding of these casts.
+pub(super) fn unpaired(
+    models: [&Model; 2],
+    values: &ValueDigests,
+    in_formulas: &HashSet<&str>,
+) -> Vec<NarrowingCast> {
+    let [of_first, of_second] = [0, 1].map(|side| {
+        let digests = &values.0[side];
+        narrowing(models[side], digests, in_formulas)
+    });
+    let mut unpaired = missing(&of_first, &of_second, true);
+    unpaired.extend(missing(&of_second, &of_first, false));
     unpaired.sort_by(|a, b| (b.is_of_first, &a.name).cmp(&(a.is_of_first, &b.name)));
     unpaired
 }
 
-/// The names of the results of narrowing casts, by source and target type. Leaves out casts of
-/// constants that change no element, and casts of constants from which only the values
-/// `in_formulas` are computed.
+/// The casts of one model whose values the other model does not round. Casts of unknown values are
+/// missing if the other model has fewer of them.
+fn missing(own: &CastsByValue, others: &CastsByValue, is_of_first: bool) -> Vec<NarrowingCast> {
+    let mut missing = vec![];
+    for (rounded, names) in own {
+        let (value, _, to) = rounded;
+        let paired = match (value, others.get(rounded)) {
+            (Some(_), Some(_)) => names.len(),
+            (None, Some(others)) => others.len(),
+            (_, None) => 0,
+        };
+        missing.extend(names.iter().skip(paired).map(|name| NarrowingCast {
+            name: name.clone(),
+            to: to.to_string(),
+            is_of_first,
+        }));
+    }
+    missing
+}
+
+/// The names of the results of narrowing casts. Leaves out casts that change no element, and casts
+/// of constants from which only the values `in_formulas` are computed.
 fn narrowing(
     model: &Model,
+    digests: &HashMap<String, Digest>,
     in_formulas: &HashSet<&str>,
-) -> HashMap<(DataType, DataType), Vec<String>> {
-    let mut casts: HashMap<(DataType, DataType), Vec<String>> = HashMap::new();
+) -> CastsByValue {
+    let mut casts = CastsByValue::new();
     let Ok(analysis) = Analysis::new(model) else {
         return casts;
     };
@@ -74,14 +91,55 @@ fn narrowing(
             continue;
         }
         let types = [input, output].map(|value| analysis.facts.data_type(value));
-        if let [Some(from), Some(to)] = types
-            && narrows(from, to)
-        {
+        let [Some(from), Some(to)] = types else {
+            continue;
+        };
+        let rearranged = before_rearrangement(graph, input);
+        if narrows(from, to) && !is_widened(&analysis, rearranged, to) {
+            let digest = |value| digests.get(graph.value_name(value)).copied();
+            let digest = digest(rearranged).or_else(|| digest(output));
             let name = graph.value_name(output).to_owned();
-            casts.entry((from, to)).or_default().push(name);
+            casts.entry((digest, from, to)).or_default().push(name);
         }
     }
     casts
+}
+
+/// The value that operators only rearrange to compute a value. A cast before these operators rounds
+/// the same elements as one behind them.
+fn before_rearrangement(graph: &Graph, mut value: ValueId) -> ValueId {
+    while let Some(before) = rearranged(graph, value) {
+        value = before;
+    }
+    value
+}
+
+/// The value whose elements an operator only rearranges to compute a value. `None` for results of
+/// other operators.
+fn rearranged(graph: &Graph, value: ValueId) -> Option<ValueId> {
+    let (node, _) = graph.producer(value)?;
+    let rearranges = matches!(
+        graph.domain_op(node),
+        (
+            "",
+            "Flatten" | "Identity" | "Reshape" | "Squeeze" | "Transpose" | "Unsqueeze"
+        )
+    );
+    graph.input(node, 0).filter(|_| rearranges)
+}
+
+/// Whether a cast of a type whose numbers `to` has computes a value, so that a cast to `to` changes
+/// no element.
+fn is_widened(analysis: &Analysis, value: ValueId, to: DataType) -> bool {
+    let graph = &analysis.graph;
+    let cast = graph
+        .producer(value)
+        .filter(|&(node, _)| graph.is(node, "Cast"));
+    let before = cast.and_then(|(node, _)| graph.input(node, 0));
+    let before = before.and_then(|before| analysis.facts.data_type(before));
+    before.is_some_and(|before| {
+        before == to || before.is_float() && to.is_float() && !narrows(before, to)
+    })
 }
 
 /// Whether a cast of a constant keeps each element.

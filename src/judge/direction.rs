@@ -19,8 +19,8 @@ pub(super) struct ComparisonDirection<'d> {
     /// Whether `other` is the first of the two judged models.
     pub is_exchanged: bool,
     pub options: &'d ProveOptions,
-    /// The record of the values of both models, if requested.
-    pub record: Option<&'d RecordedValues>,
+    /// The record of the values of both models.
+    pub record: &'d RecordedValues,
 }
 
 /// The result of a successful proof.
@@ -109,9 +109,8 @@ impl ComparisonDirection<'_> {
     ) -> Result<EstablishedFormulas, (Vec<Matched>, Proof)> {
         let formulas: Vec<Stored> = matched.iter().map(|found| found.stored.clone()).collect();
         let models = [self.base, other];
-        let values = RecordedValues::default();
-        let record = self.record.map(|_| &values);
-        let proof = same_function_recorded(models, &formulas, self.options, record);
+        let values = self.record.emptied();
+        let proof = same_function_recorded(models, &formulas, self.options, Some(&values));
         self.keep(values.take(), matches!(proof, Proof::Proved { .. }));
         match proof {
             Proof::Proved { points, bound, .. } => Ok(EstablishedFormulas {
@@ -125,10 +124,8 @@ impl ComparisonDirection<'_> {
 
     /// Records the values of a proof if the proof succeeded, or if nothing is recorded yet.
     fn keep(&self, ValueDigests([base, other]): ValueDigests, is_proved: bool) {
-        if let Some(record) = self.record
-            && (is_proved || record.is_empty())
-        {
-            record.keep(ValueDigests(if self.is_exchanged {
+        if is_proved || self.record.is_empty() {
+            self.record.keep(ValueDigests(if self.is_exchanged {
                 [other, base]
             } else {
                 [base, other]

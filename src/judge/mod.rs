@@ -104,7 +104,8 @@ pub enum Judgement {
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 pub fn judge(first: &Model, second: &Model, options: &ProveOptions) -> Judgement {
-    judge_recorded(first, second, options, None)
+    let record = RecordedValues::default();
+    judge_recorded(first, second, options, &record)
 }
 
 /// Judges two models. Also returns the digests of the values of both models at one point, or no
@@ -114,8 +115,8 @@ pub(crate) fn judge_with_values(
     second: &Model,
     options: &ProveOptions,
 ) -> (Judgement, ValueDigests) {
-    let record = RecordedValues::default();
-    let judgement = judge_recorded(first, second, options, Some(&record));
+    let record = RecordedValues::with_tensors();
+    let judgement = judge_recorded(first, second, options, &record);
     (judgement, record.take())
 }
 
@@ -126,14 +127,14 @@ pub(crate) fn compared_values(
     second: &Model,
     options: &ProveOptions,
 ) -> ValueDigests {
-    let record = RecordedValues::default();
+    let record = RecordedValues::with_tensors();
     if let Ok(models) = interface::aligned(first, second) {
         let [first, second] = canonical_form::normalised(models);
         let judge = Judge {
             first,
             second,
             options,
-            record: Some(&record),
+            record: &record,
         };
         judge.direction(false).record_values();
     }
@@ -144,7 +145,7 @@ fn judge_recorded(
     first: &Model,
     second: &Model,
     options: &ProveOptions,
-    record: Option<&RecordedValues>,
+    record: &RecordedValues,
 ) -> Judgement {
     match interface::aligned(first, second) {
         Ok(models) => {
@@ -166,7 +167,8 @@ struct Judge<'j> {
     first: Model,
     second: Model,
     options: &'j ProveOptions,
-    record: Option<&'j RecordedValues>,
+    /// The record of the values of both models.
+    record: &'j RecordedValues,
 }
 
 impl Judge<'_> {
@@ -214,7 +216,9 @@ impl Judge<'_> {
         let rounded = rounded.filter_map(|matched| matched.rounded(is_of_first));
         let tensors: Vec<RoundedTensor> = rounded.collect();
         let named: HashSet<&str> = matched.iter().flat_map(Matched::names).collect();
-        let casts = casts::unpaired([&self.first, &self.second], &named);
+        let casts = self
+            .record
+            .read(|values| casts::unpaired([&self.first, &self.second], values, &named));
         match (casts.is_empty(), tensors.is_empty()) {
             (true, true) => Judgement::Same { points, bound },
             (true, false) => Judgement::Rounded {

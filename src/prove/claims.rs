@@ -119,7 +119,7 @@ pub(super) fn claims(
             prepared: &fused,
             tensors,
             valid: &valid,
-            is_recorded: record.is_some(),
+            records_tensors: record.is_some_and(|record| record.has_tensors),
         },
         record,
         takes_roots: Cell::new(false),

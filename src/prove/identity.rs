@@ -64,8 +64,8 @@ pub(super) struct FoldedSide<'i> {
     /// The new tensors.
     pub tensors: &'i [Stored],
     pub valid: &'i Valid<'i>,
-    /// Whether the digests of the folded model's values are recorded.
-    pub is_recorded: bool,
+    /// Whether the digests of the folded model's stored tensors are recorded.
+    pub records_tensors: bool,
 }
 
 impl FoldedSide<'_> {
@@ -118,7 +118,7 @@ impl FoldedSide<'_> {
             allowance: &allowance,
             alike: alike.as_ref(),
             scales,
-            records_sources: self.is_recorded,
+            records_tensors: self.records_tensors,
         };
         Ok(evaluate(&point, &outputs(&analysis.graph), false)?)
     }
@@ -150,7 +150,7 @@ impl GraphPair<'_> {
             only_at_sizes: &self.original.only_at_sizes(self.flat),
             has_formulas: have_formulas(self.folded.tensors),
             scales: None,
-            records_sources: self.record.is_some(),
+            records_tensors: self.folded.records_tensors,
         };
         let flat = Point {
             analysis: self.flat,

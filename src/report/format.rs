@@ -73,9 +73,6 @@ mod tests {
 
     #[test]
     fn escapes_are_written_out() {
-        assert_eq!(
-            crate::report::plain("blocks.0\u{1b}[2J"),
-            "blocks.0\\u{1b}[2J"
-        );
+        assert_eq!(plain("blocks.0\u{1b}[2J"), "blocks.0\\u{1b}[2J");
     }
 }

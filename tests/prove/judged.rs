@@ -517,6 +517,44 @@ fn removed_narrowing_cast_is_named() {
     );
 }
 
+/// In float16, 1e5·x is infinite.
+#[test]
+fn moved_narrowing_cast_is_named_in_both_models() {
+    let found = verdict(
+        "input x b 4\n const c = 1e5\n h = Cast(x) to=10\n f = Cast(h) to=1\n y = Mul(f, c)\n output y",
+        "input x b 4\n const c = 1e5\n m = Mul(x, c)\n k = Cast(m) to=10\n y = Cast(k) to=1\n output y",
+    );
+    let Judgement::Casts { casts, .. } = &found else {
+        panic!("{found:?}");
+    };
+    let named: Vec<_> = casts
+        .iter()
+        .map(|cast| (cast.name.as_str(), cast.is_of_first))
+        .collect();
+    assert_eq!(named, [("h", true), ("k", false)]);
+}
+
+#[test]
+fn casts_of_rearranged_and_of_repeated_values_are_the_same() {
+    assert_same(
+        "input x b 4\n h = Cast(x) to=10\n f = Cast(h) to=1\n y = Transpose(f) perm=[1,0]\n output y",
+        "input x b 4\n t = Transpose(x) perm=[1,0]\n h = Cast(t) to=10\n y = Cast(h) to=1\n output y",
+    );
+    assert_same(
+        "input x b 4\n h = Cast(x) to=10\n f = Cast(h) to=1\n y = Add(f, f)\n output y",
+        "input x b 4\n h = Cast(x) to=10\n f = Cast(h) to=1\n i = Cast(x) to=10\n g = Cast(i) to=1
+         y = Add(f, g)\n output y",
+    );
+}
+
+#[test]
+fn cast_back_from_a_wider_type_rounds_nothing() {
+    assert_same(
+        "input x b 4\n d = Cast(x) to=11\n f = Cast(d) to=1\n y = Relu(f)\n output y",
+        "input x b 4\n y = Relu(x)\n output y",
+    );
+}
+
 /// float16 represents 0.5 exactly, but not 0.1.
 #[test]
 fn added_cast_of_a_constant_is_named_where_it_rounds() {

@@ -82,8 +82,8 @@ pub(super) struct Point<'p> {
     /// The positive factors that pass through operators. `None` in an evaluation that does not use
     /// them.
     pub scales: Option<&'p Scales>,
-    /// Whether the digests of inputs and stored tensors are recorded too.
-    pub records_sources: bool,
+    /// Whether the digests of stored tensors are recorded, and not only those of inputs and results.
+    pub records_tensors: bool,
 }
 
 /// The names of values about which less would be known if the extents of the inputs were open.
@@ -183,7 +183,7 @@ struct Evaluation<'w> {
     draws_counts: Cell<bool>,
     /// The names of constants with infinite or NaN elements.
     unbounded: RefCell<HashSet<String>>,
-    /// The digests of inputs and stored tensors, if they are recorded.
+    /// The digests of inputs, and of stored tensors if they are recorded.
     sources: Vec<(ValueId, Digest)>,
     /// Whether a body could not be evaluated, or not completely.
     is_uncertain: Cell<bool>,
@@ -290,7 +290,7 @@ impl<'w> Evaluation<'w> {
             (None, Some(tensor)) => self.tensor(name, tensor)?,
             (None, None) => FieldValue::Opaque(self.sparse_initializer(name)),
         };
-        if self.point.records_sources {
+        if self.point.records_tensors || self.point.inputs.contains_key(name) {
             self.sources.push((value, found.digest(self.point.key)));
         }
         self.values[index(value)] = Some(found.clone());
