@@ -12,6 +12,7 @@ mod part;
 mod parted;
 mod reduce;
 mod side;
+mod sole_difference;
 
 use serde::Serialize;
 

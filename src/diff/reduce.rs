@@ -83,6 +83,8 @@ impl DifferingModels<'_, '_> {
         let outputs = self.alignment.parted.first()?;
         let found = self.first_difference();
         let pair = found.map_or(*outputs, |found| found.pair);
+        // Values of other extents cannot be assumed to be equal, so no difference ends at them.
+        let pair = self.sole_difference(pair).unwrap_or(pair);
         let begins = [0, 1].map(|side| self.begins(side, pair[side]));
         let parts = self.cut(pair, &begins)?;
         let dims = witness.map_or(&self.options.dims, |witness| &witness.dims);

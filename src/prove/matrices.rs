@@ -33,7 +33,7 @@ const PRIME: f64 = P as f64;
 type Tile = [[f64; LANES]; ROWS];
 
 /// The high and the low parts of an element from each row of a tile.
-type Factors = [[f64; ROWS]; 2];
+type SplitFactors = [[f64; ROWS]; 2];
 
 /// The sizes of the matrices in a product.
 #[derive(Debug, Clone, Copy)]
@@ -105,7 +105,7 @@ fn compute(left: &[u32], right: &[u32], extents: Extents, block: ArrayViewMut2<u
     let terms = inner.min(TERMS);
     let mut sums: Vec<Tile> = vec![[[0.0; LANES]; ROWS]; groups * strips];
     let mut panel = vec![[0.0; LANES]; strips * terms];
-    let mut factors: Vec<Factors> = vec![[[0.0; ROWS]; 2]; terms];
+    let mut factors: Vec<SplitFactors> = vec![[[0.0; ROWS]; 2]; terms];
     for term in (0..inner).step_by(TERMS) {
         let terms = term..inner.min(term + TERMS);
         let rows = right.chunks(extents.columns);
@@ -143,7 +143,7 @@ fn pack<'e>(rows: impl Iterator<Item = &'e [u32]>, panel: &mut [[f64; LANES]]) {
 /// Splits the elements of at most [`ROWS`] rows. Missing rows keep their factors, which no result
 /// reads.
 #[inline(always)]
-fn split<'e>(rows: impl Iterator<Item = &'e [u32]>, factors: &mut [Factors]) {
+fn split<'e>(rows: impl Iterator<Item = &'e [u32]>, factors: &mut [SplitFactors]) {
     for (row, elements) in rows.enumerate() {
         for (factors, &element) in factors.iter_mut().zip(elements) {
             let number = centred(element);
@@ -167,7 +167,7 @@ fn centred(element: u32) -> f64 {
 /// Adds the products of at most [`TERMS`] factors and numbers to the sums of a tile, and reduces the
 /// sums.
 #[inline(always)]
-fn add_products(factors: &[Factors], numbers: &[[f64; LANES]], sums: &mut Tile) {
+fn add_products(factors: &[SplitFactors], numbers: &[[f64; LANES]], sums: &mut Tile) {
     let [high, low] = products(factors, numbers);
     let parts = high.as_flattened().iter().zip(low.as_flattened());
     for (sum, (&high, &low)) in sums.as_flattened_mut().iter_mut().zip(parts) {
@@ -179,7 +179,7 @@ fn add_products(factors: &[Factors], numbers: &[[f64; LANES]], sums: &mut Tile) 
 /// The sums of the products with the high parts of factors, and of those with the low parts. The
 /// compiler keeps the sums in registers only in a function of their own.
 #[multiversion(targets = "simd")]
-fn products(factors: &[Factors], numbers: &[[f64; LANES]]) -> [Tile; 2] {
+fn products(factors: &[SplitFactors], numbers: &[[f64; LANES]]) -> [Tile; 2] {
     let is_fused = target_cfg_f!(any(target_feature = "fma", target_arch = "aarch64"));
     let (mut high, mut low) = ([[0.0; LANES]; ROWS], [[0.0; LANES]; ROWS]);
     for ([of_high, of_low], numbers) in factors.iter().zip(numbers) {

@@ -79,6 +79,33 @@ fn reduce_finds_an_operator_that_the_other_model_lacks() {
     assert_differ(&parts);
 }
 
+/// Only the first operator differs, and the extents of its results do too.
+#[test]
+fn reduce_ends_at_the_only_operator_that_differs() {
+    let reshaped = |extents: &str| {
+        format!(
+            "input in 2 6
+             ints e 2 = {extents}
+             ints f 1 = 12
+             r = Reshape(in, e)
+             t = Transpose(r) perm=[1,0]
+             out = Reshape(t, f)
+             output out"
+        )
+    };
+    let (folder, [one, two]) = saved([&reshaped("3 4"), &reshaped("4 3")]);
+    let parts = parts(&one, &two, &folder.path().join("parts"));
+    for part in &parts {
+        assert_eq!(operators(part), ["Reshape"]);
+    }
+    let env = inputs(&parts[0], 2, true, Kind::Real);
+    let shapes = parts.each_ref().map(|part| {
+        let outputs = reference::run(part, &env).unwrap();
+        outputs[0].floats().unwrap().shape().to_vec()
+    });
+    assert_eq!(shapes, [[3, 4], [4, 3]]);
+}
+
 #[test]
 fn reduce_of_models_that_differ_in_casts_writes_the_operators_around_a_cast() {
     let with_casts = CHAIN.replace(
