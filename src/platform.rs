@@ -1,4 +1,4 @@
-//! What the target of the build has: threads, and a clock.
+//! The threads and the clock of the target platform.
 
 use std::time::{Duration, Instant};
 

@@ -11,8 +11,8 @@ use crate::ir::ValueId;
 use crate::judge::{Judgement, NarrowingCast, judge};
 
 impl DifferingModels<'_, '_> {
-    /// The parts around the first cast that only one model has and that the parts show: from the operand of the cast to the
-    /// first value behind it that the other model has, too.
+    /// The parts around the first cast that only one model has and that the parts show: from the
+    /// operand of the cast to the first value behind it that the other model has, too.
     pub(super) fn parts_around_a_cast(&self, casts: &[NarrowingCast]) -> Option<DifferingParts> {
         casts.iter().find_map(|cast| {
             let (pair, begins) = self.ends_of_cast(cast)?;

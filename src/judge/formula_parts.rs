@@ -59,8 +59,7 @@ impl<'r> FormulaParts<'r> {
     }
 }
 
-/// The number of elements that an evaluation writes. A range of a constant is read without the rest
-/// of the constant.
+/// The number of elements that an evaluation writes. It reads only the used range of a constant.
 fn work(recipe: &Recipe) -> usize {
     let steps = recipe.steps_to(&|step| cut_constant(step).is_some());
     steps.iter().map(|step| step.len()).sum()

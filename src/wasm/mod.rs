@@ -28,7 +28,7 @@ pub struct Reply {
     text_length: usize,
     /// The folded model.
     model: *mut u8,
-    /// The number of bytes of the model; 0 if there is none.
+    /// The number of bytes of the model. 0 if no model is returned.
     model_length: usize,
 }
 

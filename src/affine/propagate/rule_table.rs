@@ -30,7 +30,7 @@ pub(crate) fn rule_of(at: &At) -> Result<&'static dyn Rule, Reason> {
     })
 }
 
-/// The rule for an operator with this domain and name. `None` if there is no rule.
+/// Finds the rule for a domain and an operator name. `None` if there is no rule.
 pub(crate) fn rule(operator: (&str, &str)) -> Option<&'static dyn Rule> {
     static BY_OPERATOR: LazyLock<HashMap<(&str, &str), &dyn Rule>> = LazyLock::new(|| {
         let absorbing = LINEAR.iter().map(|&linear| linear as &dyn Rule);
