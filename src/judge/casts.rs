@@ -30,8 +30,8 @@ type CastsByValue = HashMap<RoundedValue, Vec<String>>;
 /// cast. The digest of casts of unknown values is `None`.
 type RoundedValue = (Option<Digest>, DataType, DataType);
 
-/// Finds narrowing casts of values that only one model rounds. `values` are the digests of the
-/// values of both models. Casts of constants from which only the values `in_formulas` are computed
+/// Finds narrowing casts that only one model has. Casts are paired if they round equal values to the
+/// same type. `values` are the digests of the values of both models. Casts of constants from which only the values `in_formulas` are computed
 /// are left out, because the error bounds of the formulas include the rounding of these casts.
 pub(super) fn unpaired(
     models: [&Model; 2],
@@ -48,17 +48,13 @@ pub(super) fn unpaired(
     unpaired
 }
 
-/// The casts of one model whose values the other model does not round. Casts of unknown values are
-/// missing if the other model has fewer of them.
+/// The casts of one model that the other model lacks. If one model rounds a value n times more than
+/// the other, n of its casts are missing.
 fn missing(own: &CastsByValue, others: &CastsByValue, is_of_first: bool) -> Vec<NarrowingCast> {
     let mut missing = vec![];
     for (rounded, names) in own {
-        let (value, _, to) = rounded;
-        let paired = match (value, others.get(rounded)) {
-            (Some(_), Some(_)) => names.len(),
-            (None, Some(others)) => others.len(),
-            (_, None) => 0,
-        };
+        let (_, _, to) = rounded;
+        let paired = others.get(rounded).map_or(0, Vec::len);
         missing.extend(names.iter().skip(paired).map(|name| NarrowingCast {
             name: name.clone(),
             to: to.to_string(),
