@@ -13,8 +13,10 @@
 //! | a Gather of all places in order | a Reshape |
 //! | a GatherND of places of one axis | a Gather |
 //! | a Pad before a convolution or a pooling | the `pads` of that operator |
+//! | extents cast to int32 and back | extents in int64 |
 
 pub(crate) mod adjacent;
+mod extents;
 pub(crate) mod identity_selection;
 pub(crate) mod padding;
 pub(crate) mod token_norm;
@@ -28,7 +30,7 @@ use crate::ir::builder::{Maker, int};
 use crate::ir::equation::{Equation, is_once};
 use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
-use crate::onnx::tensor;
+use crate::onnx::tensor::{self, DataType};
 use crate::recipe::Numbers;
 use crate::shape::facts::{extent, same_shape};
 
@@ -39,7 +41,8 @@ const SUM_BROADCASTS: i64 = 8;
 /// such form.
 type CanonicalForm = for<'m> fn(&'m Analysis, NodeId) -> Option<Maker<'m>>;
 
-/// All rewrites. For each node, only the first rewrite that applies is written.
+/// The rewrites of operators with float results. For each node, only the first rewrite that applies
+/// is written.
 const FORMS: [CanonicalForm; 11] = [
     gather_as_squeeze,
     gather_nd_as_gather,
@@ -54,12 +57,14 @@ const FORMS: [CanonicalForm; 11] = [
     before_expand,
 ];
 
-/// The edits that write operators with float results in their canonical form.
+/// The edits that write operators in their canonical form.
 pub(crate) fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, output| {
-        let data_type = analysis.facts.data_type(output);
-        data_type.filter(|data_type| data_type.is_float())?;
-        FORMS.iter().find_map(|form| form(analysis, node))
+        match analysis.facts.data_type(output)? {
+            DataType::Int64 => extents::without_narrowing(analysis, node),
+            data_type if data_type.is_float() => FORMS.iter().find_map(|form| form(analysis, node)),
+            _ => None,
+        }
     })
 }
 

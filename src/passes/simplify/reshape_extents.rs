@@ -49,6 +49,7 @@ fn written(analysis: &Analysis, node: NodeId) -> Option<Vec<i64>> {
     if constants.is_constant(*shape) || analysis.at(node).only_attributes(&["allowzero"]).is_err() {
         return None;
     }
+    let copies_at_zero = analysis.at(node).attr("allowzero", 0) == Ok(0);
     let (before, after) = (facts.shape(*value)?, facts.shape(graph.output(node, 0)?)?);
     let mut rest = false;
     let target = facts.extents(*shape)?;
@@ -69,6 +70,7 @@ fn written(analysis: &Analysis, node: NodeId) -> Option<Vec<i64>> {
                 dim
             };
             match extent(&dim) {
+                Some(0) if copies_at_zero && !is_rest => Some(0),
                 // In the target of a Reshape, 0 and -1 do not stand for themselves.
                 Some(extent) => i64::try_from(extent).ok().filter(|&extent| extent > 0),
                 None if dim.as_ref().is_some_and(|dim| dim.to_i64().is_ok()) => None,

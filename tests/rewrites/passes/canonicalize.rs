@@ -1194,3 +1194,77 @@ fn gather_nd_with_constant_channel_indices_becomes_gather() {
         ["GatherND", "Relu"]
     );
 }
+
+/// Swaps the first and the last axis of a value in a shape whose elements the lines `makes` compute
+/// as `batch` and `width`.
+fn swapped_extents(makes: &str) -> unfold::onnx::Model {
+    model(&format!(
+        "input x batch 3 width
+         indices p 3
+         ints zero 1 = 0
+         ints one 1 = 1
+         ints two 1 = 2
+         ints three 1 = 3
+         {makes}
+         shape = Concat(width, three, batch) axis=0
+         y = Reshape(x, shape)
+         output y"
+    ))
+}
+
+/// The number of Casts in a model.
+fn casts(model: &unfold::onnx::Model) -> usize {
+    let is_cast = |op: &&str| *op == "Cast";
+    operators(model).iter().copied().filter(is_cast).count()
+}
+
+#[test]
+fn extents_cast_to_int32_and_back_stay_in_int64() {
+    // Paddle casts a shape to int32, selects extents, and casts each of them back.
+    let paddle = swapped_extents(
+        "s = Shape(x)
+         c = Cast(s) to=6
+         b = Slice(c, zero, one, zero)
+         w = Gather(c, two)
+         batch = Cast(b) to=7
+         width = Cast(w) to=7",
+    );
+    let expected = ["Shape", "Slice", "Gather", "Concat", "Reshape"];
+    let after = fuse(&paddle).model;
+    assert_eq!(operators(&after), expected);
+    same(&paddle, &after, 0.0);
+    // The first selection may come before the first Cast, and the Casts may be adjacent.
+    let adjacent = swapped_extents(
+        "s = Shape(x)
+         b = Slice(s, zero, one, zero)
+         c = Cast(b) to=6
+         batch = Cast(c) to=7
+         width = Gather(s, two)",
+    );
+    let after = fuse(&adjacent).model;
+    assert_eq!(operators(&after), expected);
+    same(&adjacent, &after, 0.0);
+}
+
+#[test]
+fn casts_of_other_integers_to_int32_and_back_stay() {
+    // The elements of an input may exceed the range of int32.
+    let input = swapped_extents(
+        "s = Shape(x)
+         c = Cast(p) to=6
+         b = Slice(c, zero, one, zero)
+         batch = Cast(b) to=7
+         width = Gather(s, two)",
+    );
+    assert_eq!(casts(&fuse(&input).model), 2);
+    // A number of elements is no extent, and may exceed the range too.
+    let count = swapped_extents(
+        "s = Shape(x)
+         m = Mul(s, two)
+         c = Cast(m) to=6
+         b = Slice(c, zero, one, zero)
+         batch = Cast(b) to=7
+         width = Gather(s, two)",
+    );
+    assert_eq!(casts(&fuse(&count).model), 2);
+}

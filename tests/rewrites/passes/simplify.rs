@@ -294,6 +294,29 @@ fn reshape_target_of_copied_extents_becomes_constant() {
         shape(&tidied(&found)).into_raw_vec_and_offset().0,
         [0, -1, 8]
     );
+    // Paddle writes a 0, which copies the extent of the batch, unless with `allowzero=1`.
+    let copied = model(
+        "input x batch length 8
+         z = Shape(x)
+         ints zero 1 = 0
+         ints one 1 = 1
+         ints h 2 = 2 4
+         l = Gather(z, one)
+         s = Concat(zero, l, h) axis=0
+         y = Reshape(x, s)
+         output y",
+    );
+    assert_eq!(
+        shape(&tidied(&copied)).into_raw_vec_and_offset().0,
+        [0, 0, 2, 4]
+    );
+    let mut empty = copied;
+    empty.graph_mut().node.last_mut().unwrap().attribute =
+        vec![attribute("allowzero", Attr::Int(1))];
+    assert_eq!(
+        operators(&fuse(&empty).model),
+        ["Shape", "Gather", "Concat", "Reshape"]
+    );
     let other = tidied(&heads(
         "ints h 1 = 8\n ints m 1 = 2\n ints f 1 = 4\n s = Concat(b, m, f, l) axis=0",
     ));
