@@ -673,3 +673,12 @@ fn matmul_stays_after_pad_of_other_numbers_or_of_channels() {
          r = Relu(x)\n q = Pad(r, p)\n y = Gemm(q, w, b)\n output y";
     assert_stays(biased);
 }
+
+#[test]
+fn mean_stays_after_a_sum_that_raises_the_rank() {
+    assert_stays(
+        "input x 2 3 4\n const c 3 1 = 0 1 2\n const z 1 1 1 1 = 1
+         a = Sigmoid(x)\n b = Add(a, c)\n d = Add(b, z)
+         y = ReduceMean(d) axes=[-1] keepdims=0\n output y",
+    );
+}

@@ -72,7 +72,7 @@ impl Mean {
             return Some(Obstacle { term, ..found });
         }
         if let Some(found) = self
-            .normalizer(view, node, left)
+            .normalizer(view, node, shape.len(), left)
             .or_else(|| self.shift(view, node, shape, left))
         {
             return Some(found);
@@ -80,13 +80,14 @@ impl Mean {
         let operands = self.operands(analysis, node, shape.len())?;
         operands.into_iter().find_map(|(operand, is_same)| {
             let own = analysis.facts.shape(operand).filter(|_| !is_same)?;
-            self.obstacle(view, operand, &own, left)
+            let has_rank = own.len() == shape.len();
+            has_rank.then(|| self.obstacle(view, operand, &own, left))?
         })
     }
 
-    /// The obstacle if a node normalizes by statistics of its input, and nothing else reads this
-    /// input.
-    fn normalizer(&self, view: &View, node: NodeId, depth: usize) -> Option<Obstacle> {
+    /// The obstacle if a node normalizes by statistics of its input, which has the given rank, and
+    /// nothing else reads this input.
+    fn normalizer(&self, view: &View, node: NodeId, rank: usize, depth: usize) -> Option<Obstacle> {
         let graph = view.graph;
         let (op, input, nodes) = match graph.category(node)? {
             Category::Normalizer if graph.is(node, "BatchNormalization") => return None,
@@ -100,7 +101,10 @@ impl Mean {
                 (op, core.input, core.nodes)
             }
         };
-        let shape = view.facts.shape(input)?;
+        let shape = view
+            .facts
+            .shape(input)
+            .filter(|shape| shape.len() == rank)?;
         let is_alone = view.is_read_by_no_other(input, &nodes);
         let term = self.through(view.analysis, input, &shape, depth);
         Some(Obstacle {
