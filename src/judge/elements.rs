@@ -2,10 +2,11 @@
 
 use rayon::prelude::*;
 
+use super::candidates::CandidateKey;
 use super::rounded::PART;
-use crate::hash::HashSet;
+use crate::hash::{HashMap, HashSet};
 use crate::onnx::Model;
-use crate::onnx::tensor::Floats;
+use crate::onnx::tensor::{Floats, float_type};
 use crate::prove::stored_outside;
 
 /// The number of elements of each tensor that are looked up. If the model stores all of these
@@ -46,6 +47,43 @@ impl MissingElements {
     pub(super) fn has_none_of(&self, sample: &[f64]) -> bool {
         let mut looked_up = sample.iter().map(|&number| magnitude(number));
         !looked_up.any(|number| self.0.contains(&number))
+    }
+}
+
+/// The elements of a model's short tensors, by type and size. All elements of a short tensor are
+/// looked up.
+pub(super) struct ShortTensors(HashMap<CandidateKey, Vec<Vec<f64>>>);
+
+impl ShortTensors {
+    /// Reads the tensors outside of bodies that have a type and size of `keys`.
+    pub(super) fn new(model: &Model, keys: &HashSet<CandidateKey>) -> Self {
+        let mut tensors: HashMap<CandidateKey, Vec<Vec<f64>>> = HashMap::default();
+        for (_, tensor) in stored_outside(model) {
+            let Ok(floats) = Floats::new(&tensor, model.externals()) else {
+                continue;
+            };
+            let count = floats.shape().iter().product();
+            let key = float_type(&tensor).map(|data_type| (data_type, count));
+            let Some(key) = key.filter(|key| count <= LOOKED_UP && keys.contains(key)) else {
+                continue;
+            };
+            let mut numbers = vec![0.0; count];
+            if floats.read(0, &mut vec![], &mut numbers).is_ok() {
+                tensors.entry(key).or_default().push(numbers);
+            }
+        }
+        Self(tensors)
+    }
+
+    /// Whether most elements of a tensor, but not all, equal those of one of these tensors at the
+    /// same places. The model then stores the other elements only by chance.
+    pub(super) fn has_most_of(&self, key: CandidateKey, numbers: &[f64]) -> bool {
+        let tensors = self.0.get(&key).into_iter().flatten();
+        let mut equal = tensors.map(|tensor| {
+            let pairs = tensor.iter().zip(numbers);
+            pairs.filter(|(one, other)| one == other).count()
+        });
+        equal.any(|equal| equal < numbers.len() && 2 * equal >= numbers.len())
     }
 }
 
@@ -117,6 +155,7 @@ impl Filter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::onnx::tensor::DataType;
     use crate::run::testing::affine;
 
     #[test]
@@ -126,6 +165,18 @@ mod tests {
         let missing = MissingElements::new(&model, moved.iter().chain(other));
         assert!(missing.has_none_of(moved));
         assert!(!missing.has_none_of(other));
+    }
+
+    #[test]
+    fn tensors_that_differ_in_few_elements_are_found() {
+        let model = affine([0.5, -3.0, 7.0], [0.25; 3]);
+        let key = (DataType::Float, 3);
+        let tensors = ShortTensors::new(&model, &[key].into_iter().collect());
+        assert!(tensors.has_most_of(key, &[0.5, -3.0, 7.5]));
+        assert!(tensors.has_most_of(key, &[0.25, 7.0, 0.25]));
+        assert!(!tensors.has_most_of(key, &[0.5, -3.0, 7.0]));
+        assert!(!tensors.has_most_of(key, &[7.0, 0.5, -3.0]));
+        assert!(!tensors.has_most_of((DataType::Double, 3), &[0.5, -3.0, 7.5]));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::candidates::{
 };
 use super::constants::{ComputedConstants, GivenConstants};
 use super::deviation::LargestDeviation;
-use super::elements::{MissingElements, sample};
+use super::elements::{MissingElements, ShortTensors, sample};
 use super::formula_parts::FormulaParts;
 use super::formulas::value;
 use super::neighbour_folds::of_neighbours;
@@ -122,8 +122,7 @@ pub(super) fn matched(first: &Model, second: &Model, names: &[String]) -> Vec<Ma
     let keys: Vec<CandidateKey> = open.iter().map(Foreign::key).collect();
     let rounded = of_rounded(first, &keys, &constants);
     found.extend(take_matched(&mut open, &rounded, &constants));
-    let missing = MissingElements::new(first, open.iter().flat_map(|foreign| &foreign.sample));
-    open.retain(|foreign| !missing.has_none_of(&foreign.sample));
+    drop_stored(&mut open, first);
     let keys: Vec<CandidateKey> = open.iter().map(Foreign::key).collect();
     let candidates = of_neighbours(&analysis, &keys, &constants);
     found.extend(take_matched(&mut open, &candidates, &constants));
@@ -133,6 +132,19 @@ pub(super) fn matched(first: &Model, second: &Model, names: &[String]) -> Vec<Ma
         found.extend(take_matched(&mut open, &candidates, &constants));
     }
     found
+}
+
+/// Removes from `open` the tensors of which the first model stores all elements, unless a few
+/// elements are stored only by chance.
+fn drop_stored(open: &mut Vec<Foreign>, first: &Model) {
+    let missing = MissingElements::new(first, open.iter().flat_map(|foreign| &foreign.sample));
+    let is_stored = |foreign: &&Foreign| missing.has_none_of(&foreign.sample);
+    let keys = open.iter().filter(is_stored).map(Foreign::key).collect();
+    let short = ShortTensors::new(first, &keys);
+    open.retain(|foreign| {
+        let is_stored = missing.has_none_of(&foreign.sample);
+        !is_stored || short.has_most_of(foreign.key(), &foreign.sample)
+    });
 }
 
 /// Removes the tensors that match a candidate from `open`, and returns the matches.
