@@ -15,7 +15,7 @@ use crate::ir::ValueId;
 use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 
-/// The maximum number of element-wise operators that are folded into a layer from one side.
+/// The maximum number of element-wise operators that are folded into a layer from each side.
 const STEPS: usize = 4;
 
 /// The weights and biases that layers would have if neighbouring operators were folded into them.
@@ -32,18 +32,12 @@ pub(super) fn of_neighbours(
             continue;
         };
         let layer = FoldingLayer { at, rules };
-        for recipe in layer
-            .folded_behind()
-            .into_iter()
-            .chain(layer.folded_before())
-        {
-            let Some(data_type) = layer.data_type() else {
-                continue;
-            };
-            if keys.contains(&(data_type, recipe.len())) {
-                recipes.push((recipe, data_type));
-            }
-        }
+        let Some(data_type) = layer.data_type() else {
+            continue;
+        };
+        let folded = layer.folded().into_iter();
+        let wanted = folded.filter(|recipe| keys.contains(&(data_type, recipe.len())));
+        recipes.extend(wanted.map(|recipe| (recipe, data_type)));
     }
     by_key(recipes, constants)
 }
@@ -61,26 +55,45 @@ impl FoldingLayer<'_> {
             .data_type(self.at.graph.only_output(self.at.node)?)
     }
 
-    /// The weights and biases that the layer would have if the next operator after it were folded
-    /// into it, or the next two, and so on up to [`STEPS`].
-    fn folded_behind(&self) -> Vec<Recipe> {
+    /// The weights and biases that the layer would have if up to [`STEPS`] operators before it and
+    /// up to [`STEPS`] operators after it were folded into it.
+    fn folded(&self) -> Vec<Recipe> {
+        let (behind, addend) = self.affines_behind();
         let mut folded = vec![];
-        let Some(output) = self.at.graph.only_output(self.at.node) else {
-            return folded;
-        };
-        let Some(rank) = self.at.facts.rank(output) else {
-            return folded;
-        };
-        let (mut affine, mut value) = (Affine::identity(rank), output);
-        for _ in 0..STEPS {
-            let Some((next, step)) = self.step_behind(value) else {
-                folded.extend(self.bias_in_addend(value, &affine));
-                break;
-            };
-            (affine, value) = (affine.then(&step), next);
-            folded.extend(self.constants_after(Side::Result, &affine));
+        for before in &self.affines_before() {
+            for behind in &behind {
+                let sides = Sides { before, behind };
+                folded.extend(self.constants_with(&sides));
+            }
+            folded.extend(addend.as_ref().and_then(|(behind, addend)| {
+                let sides = Sides { before, behind };
+                self.bias(&sides)?.add(addend)
+            }));
         }
         folded
+    }
+
+    /// The affine of the operators after the layer, of none to [`STEPS`] of them. If an Add follows
+    /// whose constant may differ from place to place, also the affine before this Add and the
+    /// constant.
+    fn affines_behind(&self) -> (Vec<Option<Affine>>, Option<(Option<Affine>, Recipe)>) {
+        let mut affines = vec![None];
+        let output = self.at.graph.only_output(self.at.node);
+        let Some((mut value, rank)) =
+            output.and_then(|value| Some((value, self.at.facts.rank(value)?)))
+        else {
+            return (affines, None);
+        };
+        let mut affine = Affine::identity(rank);
+        for _ in 0..STEPS {
+            let Some((next, step)) = self.step_behind(value) else {
+                let addend = self.addend(value);
+                return (affines, addend.map(|addend| (Some(affine), addend)));
+            };
+            (affine, value) = (affine.then(&step), next);
+            affines.push(Some(affine.clone()));
+        }
+        (affines, None)
     }
 
     /// The only reader of a value as an affine, and the result of that reader. `None` if there are
@@ -95,10 +108,9 @@ impl FoldingLayer<'_> {
         Some((output, step(&at, value, output)?))
     }
 
-    /// The constant of the Add that reads a value, after the bias of the layer is folded into it.
-    /// The constant may differ from place to place. `affine` is the affine between the layer and
-    /// the value. `None` if there is no bias, or if the only reader is no Add of a constant.
-    fn bias_in_addend(&self, value: ValueId, affine: &Affine) -> Option<Recipe> {
+    /// The constant of the Add that reads a value. It may differ from place to place. `None` if the
+    /// only reader is no Add of a constant.
+    fn addend(&self, value: ValueId) -> Option<Recipe> {
         let (reader, slot) = self.at.graph.only_reader(value)?;
         if !self.at.graph.is(reader, "Add") {
             return None;
@@ -108,19 +120,17 @@ impl FoldingLayer<'_> {
             ..self.at
         };
         let rank = self.at.facts.rank(value)?;
-        let addend = at.constant(1 - slot).ok()?.align(rank)?;
-        self.bias(Side::Result, affine)?.add(&addend)
+        at.constant(1 - slot).ok()?.align(rank)
     }
 
-    /// The weights and biases that the layer would have if the operator before it were folded into
-    /// it, or the two operators before it, and so on up to [`STEPS`].
-    fn folded_before(&self) -> Vec<Recipe> {
-        let mut folded = vec![];
+    /// The affine of the operators before the layer, of none to [`STEPS`] of them.
+    fn affines_before(&self) -> Vec<Option<Affine>> {
+        let mut affines = vec![None];
         let operand = self.at.graph.input(self.at.node, 0);
         let Some((mut value, rank)) =
             operand.and_then(|value| Some((value, self.at.facts.rank(value)?)))
         else {
-            return folded;
+            return affines;
         };
         let mut affine = Affine::identity(rank);
         for _ in 0..STEPS {
@@ -128,9 +138,9 @@ impl FoldingLayer<'_> {
                 break;
             };
             (affine, value) = (step.then(&affine), before);
-            folded.extend(self.constants_after(Side::Operand(0), &affine));
+            affines.push(Some(affine.clone()));
         }
-        folded
+        affines
     }
 
     /// The producer of a value as an affine, and the varying operand of that producer. `None` if
@@ -146,52 +156,80 @@ impl FoldingLayer<'_> {
         Some((*varying?, step(&at, *varying?, value)?))
     }
 
-    /// The weight and the bias after an affine is folded into them, and the constant of an Add in
-    /// place of the bias. A parameter that the affine does not change is left out.
-    fn constants_after(&self, side: Side, affine: &Affine) -> Vec<Recipe> {
-        let sum = self.bias(side, affine);
+    /// The weight and the bias after the affines are folded into them, and the constant of an Add in
+    /// place of the bias. A parameter that the affines do not change is left out.
+    fn constants_with(&self, sides: &Sides) -> Vec<Recipe> {
+        if sides.before.is_none() && sides.behind.is_none() {
+            return vec![];
+        }
+        let sum = self.bias(sides);
         let written = sum.as_ref();
         let bias = written.and_then(|bias| self.rules.write_bias(&self.at, bias));
-        let parameters = [self.weight(side, affine), bias, sum];
+        let parameters = [self.weight(sides), bias, sum];
         parameters.into_iter().flatten().collect()
     }
 
-    fn weight(&self, side: Side, affine: &Affine) -> Option<Recipe> {
+    /// The weight with the scales. `None` without scales.
+    fn weight(&self, sides: &Sides) -> Option<Recipe> {
         let slot = self.rules.slots(&self.at).ok()?.weight?;
-        let weight = self.at.constant(slot).ok()?;
-        let scaled = self
-            .rules
-            .scaled(&self.at, &weight, side, &affine.scale)
-            .ok()?;
-        (!affine.has_no_scale()).then_some(scaled)
+        let mut weight = self.at.constant(slot).ok()?;
+        let scales = sides.scales();
+        for (side, affine) in &scales {
+            let scaled = self.rules.scaled(&self.at, &weight, *side, &affine.scale);
+            weight = scaled.ok()?;
+        }
+        (!scales.is_empty()).then_some(weight)
     }
 
     /// The bias in a shape that broadcasts over the result.
-    fn bias(&self, side: Side, affine: &Affine) -> Option<Recipe> {
+    fn bias(&self, sides: &Sides) -> Option<Recipe> {
         let slots = self.rules.slots(&self.at).ok()?;
         let stored = slots.bias.and_then(|slot| self.at.constant(slot).ok());
-        let bias = stored.and_then(|bias| self.rules.read_bias(&self.at, bias).ok());
-        let shift = self.shift(side, affine);
-        match (side, bias) {
-            (Side::Result, Some(bias)) => added(Some(bias.mul(affine.scale.recipe())?), shift),
-            (_, bias) => added(bias, shift),
+        let stored = stored.and_then(|bias| self.rules.read_bias(&self.at, bias).ok());
+        let before = sides.before.as_ref();
+        let bias = added(stored, before.and_then(|affine| self.image(affine)));
+        let Some(behind) = sides.behind else {
+            return bias;
+        };
+        let shift = (!behind.has_no_shift()).then(|| behind.shift.recipe().clone());
+        match bias {
+            Some(bias) => added(Some(bias.mul(behind.scale.recipe())?), shift),
+            None => shift,
         }
     }
 
-    /// The vector that folding the shift of an affine adds to the bias. `None` if the affine has no
-    /// shift, or if the image of the shift under the operator is unknown.
-    fn shift(&self, side: Side, affine: &Affine) -> Option<Recipe> {
+    /// The vector that folding the shift of an affine before the layer adds to the bias. `None` if
+    /// the affine has no shift, or if the image of the shift under the operator is unknown.
+    fn image(&self, affine: &Affine) -> Option<Recipe> {
         if affine.has_no_shift() {
             return None;
-        }
-        if side == Side::Result {
-            return Some(affine.shift.recipe().clone());
         }
         let slot = self.rules.slots(&self.at).ok()?.weight;
         let weight = slot.and_then(|slot| self.at.constant(slot).ok());
         self.rules
             .image(&self.at, weight.as_ref(), 0, &affine.shift)
             .ok()
+    }
+}
+
+/// The affines that are folded into a layer from both sides.
+struct Sides<'a> {
+    before: &'a Option<Affine>,
+    behind: &'a Option<Affine>,
+}
+
+impl<'a> Sides<'a> {
+    /// The affines with a scale, with their sides.
+    fn scales(&self) -> Vec<(Side, &'a Affine)> {
+        let sides = [
+            (Side::Operand(0), self.before.as_ref()),
+            (Side::Result, self.behind.as_ref()),
+        ];
+        let affines = sides.into_iter();
+        let affines = affines.filter_map(|(side, affine)| Some((side, affine?)));
+        affines
+            .filter(|(_, affine)| !affine.has_no_scale())
+            .collect()
     }
 }
 

@@ -365,6 +365,38 @@ fn two_folds_of_one_normalization_are_roundings_of_each_other() {
     assert!(!is_accepted, "{found:?}");
 }
 
+/// A bias with one other element is no tensor of the first model, even if that model stores the
+/// element in another tensor.
+#[test]
+fn rounded_element_that_is_stored_elsewhere_needs_a_formula() {
+    let other = folded_by(
+        |gamma, variance| gamma * (1.0 / (variance + 1e-5)).sqrt(),
+        1.0,
+    );
+    let mut first = folded(1.0);
+    let bias = unfold::onnx::tensor::read_f64(&first.graph().initializer[1], first.externals());
+    let bias = bias.unwrap();
+    let next = f64::from(f32::from_bits((bias[0] as f32).to_bits() + 1));
+    let mut second = with_changed(&renamed(other), "c2", |numbers| {
+        numbers.copy_from_slice(bias.as_slice().unwrap());
+        numbers[0] = next;
+    });
+    let single = ndarray::arr1(&[next]).into_dyn();
+    let float = unfold::onnx::DataType::Float;
+    let elsewhere = unfold::onnx::tensor::make("n", float, &single.view()).unwrap();
+    for model in [&mut first, &mut second] {
+        model.graph_mut().initializer.push(elsewhere.clone());
+    }
+    let found = judged(&first, &second);
+    let Judgement::Rounded { tensors, .. } = &found else {
+        panic!("{found:?}");
+    };
+    assert!(
+        tensors.iter().any(|tensor| tensor.formula == "b2"),
+        "{tensors:?}"
+    );
+}
+
 #[test]
 fn changed_bias_beside_an_equal_weight_is_never_accepted() {
     // The change is 10 roundings of the largest element, and more than 7 of the changed one.
@@ -806,6 +838,39 @@ fn scale_that_another_tool_folds_into_its_own_layer_is_a_rounding() {
         scaled_layer(&format!(
             "const w 2 2 1 1 = {}\n const d 2 = {} {}\n m = Conv(h, w, d)",
             weight.join(" "),
+            0.9_f32 * 0.7,
+            -0.2_f32 * 1.9,
+        ))
+    };
+    let found = verdict(&apart, &folded(1.0));
+    assert!(matches!(found, Judgement::Rounded { .. }), "{found:?}");
+    let found = verdict(&apart, &folded(1.0001));
+    assert!(!matches!(found, Judgement::Rounded { .. }), "{found:?}");
+}
+
+/// onnxsim folds the ½ of a Gelu before a layer and the scale after it into one weight.
+#[test]
+fn scales_folded_into_a_layer_from_both_sides_are_a_rounding() {
+    let apart = scaled_layer(
+        "const w 2 2 1 1 = 0.3 -0.4 1.2 0.5
+         const d 2 = 0.9 -0.2
+         const s 2 1 1 = 0.7 1.9
+         const k = 0.3
+         e = Relu(h)
+         q = Mul(e, k)
+         c = Conv(q, w, d)
+         m = Mul(c, s)",
+    );
+    let folded = |part: f32| {
+        let weight = [
+            0.3 * 0.3 * 0.7 * part,
+            -0.4 * 0.3 * 0.7,
+            1.2 * 0.3 * 1.9,
+            0.5 * 0.3 * 1.9,
+        ];
+        scaled_layer(&format!(
+            "const w 2 2 1 1 = {}\n const d 2 = {} {}\n e = Relu(h)\n m = Conv(e, w, d)",
+            weight.map(|number: f32| number.to_string()).join(" "),
             0.9_f32 * 0.7,
             -0.2_f32 * 1.9,
         ))
