@@ -191,12 +191,14 @@ fn check(at: &At, affine: &Affine, side: Side) -> Result<(), Reason> {
         Side::Operand(slot) => turned_affine(at, slot, affine),
         _ => affine.clone(),
     };
-    let (contracted, kept) = match side {
-        Side::Operand(slot) if affine.rank() >= 2 => matrix_axes(slot, affine.rank()),
-        _ => (0, 0),
+    let contracted = match side {
+        Side::Operand(slot) if affine.rank() >= 1 => contracted_of(slot, affine.rank()),
+        Side::Operand(_) => return Err(Reason::WrongAxis),
+        _ => 0,
     };
-    if let Side::Operand(_) = side
-        && (affine.rank() < 2 || affine.scale.shape()[kept] != 1)
+    if let Side::Operand(slot) = side
+        && affine.rank() >= 2
+        && affine.scale.shape()[matrix_axes(slot, affine.rank()).1] != 1
     {
         return Err(Reason::WrongAxis);
     }
@@ -225,8 +227,10 @@ fn check(at: &At, affine: &Affine, side: Side) -> Result<(), Reason> {
 /// The shape to which a scale is reshaped so that it multiplies the weight.
 fn weight_shape(at: &At, side: Side, scale: &[usize], weight: usize) -> Result<Vec<usize>, Reason> {
     let is_right = at.is_constant(1);
+    let is_matrix = scale.len() >= 2;
     let (batch, [rows, columns]) = match side {
-        Side::Operand(_) => split_matrix(scale, [true, true])?,
+        Side::Operand(0) => split_matrix(scale, [is_matrix, true])?,
+        Side::Operand(_) => split_matrix(scale, [true, is_matrix])?,
         _ => split_matrix(scale, [at.rank(0)? > 1, at.rank(1)? > 1])?,
     };
     let (contracted, kept, other) = match side {
@@ -399,7 +403,15 @@ impl Linear for MatMul {
         shift: &Numbers,
     ) -> Result<Recipe, Reason> {
         let weight = turned(at, 1 - operand, weight.ok_or(Reason::NotConstant)?);
-        let shift = turned(at, operand, shift.recipe());
+        let mut shift = turned(at, operand, shift.recipe());
+        // A vector is treated as a matrix with one row or one column. The result lacks that axis.
+        let is_vector = shift.rank() == 1;
+        if is_vector {
+            let column = [shift.len(), 1];
+            let row = [1, shift.len()];
+            let matrix = shift.reshape(if operand == 0 { &row } else { &column });
+            shift = matrix.ok_or(Reason::UnknownShape)?;
+        }
         let rank = shift.rank();
         let (contracted, _) = matrix_axes(operand, rank);
         // A weight of rank 1 is treated as a matrix with one column or one row. The result lacks
@@ -421,9 +433,20 @@ impl Linear for MatMul {
             matrix.product(&shift)
         };
         let mut product = product.ok_or(Reason::WrongAxis)?;
-        if weight.rank() == 1 {
-            let mut shape = product.shape().to_vec();
-            shape.remove(if operand == 0 { rank - 1 } else { rank - 2 });
+        let mut lacks = [is_vector, weight.rank() == 1];
+        if operand == 1 {
+            lacks.reverse();
+        }
+        let [lacks_rows, lacks_columns] = lacks;
+        let mut shape = product.shape().to_vec();
+        let columns = shape.len() - 1;
+        if lacks_columns {
+            shape.remove(columns);
+        }
+        if lacks_rows {
+            shape.remove(columns - 1);
+        }
+        if lacks_rows || lacks_columns {
             product = product.reshape(&shape).ok_or(Reason::UnknownShape)?;
         }
         let alpha = Recipe::number(at.attr_float("alpha", 1.0)?, 0);

@@ -7,7 +7,8 @@
 //! | `x + Gather(table, zeros)` | `x +` the first entry |
 //! | `f(Expand(c))` | `Expand(f(c))`, so that statistics with the shape of the input are constants of channels again |
 //! | a Sum of two values | an Add |
-//! | an Einsum that sums nothing | a Mul |
+//! | an Einsum of two values that sums nothing | a Mul |
+//! | an Einsum of one value that permutes its axes | a Transpose |
 //! | a pooling whose mean is subtracted from its input | a ReduceMean |
 //! | a BatchNormalization whose channels are tokens | a LayerNormalization |
 //! | a Gather of all places in order | a Reshape |
@@ -43,7 +44,7 @@ type CanonicalForm = for<'m> fn(&'m Analysis, NodeId) -> Option<Maker<'m>>;
 
 /// The rewrites of operators with float results. For each node, only the first rewrite that applies
 /// is written.
-const FORMS: [CanonicalForm; 11] = [
+const FORMS: [CanonicalForm; 12] = [
     gather_as_squeeze,
     gather_nd_as_gather,
     pooling_as_mean,
@@ -52,6 +53,7 @@ const FORMS: [CanonicalForm; 11] = [
     padding::as_attribute,
     sum_as_add,
     einsum_as_mul,
+    einsum_as_transpose,
     without_broadcast,
     adjacent::merged,
     before_expand,
@@ -239,6 +241,25 @@ fn einsum_as_mul<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> 
         graph.value_name(factor).to_owned()
     };
     maker.op("Mul", &[graph.value_name(value), &factor], vec![]);
+    Some(maker)
+}
+
+/// Writes an Einsum of one value as a Transpose, if it only permutes the axes.
+fn einsum_as_transpose<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let (graph, at) = (&analysis.graph, analysis.at(node));
+    if !graph.is(node, "Einsum") || at.arity() != 1 || at.only_attributes(&["equation"]).is_err() {
+        return None;
+    }
+    let equation = at.attr_text("equation", "").ok()?;
+    let Equation { operands, result } = Equation::read(equation, &[at.rank(0).ok()])?;
+    if !is_once(&operands[0]) || !is_once(&result) || operands[0].len() != result.len() {
+        return None;
+    }
+    let axis_of = |letter| operands[0].iter().position(|other| other == letter);
+    let axes: Vec<usize> = result.iter().map(axis_of).collect::<Option<_>>()?;
+    let permutation: Vec<i64> = axes.into_iter().map(|axis| axis as i64).collect();
+    let mut maker = Maker::new(graph, node);
+    maker.transpose(graph.value_name(at.input(0).ok()?), &permutation);
     Some(maker)
 }
 

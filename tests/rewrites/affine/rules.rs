@@ -9,7 +9,7 @@ use unfold::refusal::Reason;
 
 use crate::common::text::model;
 use crate::common::{declared, fuse, undeclared};
-use crate::{folded, initializer, kept, operators, same};
+use crate::{becomes, folded, initializer, kept, operators, same};
 
 /// A normalizer of six channels on the last axis of `[2, 4, 6]`, these steps, and a MatMul.
 fn forward(steps: &str) -> Model {
@@ -1061,5 +1061,33 @@ fn einsum_refuses_scales_along_letters_its_weight_lacks() {
             "{equation}: {}",
             crate::common::text::print(&fused.model)
         );
+    }
+}
+
+/// An affine of a vector folds into a matrix on either side, into a stack of matrices, and into
+/// another vector.
+#[test]
+fn affine_of_a_vector_folds_into_a_product() {
+    let products = [
+        ("6 3", "MatMul(m, w)"),
+        ("3 6", "MatMul(w, m)"),
+        ("2 6 3", "MatMul(m, w)"),
+        ("2 3 6", "MatMul(w, m)"),
+        ("6", "MatMul(m, w)"),
+    ];
+    for (weight, product) in products {
+        let before = model(&format!(
+            "input x 6
+             scale g 6
+             shift t 6
+             weight w {weight}
+             s = Relu(x)
+             n = Mul(s, g)
+             m = Add(n, t)
+             y = {product}
+             output y"
+        ));
+        let after = becomes(&before, &["Relu", "MatMul", "Add"]);
+        same(&before, &after, 0.0);
     }
 }

@@ -79,6 +79,32 @@ fn expanded_statistics_are_read_as_channel_constants() {
 }
 
 #[test]
+fn einsum_of_one_value_becomes_transpose() {
+    let with = |equation: &str| {
+        model(&format!(
+            "input x batch 4 5
+             scale g 1 4 1
+             shift t 1 4 1
+             weight w 4 3
+             s = Relu(x)
+             n = Mul(s, g)
+             m = Add(n, t)
+             e = Einsum(m) equation={equation}
+             y = MatMul(e, w)
+             output y"
+        ))
+    };
+    for equation in ["bct->btc", "acb->abc"] {
+        let before = with(equation);
+        let after = becomes(&before, &["Relu", "Transpose", "MatMul", "Add"]);
+        same(&before, &after, 0.0);
+    }
+    // This Einsum sums over an axis.
+    let sums = fuse(&with("bct->bc"));
+    assert!(operators(&sums.model).contains(&"Einsum"));
+}
+
+#[test]
 fn einsum_without_contraction_becomes_mul() {
     let with = |extents: &str, operands: &str, equation: &str, constant: &str, behind: &str| {
         model(&format!(
