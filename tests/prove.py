@@ -1071,13 +1071,16 @@ class Notation:
             self.nodes.append(node)
 
 def drop_defaults(graph, opsets):
-    """Drops the attributes of ONNX's operators that are at their defaults."""
+    """Drops the attributes of ONNX's operators that are at their defaults, and omitted last inputs."""
     for node in graph.node:
+        while node.input and not node.input[-1]:
+            del node.input[-1]
         if node.domain in ("", "ai.onnx"):
             schema = onnx.defs.get_schema(node.op_type, opsets[""]).attributes
             for attribute in [*node.attribute]:
                 value, known = helper.get_attribute_value(attribute), schema.get(attribute.name)
-                default = known and known.default_value.type and helper.get_attribute_value(known.default_value)
+                has_default = known and known.default_value.type  # otherwise the type is 0, which is no default
+                default = helper.get_attribute_value(known.default_value) if has_default else None
                 of_each = {"pads": 0, "strides": 1, "dilations": 1}.get(attribute.name)
                 if value == default and default is not None or of_each is not None and {*value} == {of_each}:
                     node.attribute.remove(attribute)
@@ -1228,7 +1231,8 @@ def have_same_meaning(*graphs):
     own = {op for domain, op in used if not domain}
     domains = {d for graph in graphs for d in graph.opsets if d and any(domain == d for domain, _ in used)}
     same = all(len({graph.opsets[d] for graph in graphs if d in graph.opsets}) == 1 for d in domains)
-    return same and min(versions) >= 13 and not any(changed(op) for op in own - IN_FORM)
+    form = IN_FORM | ({"Resize"} if max(versions) <= 18 else set())  # set 18 adds attributes, and keeps what others mean
+    return same and min(versions) >= 13 and not any(changed(op) for op in own - form)
 
 def parted(first, second):
     """The name of the first output that differs, or None."""
