@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Display;
+use std::sync::Arc;
 
 use ndarray::ArrayView1;
 use rayon::prelude::*;
@@ -18,7 +19,7 @@ use crate::onnx::Model;
 use crate::onnx::external_data::Data;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
-use crate::recipe::{DECIDED, Op, Promise};
+use crate::recipe::{DECIDED, Given, Op, Promise};
 use crate::refusal::Refusal;
 
 /// The type and the data of a tensor of floats.
@@ -29,6 +30,9 @@ type Begin = (DataType, usize, Vec<u8>);
 
 /// The number of bytes that are compared first. Different tensors rarely begin alike.
 const BEGIN: usize = 1 << 6;
+
+/// The number of tensors that are computed together. Each may need operands of half a megabyte.
+const TOGETHER: usize = 64;
 
 /// The type and the data of a tensor of floats. `None` for a tensor that does not hold floats,
 /// which is not compared here, and for data that do not fit the type and the shape.
@@ -86,7 +90,7 @@ pub(super) fn check(
         named: &named,
         by_begin: None,
     };
-    let mut recomputed = 0;
+    let mut recomputed = vec![];
     for (name, tensor) in &after {
         let name = *name;
         if let Some(recipe) = recipes.get(name) {
@@ -97,8 +101,12 @@ pub(super) fn check(
             })?;
             drops_nothing(&named, analysis, recipe)
                 .map_err(|reason| disproved(recipe, reason.to_owned()))?;
-            is_rounded((original, analysis), fused, tensor, recipe)?;
-            recomputed += 1;
+            recomputed.push(Recomputed::new(
+                (original, analysis),
+                fused,
+                tensor,
+                recipe,
+            )?);
         } else if !others.have(name, tensor, fused)? {
             let reason = "the tensor is neither new nor one of the original's".to_owned();
             return Err(Ended::With(Proof::Disproved {
@@ -108,7 +116,9 @@ pub(super) fn check(
             }));
         }
     }
-    Ok(recomputed)
+    let count = recomputed.len();
+    are_rounded(recomputed)?;
+    Ok(count)
 }
 
 /// The names of floating-point tensors that `other` stores outside of bodies, and that differ in
@@ -297,47 +307,95 @@ fn type_of(
     computed.or_else(|| DataType::from_code(before.get(name)?.data_type()))
 }
 
-fn is_rounded(
-    (original, analysis): (&Model, &Analysis),
-    fused: &Model,
-    tensor: &TensorProto,
-    stored: &Stored,
-) -> Result<(), Ended> {
-    let shape = stored.recipe.shape().iter().map(|&extent| extent as i64);
-    if tensor.data_type() != stored.data_type.code() || !shape.eq(tensor.dims.iter().copied()) {
-        let reason = "the tensor has another type or shape than its recipe";
-        return Err(disproved(stored, reason.to_owned()).into());
+/// A new tensor that is computed again.
+struct Recomputed<'t> {
+    stored: &'t Stored,
+    /// The constants in its recipe.
+    constants: Vec<(Arc<str>, Given)>,
+    /// The elements in the folded model.
+    held: Data,
+}
+
+impl<'t> Recomputed<'t> {
+    fn new(
+        (original, analysis): (&Model, &Analysis),
+        fused: &Model,
+        tensor: &TensorProto,
+        stored: &'t Stored,
+    ) -> Result<Self, Ended> {
+        let shape = stored.recipe.shape().iter().map(|&extent| extent as i64);
+        if tensor.data_type() != stored.data_type.code() || !shape.eq(tensor.dims.iter().copied()) {
+            let reason = "the tensor has another type or shape than its recipe";
+            return Err(disproved(stored, reason.to_owned()).into());
+        }
+        let mut constants = vec![];
+        for name in stored.recipe.constants() {
+            let given = given(original, analysis, name);
+            constants.push((
+                name.clone(),
+                given.map_err(|refusal| uncomputed(stored, refusal))?,
+            ));
+        }
+        let held = tensor::data(tensor, fused.externals()).map_err(|error| match error {
+            Error::ExternalData { .. } => unread(&stored.name, &error),
+            _ => disproved(stored, error.to_string()),
+        })?;
+        Ok(Self {
+            stored,
+            constants,
+            held,
+        })
     }
-    let mut constants = vec![];
-    for name in stored.recipe.constants() {
-        let given = given(original, analysis, name);
-        constants.push((
-            name.clone(),
-            given.map_err(|refusal| uncomputed(stored, refusal))?,
-        ));
+
+    /// The promise of the tensor, which computes its small operands.
+    fn promised(self) -> (Promise, &'t Stored, Data) {
+        let stored = self.stored;
+        let promise = Promise::new(stored.recipe.clone(), stored.data_type, self.constants);
+        (promise, stored, self.held)
     }
-    let promise = Promise::new(stored.recipe.clone(), stored.data_type, constants);
-    let held = tensor::data(tensor, fused.externals()).map_err(|error| match error {
-        Error::ExternalData { .. } => unread(&stored.name, &error),
-        _ => disproved(stored, error.to_string()),
-    })?;
-    let parts: Vec<_> = (0..promise.parts())
-        .into_par_iter()
-        .map(|part| differing(&promise, part, &held))
+}
+
+/// Checks that tensors equal their recipes, rounded once.
+fn are_rounded(mut tensors: Vec<Recomputed>) -> Result<(), Ended> {
+    while !tensors.is_empty() {
+        let rest = tensors.split_off(tensors.len().min(TOGETHER));
+        are_rounded_together(tensors)?;
+        tensors = rest;
+    }
+    Ok(())
+}
+
+/// Like [`are_rounded`]. All cores share the work on all tensors.
+fn are_rounded_together(tensors: Vec<Recomputed>) -> Result<(), Ended> {
+    let tensors = tensors.into_par_iter();
+    let promised: Vec<_> = tensors.map(Recomputed::promised).collect();
+    let mut parts: Vec<(usize, usize)> = vec![];
+    for (tensor, (promise, ..)) in promised.iter().enumerate() {
+        parts.extend((0..promise.parts()).map(|part| (tensor, part)));
+    }
+    let counts: Vec<_> = parts
+        .par_iter()
+        .map(|&(tensor, part)| {
+            let (promise, _, held) = &promised[tensor];
+            differing(promise, part, held)
+        })
         .collect();
-    let mut wrong = 0;
-    for part in parts {
-        let part = part.map_err(|refusal| uncomputed(stored, refusal))?;
-        wrong += part.map_err(|failed| match failed {
+    let mut wrong = vec![0; promised.len()];
+    for (&(tensor, _), count) in parts.iter().zip(counts) {
+        let stored = promised[tensor].1;
+        let count = count.map_err(|refusal| uncomputed(stored, refusal))?;
+        wrong[tensor] += count.map_err(|failed| match failed {
             Incomparable::Unstorable(reason) => disproved(stored, reason),
             Incomparable::Unread(reason) => unread(&stored.name, &reason),
         })?;
     }
-    if wrong == 0 {
+    let Some(first) = wrong.iter().position(|&wrong| wrong > 0) else {
         return Ok(());
-    }
+    };
+    let stored = promised[first].1;
     let reason = format!(
-        "{wrong} of its {} elements are not what its recipe gives, rounded once",
+        "{} of its {} elements are not what its recipe gives, rounded once",
+        wrong[first],
         stored.recipe.len()
     );
     Err(disproved(stored, reason).into())

@@ -16,7 +16,7 @@ use crate::hash::{HashMap, map_of};
 use crate::ir::{Graph, ValueId};
 use crate::onnx::external_data::Data;
 use crate::onnx::proto::TensorProto;
-use crate::onnx::tensor;
+use crate::onnx::tensor::{self, DataType};
 use crate::platform::HAS_THREADS;
 use crate::recipe::{Given, Promise, Recipe};
 use crate::refusal::Reason;
@@ -73,14 +73,19 @@ fn compute_batch(
     progress: &dyn Fn(usize, usize),
 ) -> AllComputed {
     let mut failed = AllComputed::default();
-    let (mut large, mut small, mut shared) = (vec![], vec![], HashMap::default());
+    let (mut found, mut shared) = (vec![], HashMap::default());
     for &new in batch {
-        match promise(new, analysis, &mut shared) {
-            Ok(promise) if is_large(new) => large.push((new, promise)),
-            Ok(promise) => small.push((new, promise)),
+        match operands(new, analysis, &mut shared) {
+            Ok(operands) => found.push((new, operands)),
             Err(reason) => drop(failed.insert(std::ptr::from_ref(new), Err(reason))),
         }
     }
+    // A promise computes the small operands of its tensor, such as the means of a weight.
+    let promises: Vec<_> = found
+        .into_par_iter()
+        .map(|(new, operands)| (new, promise(new, operands)))
+        .collect();
+    let (large, small): (Vec<_>, Vec<_>) = promises.into_iter().partition(|(new, _)| is_large(new));
     // Small tensors are computed first. Because the biases among them read the large weights, the
     // ranges of these weights are known afterwards.
     let now = by_all_cores(&small, &|(new, promise)| at_once(new, promise), &|done| {
@@ -155,13 +160,16 @@ fn is_large(new: &NewTensor) -> bool {
     new.replaces.is_some() && new.recipe.len() > LARGE
 }
 
-/// Builds the promise of a new tensor. `shared` holds the constants that were found so far, so that
-/// all tensors of a batch share them.
-fn promise(
+/// The type of a new tensor, and the constants that its promise reads.
+type Operands = (DataType, Vec<(Arc<str>, Given)>);
+
+/// The constants that the formulas of a new tensor read. `shared` holds the constants that were
+/// found so far, so that all tensors of a batch share them.
+fn operands(
     new: &NewTensor,
     analysis: &Analysis,
     shared: &mut HashMap<ValueId, Given>,
-) -> Result<Promise, Reason> {
+) -> Result<Operands, Reason> {
     let data_type = float(new.data_type)?;
     let mut given = vec![];
     let mut recipes = vec![&new.recipe];
@@ -181,12 +189,16 @@ fn promise(
         };
         given.push((name.clone(), constant.clone()));
     }
-    Ok(Promise::new(new.recipe.clone(), data_type, given))
+    Ok((data_type, given))
+}
+
+fn promise(new: &NewTensor, (data_type, given): Operands) -> Promise {
+    Promise::new(new.recipe.clone(), data_type, given)
 }
 
 /// Computes one new tensor, on all cores if it is large.
 pub(super) fn alone(new: &NewTensor, analysis: &Analysis) -> Result<Computed, Reason> {
-    let promise = promise(new, analysis, &mut HashMap::default())?;
+    let promise = promise(new, operands(new, analysis, &mut HashMap::default())?);
     if !is_large(new) {
         return at_once(new, &promise);
     }
