@@ -86,7 +86,7 @@ const fn identity_elimination(
 ) -> SimplifyPass {
     SimplifyPass {
         name: "identity-elimination",
-        description: "reads through Identity, Dropout, Casts to the own type, and redundant activations",
+        description: "reads through Identity, Dropout, Casts that return their input, and redundant activations",
         aliases: DUPLICATE,
         continues_stage: false,
         simplify,

@@ -1,6 +1,6 @@
-//! Removes nodes that return their input: Identity, Dropout at inference, a Cast to the same type,
-//! a sum of integers and 0, and a Concat of one value. Also removes movements that move nothing, or
-//! that cancel the movement before them.
+//! Removes nodes that return their input: Identity, Dropout at inference, a Cast to the same type
+//! or back from a wider one, a sum of integers and 0, and a Concat of one value. Also removes
+//! movements that move nothing, or that cancel the movement before them.
 
 use crate::analysis::Analysis;
 use crate::analysis::axis_factors::LayoutMap;
@@ -326,12 +326,7 @@ pub(super) fn identity_operand(analysis: &Analysis, node: NodeId) -> Option<Valu
     let operand = match graph.op(node)? {
         "Identity" => source,
         "OptionalGetElement" => optional_element(analysis, source)?,
-        // Exporters write a Cast wherever a module asks for the type that a value already has.
-        "Cast" | "CastLike" => {
-            let [from, to] =
-                [source, graph.only_output(node)?].map(|value| analysis.facts.data_type(value));
-            Some(source).filter(|_| from.is_some() && from == to)?
-        }
+        "Cast" | "CastLike" => cast_operand(analysis, node, source)?,
         // A Dropout may be in training mode before operator set 7, and since operator set 12 if it
         // has more inputs.
         "Dropout" if graph.inputs(node).len() == 1 && graph.model().own_opset() >= 7 => source,
@@ -344,6 +339,24 @@ pub(super) fn identity_operand(analysis: &Analysis, node: NodeId) -> Option<Valu
         _ => return None,
     };
     has_known_attributes(analysis, node).then_some(operand)
+}
+
+/// The value that a Cast returns unchanged: its operand, if this already has the type, or the
+/// operand of an earlier Cast from this type to a wider float type. `None` for other Casts.
+/// Exporters write a Cast wherever a module asks for a type.
+fn cast_operand(analysis: &Analysis, node: NodeId, source: ValueId) -> Option<ValueId> {
+    let Analysis { graph, facts, .. } = analysis;
+    let [from, to] = [source, graph.only_output(node)?].map(|value| facts.data_type(value));
+    let (from, to) = (from?, to?);
+    if from == to {
+        return Some(source);
+    }
+    let (earlier, _) = graph.producer(source)?;
+    let before = graph.input(earlier, 0)?;
+    let are_floats = from.is_float() && to.is_float();
+    let is_back = facts.data_type(before) == Some(to) && graph.is(earlier, "Cast");
+    let returns = is_back && are_floats && from.bits() > to.bits();
+    (returns && has_known_attributes(analysis, earlier)).then_some(before)
 }
 
 /// The value that an Optional wraps. `None` for other producers.

@@ -52,6 +52,27 @@ fn arithmetic_with_a_neutral_constant_is_removed() {
 }
 
 #[test]
+fn cast_back_from_a_wider_type_is_removed() {
+    // 11 is float64, and 10 is float16.
+    for (there, back) in [(11, 1), (1, 1)] {
+        let text = format!(
+            "input x 4\n e = Exp(x)\n c = Cast(e) to={there}\n d = Cast(c) to={back}
+             y = Tanh(d)\n output y"
+        );
+        assert_eq!(remaining_operators(&text), ["Exp", "Tanh"], "{there}");
+    }
+    // The wider value has another reader.
+    let read = "input x 4\n e = Exp(x)\n c = Cast(e) to=11\n d = Cast(c) to=1
+         y = Tanh(d)\n z = Sqrt(c)\n output y\n output z";
+    assert_eq!(remaining_operators(read), ["Exp", "Cast", "Tanh", "Sqrt"]);
+    // A Cast to a narrower type rounds.
+    let narrow = "input x 4\n e = Exp(x)\n c = Cast(e) to=10\n d = Cast(c) to=1
+         y = Tanh(d)\n output y";
+    let (_, after) = fused(narrow);
+    assert_eq!(operators(&after), ["Exp", "Cast", "Cast", "Tanh"]);
+}
+
+#[test]
 fn constant_that_changes_a_value_or_the_shape_stays() {
     for (line, op) in [
         ("y = Add(m, wide)", "Add"),
