@@ -65,18 +65,17 @@ impl FoldingLayer<'_> {
                 let sides = Sides { before, behind };
                 folded.extend(self.constants_with(&sides));
             }
-            folded.extend(addend.as_ref().and_then(|(behind, addend)| {
+            if let (Some(addend), Some(behind)) = (&addend, behind.last()) {
                 let sides = Sides { before, behind };
-                self.bias(&sides)?.add(addend)
-            }));
+                folded.extend(self.bias(&sides).and_then(|bias| bias.add(addend)));
+            }
         }
         folded
     }
 
-    /// The affine of the operators after the layer, of none to [`STEPS`] of them. If an Add follows
-    /// whose constant may differ from place to place, also the affine before this Add and the
-    /// constant.
-    fn affines_behind(&self) -> (Vec<Option<Affine>>, Option<(Option<Affine>, Recipe)>) {
+    /// The affine of the operators after the layer, of none to [`STEPS`] of them, and the constant of
+    /// an Add after all of them. This constant may differ from place to place.
+    fn affines_behind(&self) -> (Vec<Option<Affine>>, Option<Recipe>) {
         let mut affines = vec![None];
         let output = self.at.graph.only_output(self.at.node);
         let Some((mut value, rank)) =
@@ -87,8 +86,7 @@ impl FoldingLayer<'_> {
         let mut affine = Affine::identity(rank);
         for _ in 0..STEPS {
             let Some((next, step)) = self.step_behind(value) else {
-                let addend = self.addend(value);
-                return (affines, addend.map(|addend| (Some(affine), addend)));
+                return (affines, self.addend(value));
             };
             (affine, value) = (affine.then(&step), next);
             affines.push(Some(affine.clone()));
