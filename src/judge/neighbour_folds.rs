@@ -62,11 +62,11 @@ impl FoldingLayer<'_> {
         let mut folded = vec![];
         for before in &self.affines_before() {
             for behind in &behind {
-                let sides = Sides { before, behind };
+                let sides = FoldedSides { before, behind };
                 folded.extend(self.constants_with(&sides));
             }
             if let (Some(addend), Some(behind)) = (&addend, behind.last()) {
-                let sides = Sides { before, behind };
+                let sides = FoldedSides { before, behind };
                 folded.extend(self.bias(&sides).and_then(|bias| bias.add(addend)));
             }
         }
@@ -156,7 +156,7 @@ impl FoldingLayer<'_> {
 
     /// The weight and the bias after the affines are folded into them, and the constant of an Add in
     /// place of the bias. A parameter that the affines do not change is left out.
-    fn constants_with(&self, sides: &Sides) -> Vec<Recipe> {
+    fn constants_with(&self, sides: &FoldedSides) -> Vec<Recipe> {
         if sides.before.is_none() && sides.behind.is_none() {
             return vec![];
         }
@@ -168,7 +168,7 @@ impl FoldingLayer<'_> {
     }
 
     /// The weight with the scales. `None` without scales.
-    fn weight(&self, sides: &Sides) -> Option<Recipe> {
+    fn weight(&self, sides: &FoldedSides) -> Option<Recipe> {
         let slot = self.rules.slots(&self.at).ok()?.weight?;
         let mut weight = self.at.constant(slot).ok()?;
         let scales = sides.scales();
@@ -180,7 +180,7 @@ impl FoldingLayer<'_> {
     }
 
     /// The bias in a shape that broadcasts over the result.
-    fn bias(&self, sides: &Sides) -> Option<Recipe> {
+    fn bias(&self, sides: &FoldedSides) -> Option<Recipe> {
         let slots = self.rules.slots(&self.at).ok()?;
         let stored = slots.bias.and_then(|slot| self.at.constant(slot).ok());
         let stored = stored.and_then(|bias| self.rules.read_bias(&self.at, bias).ok());
@@ -211,12 +211,12 @@ impl FoldingLayer<'_> {
 }
 
 /// The affines that are folded into a layer from both sides.
-struct Sides<'a> {
+struct FoldedSides<'a> {
     before: &'a Option<Affine>,
     behind: &'a Option<Affine>,
 }
 
-impl<'a> Sides<'a> {
+impl<'a> FoldedSides<'a> {
     /// The affines with a scale, with their sides.
     fn scales(&self) -> Vec<(Side, &'a Affine)> {
         let sides = [
