@@ -19,7 +19,7 @@ use crate::onnx::Model;
 use crate::onnx::external_data::Data;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
-use crate::recipe::{DECIDED, Given, Op, Promise};
+use crate::recipe::{DECIDED, Given, Op, Promise, together};
 use crate::refusal::Refusal;
 
 /// The type and the data of a tensor of floats.
@@ -30,9 +30,6 @@ type Begin = (DataType, usize, Vec<u8>);
 
 /// The number of bytes that are compared first. Different tensors rarely begin alike.
 const BEGIN: usize = 1 << 6;
-
-/// The number of tensors that are computed together. Each may need operands of half a megabyte.
-const TOGETHER: usize = 64;
 
 /// The type and the data of a tensor of floats. `None` for a tensor that does not hold floats,
 /// which is not compared here, and for data that do not fit the type and the shape.
@@ -358,7 +355,8 @@ impl<'t> Recomputed<'t> {
 /// Checks that tensors equal their recipes, rounded once.
 fn are_rounded(mut tensors: Vec<Recomputed>) -> Result<(), Ended> {
     while !tensors.is_empty() {
-        let rest = tensors.split_off(tensors.len().min(TOGETHER));
+        let lengths = tensors.iter().map(|tensor| tensor.stored.recipe.len());
+        let rest = tensors.split_off(together(lengths));
         are_rounded_together(tensors)?;
         tensors = rest;
     }

@@ -17,6 +17,21 @@ use crate::refusal::{Reason, Refusal};
 /// A sum of more terms than this is costly, so its elements are computed only once and kept.
 const COSTLY: usize = 64;
 
+/// The largest number of elements of tensors whose promises are made at the same time. For its small
+/// operands, such as means, a promise may convert a whole weight to float64.
+const TOGETHER: usize = 1 << 25;
+
+/// The number of first tensors of a list whose promises are made at the same time, at least one.
+/// `lengths` has the number of elements of each tensor.
+pub(crate) fn together(lengths: impl Iterator<Item = usize>) -> usize {
+    let mut elements = 0;
+    let fitting = lengths.take_while(|length| {
+        elements += length;
+        elements <= TOGETHER
+    });
+    fitting.count().max(1)
+}
+
 /// A constant that a promise reads.
 #[derive(Debug, Clone)]
 pub(crate) enum Given {

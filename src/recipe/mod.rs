@@ -38,7 +38,7 @@ pub use evaluate::evaluate;
 pub(crate) use evaluate::part;
 #[cfg(all(feature = "prove", feature = "tract"))]
 pub(crate) use evaluate::{computed, cut, cut_constant, ends};
-pub(crate) use lazy_tensor::{Given, Promise};
+pub(crate) use lazy_tensor::{Given, Promise, together};
 pub(crate) use numbers::Numbers;
 use operations::{count, turn};
 pub(crate) use steps::{RecipeStep, float_name, float_named};

@@ -18,7 +18,7 @@ use crate::onnx::external_data::Data;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
 use crate::platform::HAS_THREADS;
-use crate::recipe::{Given, Promise, Recipe};
+use crate::recipe::{Given, Promise, Recipe, together};
 use crate::refusal::Reason;
 
 /// A weight with more elements than this is computed only when the model is written. No pass reads
@@ -80,11 +80,14 @@ fn compute_batch(
             Err(reason) => drop(failed.insert(std::ptr::from_ref(new), Err(reason))),
         }
     }
-    // A promise computes the small operands of its tensor, such as the means of a weight.
-    let promises: Vec<_> = found
-        .into_par_iter()
-        .map(|(new, operands)| (new, promise(new, operands)))
-        .collect();
+    let mut promises = Vec::with_capacity(found.len());
+    while !found.is_empty() {
+        let lengths = found.iter().map(|(new, _)| new.recipe.len());
+        let rest = found.split_off(together(lengths));
+        let made = found.into_par_iter();
+        promises.par_extend(made.map(|(new, operands)| (new, promise(new, operands))));
+        found = rest;
+    }
     let (large, small): (Vec<_>, Vec<_>) = promises.into_iter().partition(|(new, _)| is_large(new));
     // Small tensors are computed first. Because the biases among them read the large weights, the
     // ranges of these weights are known afterwards.
