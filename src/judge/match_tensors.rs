@@ -138,12 +138,10 @@ pub(super) fn matched(first: &Model, second: &Model, names: &[String]) -> Vec<Ma
 /// elements are stored only by chance.
 fn drop_stored(open: &mut Vec<Foreign>, first: &Model) {
     let missing = MissingElements::new(first, open.iter().flat_map(|foreign| &foreign.sample));
-    let is_stored = |foreign: &&Foreign| missing.has_none_of(&foreign.sample);
-    let keys = open.iter().filter(is_stored).map(Foreign::key).collect();
+    let keys = open.iter().map(Foreign::key).collect();
     let short = ShortTensors::new(first, &keys);
     open.retain(|foreign| {
-        let is_stored = missing.has_none_of(&foreign.sample);
-        !is_stored || short.has_most_of(foreign.key(), &foreign.sample)
+        !missing.has_none_of(&foreign.sample) || short.has_most_of(foreign.key(), &foreign.sample)
     });
 }
 
