@@ -823,6 +823,16 @@ fn scaled_layer(layer: &str) -> String {
     )
 }
 
+/// Asserts that a fold is a rounding, and not with one weight that differs by one part in 10,000.
+/// `folded` gets the factor of this weight.
+#[track_caller]
+fn assert_fold_is_a_rounding(apart: &str, folded: impl Fn(f32) -> String) {
+    let found = verdict(apart, &folded(1.0));
+    assert!(matches!(found, Judgement::Rounded { .. }), "{found:?}");
+    let found = verdict(apart, &folded(1.0001));
+    assert!(!matches!(found, Judgement::Rounded { .. }), "{found:?}");
+}
+
 #[test]
 fn scale_that_another_tool_folds_into_its_own_layer_is_a_rounding() {
     let apart = scaled_layer(
@@ -842,43 +852,43 @@ fn scale_that_another_tool_folds_into_its_own_layer_is_a_rounding() {
             -0.2_f32 * 1.9,
         ))
     };
-    let found = verdict(&apart, &folded(1.0));
-    assert!(matches!(found, Judgement::Rounded { .. }), "{found:?}");
-    let found = verdict(&apart, &folded(1.0001));
-    assert!(!matches!(found, Judgement::Rounded { .. }), "{found:?}");
+    assert_fold_is_a_rounding(&apart, folded);
 }
 
 /// onnxsim folds the ½ of a Gelu before a layer and the scale after it into one weight.
 #[test]
 fn scales_folded_into_a_layer_from_both_sides_are_a_rounding() {
-    let apart = scaled_layer(
-        "const w 2 2 1 1 = 0.3 -0.4 1.2 0.5
+    let gelu = "const root = 1.4142135
+         const one = 1
+         q = Div(h, root)
+         e = Erf(q)
+         f = Add(e, one)
+         p = Mul(h, f)";
+    let apart = scaled_layer(&format!(
+        "{gelu}
+         const half = 0.5
+         const w 2 2 1 1 = 0.3 -0.4 1.2 0.5
          const d 2 = 0.9 -0.2
          const s 2 1 1 = 0.7 1.9
-         const k = 0.3
-         e = Relu(h)
-         q = Mul(e, k)
-         c = Conv(q, w, d)
-         m = Mul(c, s)",
-    );
+         r = Mul(p, half)
+         c = Conv(r, w, d)
+         m = Mul(c, s)"
+    ));
     let folded = |part: f32| {
         let weight = [
-            0.3 * 0.3 * 0.7 * part,
-            -0.4 * 0.3 * 0.7,
-            1.2 * 0.3 * 1.9,
-            0.5 * 0.3 * 1.9,
+            0.3 * 0.5 * 0.7 * part,
+            -0.4 * 0.5 * 0.7,
+            1.2 * 0.5 * 1.9,
+            0.5 * 0.5 * 1.9,
         ];
         scaled_layer(&format!(
-            "const w 2 2 1 1 = {}\n const d 2 = {} {}\n e = Relu(h)\n m = Conv(e, w, d)",
+            "{gelu}\n const w 2 2 1 1 = {}\n const d 2 = {} {}\n m = Conv(p, w, d)",
             weight.map(|number: f32| number.to_string()).join(" "),
             0.9_f32 * 0.7,
             -0.2_f32 * 1.9,
         ))
     };
-    let found = verdict(&apart, &folded(1.0));
-    assert!(matches!(found, Judgement::Rounded { .. }), "{found:?}");
-    let found = verdict(&apart, &folded(1.0001));
-    assert!(!matches!(found, Judgement::Rounded { .. }), "{found:?}");
+    assert_fold_is_a_rounding(&apart, folded);
 }
 
 #[test]

@@ -1274,23 +1274,15 @@ fn extents_cast_to_int32_and_back_stay_in_int64() {
 
 #[test]
 fn casts_of_other_integers_to_int32_and_back_stay() {
-    // The elements of an input may exceed the range of int32.
-    let input = swapped_extents(
-        "s = Shape(x)
-         c = Cast(p) to=6
-         b = Slice(c, zero, one, zero)
-         batch = Cast(b) to=7
-         width = Gather(s, two)",
-    );
-    assert_eq!(casts(&fuse(&input).model), 2);
-    // A number of elements is no extent, and may exceed the range too.
-    let count = swapped_extents(
-        "s = Shape(x)
-         m = Mul(s, two)
-         c = Cast(m) to=6
-         b = Slice(c, zero, one, zero)
-         batch = Cast(b) to=7
-         width = Gather(s, two)",
-    );
-    assert_eq!(casts(&fuse(&count).model), 2);
+    // The elements of an input, and products of extents, may exceed the range of int32.
+    for cast in ["c = Cast(p) to=6", "m = Mul(s, two)\n c = Cast(m) to=6"] {
+        let before = swapped_extents(&format!(
+            "s = Shape(x)
+             {cast}
+             b = Slice(c, zero, one, zero)
+             batch = Cast(b) to=7
+             width = Gather(s, two)"
+        ));
+        assert_eq!(casts(&fuse(&before).model), 2, "{cast}");
+    }
 }
