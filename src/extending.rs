@@ -8,7 +8,7 @@ use std::path::Path;
 use ndarray::{Array2, ArrayD, Axis, Ix2};
 
 use crate::affine::Affine;
-use crate::affine::apply::apply;
+use crate::affine::apply::{RangeCheck, apply};
 use crate::affine::linear::Linear;
 use crate::affine::linear::transpose_matmul::TransposeMatMul;
 use crate::affine::materialize::draw;
@@ -111,7 +111,8 @@ fn new_kind_is_recognized_and_folds() {
     assert!(plan.sites[0].is_folded(), "{:?}", plan.sites[0]);
     let mut editor = Editor::new(&known.graph);
     let edits = draw(&plan, &known).unwrap();
-    apply((&edits, &plan.removals), &known, &mut editor, &|_, _| ()).unwrap();
+    let changes = (&edits[..], &plan.removals[..]);
+    apply(changes, &known, &mut editor, RangeCheck::Done, &|_, _| ()).unwrap();
     let mut folded = model.clone();
     *folded.graph_mut() = editor.finish();
     assert_eq!(
@@ -271,7 +272,8 @@ fn new_rewrite_transposes_before_the_expand() {
     let known = Analysis::new(&before).unwrap();
     let edits = transpose_before_expand::edits(&known);
     let mut editor = Editor::new(&known.graph);
-    apply((&edits, &[]), &known, &mut editor, &|_, _| ()).unwrap();
+    let changes = (&edits[..], &[][..]);
+    apply(changes, &known, &mut editor, RangeCheck::Done, &|_, _| ()).unwrap();
     let mut after = before.clone();
     *after.graph_mut() = simplify_known(editor, vec![], &known, &HashMap::new());
     let operators: Vec<&str> = after

@@ -48,7 +48,7 @@ impl Settings<'_> {
         log: &PlanLog,
     ) -> std::result::Result<(Vec<Stored>, u64), Vec<Failed>> {
         let progress = |done, all| (self.tell)("fold", done, all);
-        let stored = apply(changes, analysis, editor, &progress)?;
+        let stored = apply(changes, analysis, editor, self.range_check, &progress)?;
         let failed = without_formula(&stored, &analysis.graph, log);
         if !failed.is_empty() {
             return Err(failed);

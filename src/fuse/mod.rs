@@ -25,6 +25,7 @@ mod stop_after;
 
 use std::cell::OnceCell;
 
+use crate::affine::apply::RangeCheck;
 use crate::affine::plan::{Plan, StreamPlan};
 use crate::error::{Error, Result};
 use crate::fuse::pass::unknown_operators;
@@ -84,8 +85,23 @@ pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
 /// # Errors
 /// The errors of [`plan`].
 pub(crate) fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
-    let (_, plan, lowered) = run(model, options, None)?;
+    let (_, plan, lowered) = run(model, options, RunScope::default())?;
     Ok(Planned { plan, lowered })
+}
+
+/// Like [`plan`], but does not check that large new tensors fit their types. For callers that
+/// compute these tensors anyway.
+///
+/// # Errors
+/// The errors of [`plan`].
+#[cfg(feature = "prove")]
+pub(crate) fn plan_without_ranges(model: &Model, options: &FuseOptions) -> Result<Plan> {
+    let scope = RunScope {
+        range_check: RangeCheck::Left,
+        ..RunScope::default()
+    };
+    let (_, plan, _) = run(model, options, scope)?;
+    Ok(plan)
 }
 
 /// Folds everything that can be folded exactly. The metadata of the result record the run, as a
@@ -119,7 +135,11 @@ pub(crate) fn fuse_ahead(model: &Model, options: &FuseOptions) -> Result<Fused> 
 /// Like [`fuse_ahead`]. If `only` is the name of a pass, runs only this pass and the required ones.
 fn fuse_with(model: &Model, options: &FuseOptions, only: Option<&'static str>) -> Result<Fused> {
     model.begin_sha256();
-    let (result, plan, lowered) = run(model, options, only)?;
+    let scope = RunScope {
+        only,
+        ..RunScope::default()
+    };
+    let (result, plan, lowered) = run(model, options, scope)?;
     let result = result.unwrap_or_else(|| lowered.as_ref().unwrap_or(model).clone());
     let mut fused = Fused {
         model: result,
@@ -157,13 +177,30 @@ pub fn with_constant_norms(model: &Model, options: &FuseOptions) -> Result<Fused
     fuse(model, &alone.into())
 }
 
+/// The parts of a run that callers of this crate choose.
+#[derive(Clone, Copy)]
+struct RunScope {
+    /// The only pass that runs besides the required ones; `None` if all run.
+    only: Option<&'static str>,
+    range_check: RangeCheck,
+}
+
+impl Default for RunScope {
+    fn default() -> Self {
+        Self {
+            only: None,
+            range_check: RangeCheck::Done,
+        }
+    }
+}
+
 /// The result if a pass after inlining changed the model, the plan, and the input after inlining
 /// and with fixed dimensions if it differs from the input.
 type Run = (Option<Model>, Plan, Option<Model>);
 
 /// Gives dimensions their fixed sizes and runs the pipeline. Checks that all required data could be
 /// read, and that each entry of `skip` is a name or a valid pattern.
-fn run(model: &Model, options: &FuseOptions, only: Option<&'static str>) -> Result<Run> {
+fn run(model: &Model, options: &FuseOptions, scope: RunScope) -> Result<Run> {
     model
         .graph()
         .initializer
@@ -179,7 +216,7 @@ fn run(model: &Model, options: &FuseOptions, only: Option<&'static str>) -> Resu
     let fixed = (!options.fix.is_empty())
         .then(|| fixed(model, &options.fix))
         .transpose()?;
-    let (result, plan, lowered) = run_pipeline(fixed.as_ref().unwrap_or(model), options, only)?;
+    let (result, plan, lowered) = run_pipeline(fixed.as_ref().unwrap_or(model), options, scope)?;
     model.find_refused()?;
     options.check_skips(model, &plan)?;
     Ok((result, plan, lowered.or(fixed)))
@@ -188,14 +225,15 @@ fn run(model: &Model, options: &FuseOptions, only: Option<&'static str>) -> Resu
 /// Runs the pipeline. If streams should be centred but none is, runs it again without the folds of
 /// shifts that cost an Add and pay only in a centred stream. Finally runs it with all functions
 /// inlined, and takes this last result if it is better.
-fn run_pipeline(model: &Model, options: &FuseOptions, only: Option<&'static str>) -> Result<Run> {
+fn run_pipeline(model: &Model, options: &FuseOptions, scope: RunScope) -> Result<Run> {
     let tell = |stage: &str, done, of| {
         if let Some(progress) = options.progress {
             progress(stage, done, of);
         }
     };
     let mut pipeline = options.pipeline(model, &tell)?;
-    pipeline.settings.only = only;
+    pipeline.settings.only = scope.only;
+    pipeline.settings.range_check = scope.range_check;
     let inlined = OnceCell::new();
     let (mut result, mut plan) = pipeline.run(model, &inlined)?;
     if options.centre && !plan.streams.iter().any(StreamPlan::is_centred) {

@@ -2,6 +2,7 @@
 
 use globset::Glob;
 
+use crate::affine::apply::RangeCheck;
 use crate::affine::plan::{Plan, StreamPlan};
 use crate::affine::recognize::hard_swish;
 use crate::error::{Error, Result};
@@ -152,6 +153,7 @@ impl FuseOptions<'_> {
     ) -> Result<PipelineRun<'r>> {
         let settings = Settings {
             only: None,
+            range_check: RangeCheck::Done,
             skip: SkipSet::new(&self.skip)?,
             centre: self.centre,
             gives_shifts_away: self.centre,

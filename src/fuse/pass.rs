@@ -4,6 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::affine::apply::RangeCheck;
 use crate::affine::recognize::{self, Site, View};
 use crate::analysis::{Analysis, Answers};
 use crate::error::{Error, Result};
@@ -110,6 +111,7 @@ impl Effect {
 pub(crate) struct Settings<'s> {
     /// The only pass that runs besides the required ones; `None` if all run.
     pub only: Option<&'static str>,
+    pub range_check: RangeCheck,
     pub skip: SkipSet,
     pub centre: bool,
     /// Whether the shift of a LayerNormalization folds even at the price of an Add, so that the

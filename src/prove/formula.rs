@@ -11,7 +11,7 @@ use super::operators::products::product;
 use super::operators::{Allowance, NotEvaluated, combine, inverses, masked, sum, zip};
 use super::sources::{Sources, is_number};
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
-use crate::recipe::{Op, Recipe, Windows};
+use crate::recipe::{Op, Recipe, Windows, with_cut_constants};
 
 /// Computes a recipe in the field. The result is a mask if a constant of the recipe is one, and if
 /// only movements, additions and multiplications by 1 follow.
@@ -24,6 +24,10 @@ pub(super) fn value(
     source: &Sources,
     allowance: &Allowance,
 ) -> Result<FieldValue, NotEvaluated> {
+    // Images of numbers are known by the steps of the recipe itself.
+    let has_numbers = recipe.steps().into_iter().any(is_number);
+    let cut = (!has_numbers).then(|| with_cut_constants(recipe));
+    let recipe = cut.as_ref().unwrap_or(recipe);
     let steps = recipe.steps();
     let mut uses: HashMap<_, usize> = HashMap::new();
     steps

@@ -19,7 +19,7 @@ use crate::onnx::Model;
 use crate::onnx::external_data::Data;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
-use crate::recipe::{DECIDED, Given, Op, Promise, together};
+use crate::recipe::{DECIDED, Given, Op, Promise, prepare};
 use crate::refusal::Refusal;
 
 /// The type and the data of a tensor of floats.
@@ -344,29 +344,19 @@ impl<'t> Recomputed<'t> {
         })
     }
 
-    /// The promise of the tensor, which computes its small operands.
+    /// The promise of the tensor.
     fn promised(self) -> (Promise, &'t Stored, Data) {
         let stored = self.stored;
-        let promise = Promise::new(stored.recipe.clone(), stored.data_type, self.constants);
+        let promise = Promise::new(&stored.recipe, stored.data_type, self.constants);
         (promise, stored, self.held)
     }
 }
 
-/// Checks that tensors equal their recipes, rounded once.
-fn are_rounded(mut tensors: Vec<Recomputed>) -> Result<(), Ended> {
-    while !tensors.is_empty() {
-        let lengths = tensors.iter().map(|tensor| tensor.stored.recipe.len());
-        let rest = tensors.split_off(together(lengths));
-        are_rounded_together(tensors)?;
-        tensors = rest;
-    }
-    Ok(())
-}
-
-/// Like [`are_rounded`]. All cores share the work on all tensors.
-fn are_rounded_together(tensors: Vec<Recomputed>) -> Result<(), Ended> {
-    let tensors = tensors.into_par_iter();
-    let promised: Vec<_> = tensors.map(Recomputed::promised).collect();
+/// Checks that tensors equal their recipes, rounded once. All cores share the work on all tensors.
+fn are_rounded(tensors: Vec<Recomputed>) -> Result<(), Ended> {
+    let promised: Vec<_> = tensors.into_iter().map(Recomputed::promised).collect();
+    let promises: Vec<&Promise> = promised.iter().map(|(promise, ..)| promise).collect();
+    prepare(&promises);
     let mut parts: Vec<(usize, usize)> = vec![];
     for (tensor, (promise, ..)) in promised.iter().enumerate() {
         parts.extend((0..promise.parts()).map(|part| (tensor, part)));

@@ -1,11 +1,12 @@
 //! Tensors that are computed while they are written.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ndarray::{ArrayD, Axis};
+use rayon::prelude::*;
 
-use super::evaluate::{Cutting, PART, Supply, evaluate_from};
+use super::evaluate::{Cutting, PART, Supply, evaluate_from, with_cut_constants};
 use super::scaled::Scaled;
 use super::{Op, Recipe};
 use crate::hash::HashMap;
@@ -17,16 +18,26 @@ use crate::refusal::{Reason, Refusal};
 /// A sum of more terms than this is costly, so its elements are computed only once and kept.
 const COSTLY: usize = 64;
 
-/// The largest number of elements of tensors whose promises are made at the same time. For its small
-/// operands, such as means, a promise may convert a whole weight to float64.
+/// The largest number of elements of tensors that [`prepare`] works on at the same time. For its
+/// small operands, such as means, a promise may convert a whole weight to float64.
 const TOGETHER: usize = 1 << 25;
 
-/// The number of first tensors of a list whose promises are made at the same time, at least one.
-/// `lengths` has the number of elements of each tensor.
-pub(crate) fn together(lengths: impl Iterator<Item = usize>) -> usize {
+/// Computes the small operands of promises on all cores, before the promises are computed in parts.
+pub(crate) fn prepare(mut promises: &[&Promise]) {
+    while !promises.is_empty() {
+        let (now, later) = promises.split_at(together(promises));
+        now.par_iter().for_each(|promise| {
+            promise.scaled();
+        });
+        promises = later;
+    }
+}
+
+/// The number of first promises with at most [`TOGETHER`] elements, at least one.
+fn together(promises: &[&Promise]) -> usize {
     let mut elements = 0;
-    let fitting = lengths.take_while(|length| {
-        elements += length;
+    let fitting = promises.iter().take_while(|promise| {
+        elements += promise.recipe.len();
         elements <= TOGETHER
     });
     fitting.count().max(1)
@@ -85,18 +96,20 @@ pub(crate) struct Promise {
     /// The number of places along this axis in each part.
     places: usize,
     /// A faster way to compute a large tensor: a stored constant with a chain of operations. `None`
-    /// if the recipe is not such a chain.
-    scaled: Option<Scaled>,
+    /// if the recipe is not such a chain. It is made when it is first used, because its small
+    /// operands may be means of a large constant.
+    scaled: OnceLock<Option<Scaled>>,
 }
 
 impl Promise {
     /// Promises the tensor that a recipe computes from these constants, rounded once to an element
     /// type.
     pub(crate) fn new(
-        recipe: Recipe,
+        recipe: &Recipe,
         data_type: DataType,
         given: impl IntoIterator<Item = (Arc<str>, Given)>,
     ) -> Self {
+        let recipe = with_cut_constants(recipe);
         let axis = (0..recipe.rank())
             .find(|&axis| elements_behind(recipe.shape(), axis) <= PART)
             .unwrap_or(0);
@@ -106,18 +119,23 @@ impl Promise {
             (PART / elements_behind(recipe.shape(), axis).max(1)).max(1)
         };
         let given = given.into_iter().collect();
-        let mut promise = Self {
+        Self {
             recipe,
             data_type,
             given,
             axis,
             places,
-            scaled: None,
-        };
-        if promise.recipe.len() > PART {
-            promise.scaled = Scaled::from_recipe(&promise.recipe, &promise);
+            scaled: OnceLock::new(),
         }
-        promise
+    }
+
+    /// The promise as a scaled constant. `None` if it is small, or not one.
+    fn scaled(&self) -> Option<&Scaled> {
+        let made = || Scaled::from_recipe(&self.recipe, self.data_type, self);
+        let is_large = self.recipe.len() > PART;
+        self.scaled
+            .get_or_init(|| is_large.then(made).flatten())
+            .as_ref()
     }
 
     /// The element type.
@@ -176,7 +194,7 @@ impl Promise {
         let shape = self.recipe.shape();
         match shape.get(self.axis) {
             _ if self.recipe.is_empty() => 0,
-            _ if self.scaled.is_some() => self.recipe.len().div_ceil(PART),
+            _ if self.scaled().is_some() => self.recipe.len().div_ceil(PART),
             Some(extent) => {
                 shape[..self.axis].iter().product::<usize>() * extent.div_ceil(self.places)
             }
@@ -187,7 +205,7 @@ impl Promise {
     /// The range of all magnitudes except 0, if the promise is a scaled constant whose range is
     /// known.
     pub(crate) fn bounds(&self) -> Option<ValueRange> {
-        self.scaled.as_ref()?.bounds()
+        self.scaled()?.bounds()
     }
 
     /// The range of all magnitudes except 0 in a part, if the promise is a scaled constant.
@@ -195,8 +213,7 @@ impl Promise {
     /// # Errors
     /// The constant cannot be read.
     pub(crate) fn bounds_in(&self, number: usize) -> Result<Option<ValueRange>, Refusal> {
-        self.scaled
-            .as_ref()
+        self.scaled()
             .map_or(Ok(None), |scaled| scaled.bounds_in(self.range(number)))
     }
 
@@ -215,7 +232,7 @@ impl Promise {
         number: usize,
         take: &mut dyn FnMut(&[f64]) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
-        match &self.scaled {
+        match self.scaled() {
             Some(scaled) => scaled.each(self.range(number), take),
             None => take(self.part(number)?.as_slice().unwrap_or_default()),
         }
@@ -253,7 +270,7 @@ impl Promise {
 
     /// The index of the first element of a part.
     pub(crate) fn begin(&self, number: usize) -> usize {
-        if self.scaled.is_some() {
+        if self.scaled().is_some() {
             return number * PART;
         }
         let shape = self.recipe.shape();
@@ -385,7 +402,7 @@ mod tests {
             let given = names
                 .into_iter()
                 .map(|name| (name.clone(), Given::Computed(Arc::new(read(name).unwrap()))));
-            let mut promise = Promise::new(recipe.clone(), DataType::Float, given);
+            let mut promise = Promise::new(&recipe, DataType::Float, given);
             let whole = evaluate(&recipe, &read).unwrap();
             let whole = encode_f64(DataType::Float, &whole.view()).unwrap();
             for axis in 0..recipe.rank() {
@@ -431,7 +448,7 @@ mod tests {
             )
         };
         (
-            Promise::new(recipe.clone(), data_type, given),
+            Promise::new(recipe, data_type, given),
             evaluate(recipe, &read).unwrap(),
         )
     }
@@ -476,13 +493,48 @@ mod tests {
                         .unwrap(),
                 ] {
                     let (promise, expected) = both_ways(&recipe, data_type, &tensors);
-                    assert!(promise.scaled.is_some(), "{recipe}");
+                    assert!(promise.scaled().is_some(), "{recipe}");
                     let mut made = vec![0; promise.length()];
                     promise.make(0..made.len(), &mut made).unwrap();
                     assert!(
                         made == encode_f64(data_type, &expected.view()).unwrap(),
                         "{recipe} {data_type}"
                     );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn cut_of_a_scaled_weight_equals_the_evaluator_bit_for_bit() {
+        for data_type in [DataType::Float, DataType::Float16] {
+            let tensors = [
+                ("w", numbers(&[3, 400, 300], 1)),
+                ("a", numbers(&[400, 1], 2)),
+                ("b", numbers(&[300], 3)),
+            ];
+            let [w, a, b] = tensors
+                .each_ref()
+                .map(|(name, array)| Recipe::constant(name, array.shape()));
+            let scaled = w.mul(&a).unwrap().mul(&b).unwrap().rounded(data_type);
+            for (axis, range) in [(0, 1..3), (1, 7..260), (2, 100..200), (2, 0..299)] {
+                let places = range.clone().map(Some);
+                for recipe in [
+                    scaled.pick(axis, places.clone()).unwrap(),
+                    w.pick(axis, places.clone()).unwrap(),
+                    w.pick(axis, places).unwrap().rounded(data_type),
+                ] {
+                    let (promise, expected) = both_ways(&recipe, data_type, &tensors);
+                    assert!(promise.scaled().is_some(), "{axis} {range:?}");
+                    let mut made = vec![0; promise.length()];
+                    promise.make(0..made.len(), &mut made).unwrap();
+                    let expected = encode_f64(data_type, &expected.view()).unwrap();
+                    assert!(made == expected, "{axis} {range:?} {data_type}");
+                    // A range that begins and ends inside of runs.
+                    let part = 4002..made.len() - 6;
+                    let mut made = vec![0; part.len()];
+                    promise.make(part.clone(), &mut made).unwrap();
+                    assert!(made == expected[part], "{axis} {range:?} {data_type}");
                 }
             }
         }
@@ -588,7 +640,7 @@ mod tests {
             "w".into(),
             Given::Computed(Arc::new(array![1.0, 3.0].into_dyn())),
         )];
-        let promise = Promise::new(twice, DataType::Float, given);
+        let promise = Promise::new(&twice, DataType::Float, given);
         let mut second = [0; 4];
         promise.make(4..8, &mut second).unwrap();
         assert_eq!(second, 6.0_f32.to_le_bytes());

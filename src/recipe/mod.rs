@@ -36,9 +36,10 @@ pub(crate) use evaluate::Read;
 pub use evaluate::evaluate;
 #[cfg(test)]
 pub(crate) use evaluate::part;
+pub(crate) use evaluate::with_cut_constants;
 #[cfg(all(feature = "prove", feature = "tract"))]
 pub(crate) use evaluate::{computed, cut, cut_constant, ends};
-pub(crate) use lazy_tensor::{Given, Promise, together};
+pub(crate) use lazy_tensor::{Given, Promise, prepare};
 pub(crate) use numbers::Numbers;
 use operations::{count, turn};
 pub(crate) use steps::{RecipeStep, float_name, float_named};

@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use multiversion::multiversion;
 
-use super::evaluate::{Supply, evaluate_from};
+use super::evaluate::{StoredPart, Supply, evaluate_from};
 use super::{Op, Recipe};
-use crate::onnx::tensor::{DataType, Floats};
+use crate::onnx::tensor::DataType;
 use crate::onnx::value_range::ValueRange;
 use crate::refusal::{Reason, Refusal};
 
@@ -22,10 +22,10 @@ const READ: usize = 1 << 15;
 /// The largest number of elements of a small operand.
 const SMALL: usize = 1 << 16;
 
-/// A constant with a chain of operations on its elements.
+/// A constant, or a part of it along an axis, with a chain of operations on its elements.
 #[derive(Debug)]
 pub(super) struct Scaled {
-    floats: Floats,
+    constant: StoredPart,
     steps: Vec<Applied>,
 }
 
@@ -47,22 +47,22 @@ struct Applied {
 }
 
 impl Scaled {
-    /// Reads a recipe that combines a constant with small tensors. `None` for any other recipe.
-    pub(super) fn from_recipe(recipe: &Recipe, supply: &dyn Supply) -> Option<Self> {
+    /// Reads a recipe that combines a constant, or a range of it along an axis, with small tensors.
+    /// `None` for any other recipe. The result is rounded to `data_type`.
+    pub(super) fn from_recipe(
+        recipe: &Recipe,
+        data_type: DataType,
+        supply: &dyn Supply,
+    ) -> Option<Self> {
         let mut steps = vec![];
+        let recipe = without_rounding(recipe, data_type);
         let mut rest = recipe;
         while rest.len() == recipe.len() {
+            if let Some(constant) = StoredPart::from_step(rest, supply) {
+                steps.reverse();
+                return Some(Self { constant, steps });
+            }
             match (rest.op(), rest.inputs()) {
-                (Op::Constant(name), _) => {
-                    let floats = supply
-                        .floats(name)
-                        .filter(|floats| floats.shape() == rest.shape())?;
-                    steps.reverse();
-                    return Some(Self {
-                        floats: floats.clone(),
-                        steps,
-                    });
-                }
                 (Op::Reshape, [input]) => rest = input,
                 (op @ (Op::Add | Op::Mul), [small, large]) if small.len() < large.len() => {
                     steps.push(Applied::new(op, small, rest.shape(), supply)?);
@@ -80,7 +80,7 @@ impl Scaled {
 
     /// The range of all magnitudes except 0, if the range of the constant is known.
     pub(super) fn bounds(&self) -> Option<ValueRange> {
-        self.bounds_of(self.floats.seen()?)
+        self.bounds_of(self.constant.floats.seen()?)
     }
 
     /// Like [`Scaled::bounds`], but only for the elements in a range. Reads these elements of the
@@ -140,17 +140,28 @@ impl Scaled {
         let (mut buffer, mut block) = (vec![], [0.0; BLOCK]);
         for start in range.clone().step_by(READ) {
             let end = range.end.min(start + READ);
-            let read = self.floats.read_bytes(start..end, &mut buffer);
-            read.map_err(|error| Refusal::new(Reason::Constant(error.to_string()), ""))?;
+            let floats = &self.constant.floats;
+            buffer.resize((end - start) * floats.size(), 0);
+            self.constant.read(start, &mut buffer)?;
             for at in (start..end).step_by(BLOCK) {
                 let numbers = &mut block[..BLOCK.min(end - at)];
-                self.floats
-                    .decode(&buffer[(at - start) * self.floats.size()..], numbers);
+                floats.decode(&buffer[(at - start) * floats.size()..], numbers);
                 take(at, numbers)?;
             }
         }
         Ok(())
     }
+}
+
+/// The recipe without last steps that round it to an element type.
+fn without_rounding(recipe: &Recipe, data_type: DataType) -> &Recipe {
+    let mut rest = recipe;
+    while let (Op::Round(to), [input]) = (rest.op(), rest.inputs())
+        && *to == data_type
+    {
+        rest = input;
+    }
+    rest
 }
 
 impl Applied {

@@ -18,7 +18,7 @@ use crate::onnx::external_data::Data;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
 use crate::platform::HAS_THREADS;
-use crate::recipe::{Given, Promise, Recipe, together};
+use crate::recipe::{Given, Promise, Recipe, prepare};
 use crate::refusal::Reason;
 
 /// A weight with more elements than this is computed only when the model is written. No pass reads
@@ -33,13 +33,22 @@ const BATCH: usize = 1 << 14;
 /// draws the progress would wake up too often.
 const GLANCE: Duration = Duration::from_millis(20);
 
+/// Whether the elements of large new tensors are checked to fit their type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RangeCheck {
+    /// They are computed once to check them.
+    Done,
+    /// They are not computed. For plans whose new tensors are computed afterwards anyway.
+    Left,
+}
+
 /// The elements of a new tensor.
 pub(super) enum Computed {
     /// The tensor with its elements. Used for small tensors, and for elements that are too costly
     /// to compute twice.
     Now(Box<TensorProto>),
     /// A promise to compute the elements when they are written. The elements are known to fit their
-    /// type.
+    /// type, unless this check is left out.
     Later(Arc<Promise>),
 }
 
@@ -51,6 +60,7 @@ pub(super) type AllComputed = HashMap<*const NewTensor, Result<Computed, Reason>
 pub(super) fn compute(
     edits: &[Edit],
     analysis: &Analysis,
+    check: RangeCheck,
     progress: &dyn Fn(usize, usize),
 ) -> AllComputed {
     let tensors: Vec<&NewTensor> = edits
@@ -61,7 +71,7 @@ pub(super) fn compute(
     for batch in tensors.chunks(BATCH) {
         let before = computed.len();
         let progress = |done, all| progress(before + batch.len() * done / all, tensors.len());
-        computed.extend(compute_batch(batch, analysis, &progress));
+        computed.extend(compute_batch(batch, analysis, check, &progress));
     }
     computed
 }
@@ -70,23 +80,17 @@ pub(super) fn compute(
 fn compute_batch(
     batch: &[&NewTensor],
     analysis: &Analysis,
+    check: RangeCheck,
     progress: &dyn Fn(usize, usize),
 ) -> AllComputed {
-    let mut failed = AllComputed::default();
-    let (mut found, mut shared) = (vec![], HashMap::default());
+    let mut computed = AllComputed::default();
+    let mut promises = vec![];
+    let mut shared = HashMap::default();
     for &new in batch {
         match operands(new, analysis, &mut shared) {
-            Ok(operands) => found.push((new, operands)),
-            Err(reason) => drop(failed.insert(std::ptr::from_ref(new), Err(reason))),
+            Ok(operands) => promises.push((new, promise(new, operands))),
+            Err(reason) => drop(computed.insert(std::ptr::from_ref(new), Err(reason))),
         }
-    }
-    let mut promises = Vec::with_capacity(found.len());
-    while !found.is_empty() {
-        let lengths = found.iter().map(|(new, _)| new.recipe.len());
-        let rest = found.split_off(together(lengths));
-        let made = found.into_par_iter();
-        promises.par_extend(made.map(|(new, operands)| (new, promise(new, operands))));
-        found = rest;
     }
     let (large, small): (Vec<_>, Vec<_>) = promises.into_iter().partition(|(new, _)| is_large(new));
     // Small tensors are computed first. Because the biases among them read the large weights, the
@@ -94,35 +98,52 @@ fn compute_batch(
     let now = by_all_cores(&small, &|(new, promise)| at_once(new, promise), &|done| {
         progress(done, batch.len())
     });
-    let foreseen: Vec<_> = large.iter().map(|(_, promise)| foreseen(promise)).collect();
+    for ((new, _), tensor) in small.iter().zip(now) {
+        computed.insert(std::ptr::from_ref(*new), tensor);
+    }
+    let large_done = |done, all: usize| {
+        let tensors = small.len() + large.len() * done / all.max(1);
+        progress(tensors, batch.len());
+    };
+    let found = match check {
+        RangeCheck::Done => ranges(&large, &large_done),
+        RangeCheck::Left => vec![],
+    };
+    let mut found = found.into_iter();
+    for (new, promise) in large {
+        let tensor = match found.next() {
+            Some(found) => looked_through(new, promise, found),
+            None => Ok(Computed::Later(Arc::new(promise))),
+        };
+        computed.insert(std::ptr::from_ref(new), tensor);
+    }
+    computed
+}
+
+/// Looks at each part of large tensors, unless the extremes of the whole tensor are known.
+fn ranges(large: &[(&NewTensor, Promise)], progress: &dyn Fn(usize, usize)) -> Vec<Vec<Looked>> {
+    let promises: Vec<&Promise> = large.iter().map(|(_, promise)| promise).collect();
+    prepare(&promises);
+    let foreseen: Vec<_> = promises.iter().map(|promise| foreseen(promise)).collect();
     let mut parts: Vec<(usize, usize)> = vec![];
-    for (tensor, (_, promise)) in large.iter().enumerate() {
+    for (tensor, promise) in promises.iter().enumerate() {
         if foreseen[tensor].is_none() {
             parts.extend((0..promise.parts()).map(|part| (tensor, part)));
         }
     }
     let looked = by_all_cores(
         &parts,
-        &|&(tensor, part)| look(&large[tensor].1, part),
-        &|done| {
-            let tensors = small.len() + large.len() * done / parts.len().max(1);
-            progress(tensors, batch.len());
-        },
+        &|&(tensor, part)| look(promises[tensor], part),
+        &|done| progress(done, parts.len()),
     );
-    let mut computed = failed;
     let mut looked = looked.into_iter();
-    for ((new, promise), foreseen) in large.into_iter().zip(foreseen) {
-        let found = match foreseen {
+    let foreseen = foreseen.into_iter().zip(promises);
+    foreseen
+        .map(|(foreseen, promise)| match foreseen {
             Some(found) => vec![Ok((found, vec![]))],
             None => looked.by_ref().take(promise.parts()).collect(),
-        };
-        let tensor = looked_through(new, promise, found);
-        computed.insert(std::ptr::from_ref(new), tensor);
-    }
-    for ((new, _), tensor) in small.iter().zip(now) {
-        computed.insert(std::ptr::from_ref(*new), tensor);
-    }
-    computed
+        })
+        .collect()
 }
 
 /// Runs `piece` for each element of `work` on all cores and returns the results in order. Reports
@@ -196,14 +217,21 @@ fn operands(
 }
 
 fn promise(new: &NewTensor, (data_type, given): Operands) -> Promise {
-    Promise::new(new.recipe.clone(), data_type, given)
+    Promise::new(&new.recipe, data_type, given)
 }
 
 /// Computes one new tensor, on all cores if it is large.
-pub(super) fn alone(new: &NewTensor, analysis: &Analysis) -> Result<Computed, Reason> {
+pub(super) fn alone(
+    new: &NewTensor,
+    analysis: &Analysis,
+    check: RangeCheck,
+) -> Result<Computed, Reason> {
     let promise = promise(new, operands(new, analysis, &mut HashMap::default())?);
     if !is_large(new) {
         return at_once(new, &promise);
+    }
+    if check == RangeCheck::Left {
+        return Ok(Computed::Later(Arc::new(promise)));
     }
     let parts = (0..promise.parts())
         .into_par_iter()

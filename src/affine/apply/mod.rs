@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ndarray::ArrayD;
 
+pub(crate) use self::compute::RangeCheck;
 use self::compute::{AllComputed, Computed, LARGE, alone, compute};
 use crate::affine::materialize::{Change, Edit, Failed, NewTensor};
 use crate::affine::plan::{Removal, Stored};
@@ -35,9 +36,10 @@ pub(crate) fn apply(
     (edits, removals): (&[Edit], &[Removal]),
     analysis: &Analysis,
     editor: &mut Editor,
+    check: RangeCheck,
     progress: &dyn Fn(usize, usize),
 ) -> Result<Vec<Stored>, Vec<Failed>> {
-    let computed = compute(edits, analysis, progress);
+    let computed = compute(edits, analysis, check, progress);
     editor.reserve(computed.len());
     let stored = Vec::with_capacity(computed.len());
     let mut work = Work {
@@ -45,6 +47,7 @@ pub(crate) fn apply(
         graph: &analysis.graph,
         editor,
         sites: &[],
+        check,
         computed,
         taken: HashMap::default(),
         from_inputs: HashMap::default(),
@@ -96,6 +99,7 @@ struct Work<'w, 'm> {
     /// The sites that need the current edit.
     sites: &'w [usize],
     stored: Vec<Stored>,
+    check: RangeCheck,
     computed: AllComputed,
     /// For each constant, the tensors that replace it, each with its index in `stored`.
     taken: HashMap<ValueId, Vec<(Imprint, usize)>>,
@@ -205,7 +209,7 @@ impl Work<'_, '_> {
     /// model.
     fn store(&mut self, new: &NewTensor) -> Result<String, Reason> {
         let computed = self.computed.remove(&std::ptr::from_ref(new));
-        let computed = computed.unwrap_or_else(|| alone(new, self.analysis))?;
+        let computed = computed.unwrap_or_else(|| alone(new, self.analysis, self.check))?;
         let before = new
             .replaces
             .map(|value| self.taken.entry(value).or_default());

@@ -70,20 +70,20 @@ impl Floats {
     /// # Errors
     /// If the elements cannot be read, or if the range exceeds the axis.
     pub(crate) fn places(&self, axis: usize, range: Range<usize>) -> Result<ArrayD<f64>> {
-        let Some(&extent) = self.shape.get(axis).filter(|&&extent| range.end <= extent) else {
+        if self
+            .shape
+            .get(axis)
+            .is_none_or(|&extent| range.end > extent)
+        {
             return Err(self.error(format!(
                 "its shape {:?} has no places {range:?} there",
                 self.shape
             )));
-        };
-        let inner: usize = self.shape[axis + 1..].iter().product();
+        }
         let rows: usize = self.shape[..axis].iter().product();
-        let runs = Runs {
-            length: extent * inner,
-            wanted: range.start * inner..range.end * inner,
-        };
+        let runs = Runs::along(&self.shape, axis, &range);
         let mut values = Vec::with_capacity(rows * runs.wanted.len());
-        if matches!(self.data, Data::Made(_)) && rows > 1 && !range.is_empty() {
+        if self.is_computed() && rows > 1 && !range.is_empty() {
             // If the data is computed, whole parts are read, so that each part is computed once
             // instead of once for each row.
             for part in self.data.parts() {
@@ -128,10 +128,17 @@ impl Floats {
     /// # Errors
     /// If the bytes cannot be read.
     pub(crate) fn read_bytes(&self, range: Range<usize>, buffer: &mut Vec<u8>) -> Result<()> {
-        let size = self.size();
-        buffer.resize(range.len() * size, 0);
+        buffer.resize(range.len() * self.size(), 0);
+        self.read_bytes_into(range.start, buffer)
+    }
+
+    /// Reads the bytes of the elements from index `begin` on, as many as `buffer` holds.
+    ///
+    /// # Errors
+    /// If the bytes cannot be read.
+    pub(crate) fn read_bytes_into(&self, begin: usize, buffer: &mut [u8]) -> Result<()> {
         self.data
-            .read_into(range.start * size, buffer)
+            .read_into(begin * self.size(), buffer)
             .map_err(|reason| self.error(reason))
     }
 
@@ -144,6 +151,12 @@ impl Floats {
     pub(crate) fn see(&self, all: ValueRange) {
         // `set` fails only if an earlier reader has already stored the range, which is the same.
         let _ = self.seen.set(all);
+    }
+
+    /// Whether the elements are computed when they are read. Reading a few of them may then compute
+    /// many.
+    pub(crate) fn is_computed(&self) -> bool {
+        matches!(self.data, Data::Made(_))
     }
 
     /// The number of bytes of an element.
@@ -170,7 +183,8 @@ impl Floats {
 }
 
 /// A range of elements within a row, which is selected in every row.
-struct Runs {
+#[derive(Debug)]
+pub(crate) struct Runs {
     /// The number of elements of a row.
     length: usize,
     /// The range of elements within each row.
@@ -178,6 +192,31 @@ struct Runs {
 }
 
 impl Runs {
+    /// The elements of a tensor of these extents in a range along an axis.
+    pub(crate) fn along(shape: &[usize], axis: usize, range: &Range<usize>) -> Self {
+        let inner: usize = shape[axis + 1..].iter().product();
+        Self {
+            length: shape[axis] * inner,
+            wanted: range.start * inner..range.end * inner,
+        }
+    }
+
+    /// All elements of a tensor, which must not be empty.
+    pub(crate) fn all(length: usize) -> Self {
+        Self {
+            length,
+            wanted: 0..length,
+        }
+    }
+
+    /// The index in the tensor of the selected element with index `at`, and the number of selected
+    /// elements from there to the end of its row.
+    pub(crate) fn from_selected(&self, at: usize) -> (usize, usize) {
+        let (row, within) = (at / self.wanted.len(), at % self.wanted.len());
+        let range = self.of_row(row);
+        (range.start + within, self.wanted.len() - within)
+    }
+
     fn of_row(&self, row: usize) -> Range<usize> {
         row * self.length + self.wanted.start..row * self.length + self.wanted.end
     }

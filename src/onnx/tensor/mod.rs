@@ -19,7 +19,7 @@ use super::external_data::Externals;
 use super::proto::TensorProto;
 use crate::error::{Error, Result};
 pub(crate) use encode::{append, encode_f64, encode_into, rounded, underflow};
-pub(crate) use floats::Floats;
+pub(crate) use floats::{Floats, Runs};
 
 /// Reads the elements of a tensor of fixed-width type in the format of `raw_data`: little-endian,
 /// row-major.

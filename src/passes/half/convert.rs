@@ -1,7 +1,7 @@
 //! Writes a model in half precision. Each weight is rounded once, and a Cast is added if an
 //! operator reads a value in another type.
 
-use crate::affine::apply::apply;
+use crate::affine::apply::{RangeCheck, apply};
 use crate::affine::plan::{ClampedMask, HalfPlan, Stored, WideOperator};
 use crate::analysis::Analysis;
 use crate::error::{Error, Result};
@@ -44,7 +44,8 @@ pub(crate) fn to_half(analysis: &Analysis, to: HalfType, ends: EndType) -> Resul
         let constants = HalfConstants::find(analysis, &precisions, to);
         let mut editor = Editor::new(graph);
         let before = refused.len();
-        match apply((&constants.edits, &[]), analysis, &mut editor, &|_, _| {}) {
+        let edits = (&constants.edits[..], &[][..]);
+        match apply(edits, analysis, &mut editor, RangeCheck::Done, &|_, _| {}) {
             Ok(mut stored) => {
                 // The sites of these edits are indices of nodes. They are dropped, because the plan
                 // would take them for its own sites.

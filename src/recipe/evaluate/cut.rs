@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::picked_range;
 use crate::hash::HashMap;
 use crate::recipe::{Op, Operation, Recipe, Windows};
 
@@ -185,6 +186,15 @@ impl Cutting {
             }
             _ => None,
         }
+    }
+}
+
+/// Builds the recipe of a tensor such that a range that its last step takes along an axis is taken
+/// of its constants instead. Only the parts of constants and operands that count are computed then.
+pub(crate) fn with_cut_constants(recipe: &Recipe) -> Recipe {
+    match (picked_range(recipe), recipe.inputs()) {
+        (Some((axis, range)), [input]) => Cutting::default().recipe(input, axis, range),
+        _ => recipe.clone(),
     }
 }
 

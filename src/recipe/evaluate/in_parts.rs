@@ -1,4 +1,4 @@
-//! Products with an operand that is too large to be computed whole.
+//! Products and sums with an operand that is too large to be computed whole.
 
 use std::ops::Range;
 
@@ -6,13 +6,13 @@ use ndarray::{Array2, ArrayD, Axis};
 
 use super::cut::Cutting;
 use super::kernels::{add_times, dot_each, multiply};
+use super::stored_part::StoredPart;
 use super::{PART, Supply, evaluate_from};
-use crate::onnx::tensor::Floats;
 use crate::onnx::value_range::ValueRange;
 use crate::recipe::{Op, Recipe, aligned_extent};
-use crate::refusal::{Reason, Refusal};
+use crate::refusal::Refusal;
 
-/// The order in which a product or a convolution with a large operand is computed in parts. The
+/// The order in which a product, a convolution or a sum with a large operand is computed in parts. The
 /// large operand has several places along the axis that is cut, so each part of the operand is
 /// smaller than the whole.
 #[derive(Clone, Copy)]
@@ -27,21 +27,33 @@ pub(super) enum PartOrder {
 impl PartOrder {
     /// The order for a step. `None` if the step is computed whole.
     pub(super) fn from_recipe(step: &Recipe) -> Option<Self> {
-        let [left, right] = step.inputs() else {
-            return None;
+        let order = match (step.op(), step.inputs()) {
+            (Op::Sum(along), [large]) => Self::of_sum(step, large, *along),
+            (_, [left, right]) => Self::of_two(step, left, right),
+            _ => None,
         };
+        order.filter(|order| order.extent(step) > 1)
+    }
+
+    /// The order for a sum over an axis, such that the large operand is read from front to back.
+    fn of_sum(step: &Recipe, large: &Recipe, along: usize) -> Option<Self> {
+        let first = step.shape().iter().position(|&extent| extent > 1)?;
+        (large.len() > PART && first < along).then_some(Self::Result(first))
+    }
+
+    /// The order for a step with two inputs.
+    fn of_two(step: &Recipe, left: &Recipe, right: &Recipe) -> Option<Self> {
         let (most, least) = (left.len().max(right.len()), left.len().min(right.len()));
         if most <= PART || least > most / 2 || step.is_empty() {
             return None;
         }
         let is_left = left.len() == most;
         let large = if is_left { left } else { right };
-        let order = match step.op() {
-            Op::Product => Self::of_product(step, large, is_left),
-            Op::Conv(_) if is_left => Self::Result(usize::from(step.shape()[0] == 1)),
-            _ => return None,
-        };
-        Some(order).filter(|order| order.extent(step) > 1)
+        match step.op() {
+            Op::Product => Some(Self::of_product(step, large, is_left)),
+            Op::Conv(_) if is_left => Some(Self::Result(usize::from(step.shape()[0] == 1))),
+            _ => None,
+        }
     }
 
     /// The order for a matrix product, such that the large operand is read from front to back and
@@ -69,24 +81,19 @@ impl PartOrder {
 
     /// The stored constant by which the step multiplies a row. `None` if the step does something
     /// else, or if the elements of the constant are not stored in the order of the parts.
-    fn stored<'s>(self, step: &Recipe, supply: &'s dyn Supply) -> Option<&'s Floats> {
+    fn stored(self, step: &Recipe, supply: &dyn Supply) -> Option<StoredPart> {
         let ([_, right], [others @ .., _]) = (step.inputs(), step.shape()) else {
             return None;
         };
         let is_row = others.iter().all(|&extent| extent == 1);
         let last = step.rank() - 1;
-        let (constant, shape) = match (self, right.op(), right.inputs(), right.shape()) {
-            _ if !is_row => return None,
-            (Self::Sums, _, _, &[rows, columns]) => (right, [rows, columns]),
-            (Self::Result(axis), Op::Transpose(_), [turned], &[rows, columns]) if axis == last => {
-                (turned, [columns, rows])
-            }
+        let constant = match (self, right.op(), right.inputs()) {
+            _ if !is_row || right.rank() != 2 => return None,
+            (Self::Sums, _, _) => right,
+            (Self::Result(axis), Op::Transpose(_), [turned]) if axis == last => turned,
             _ => return None,
         };
-        let Op::Constant(name) = constant.op() else {
-            return None;
-        };
-        supply.floats(name).filter(|floats| floats.shape() == shape)
+        StoredPart::from_step(constant, supply)
     }
 
     pub(super) fn compute(
@@ -103,7 +110,7 @@ impl PartOrder {
             places: (PART * extent / largest).max(1),
         };
         match (self, self.stored(step, supply)) {
-            (_, Some(floats)) => parts.row_by_stored(self, floats),
+            (_, Some(stored)) => parts.row_by_stored(self, &stored),
             (Self::Result(axis), None) => parts.of_result(axis),
             (Self::Sums, None) => parts.of_sums(),
         }
@@ -136,7 +143,7 @@ impl PartwiseProduct<'_> {
     }
 
     /// Computes the product of a row and a stored constant.
-    fn row_by_stored(&self, order: PartOrder, floats: &Floats) -> Result<ArrayD<f64>, Refusal> {
+    fn row_by_stored(&self, order: PartOrder, stored: &StoredPart) -> Result<ArrayD<f64>, Refusal> {
         let [left, right] = self.operands();
         let row = evaluate_from(left, self.supply)?;
         let row = row.as_slice().unwrap_or_default();
@@ -146,11 +153,12 @@ impl PartwiseProduct<'_> {
         let behind = right.len() / self.extent;
         let mut buffer = vec![];
         let mut numbers = vec![0.0; self.places * behind];
+        let floats = &stored.floats;
         let mut seen = ValueRange::NONE;
         for range in self.ranges() {
             let numbers = &mut numbers[..range.len() * behind];
-            let read = floats.read_bytes(range.start * behind..range.end * behind, &mut buffer);
-            read.map_err(|error| Refusal::new(Reason::Constant(error.to_string()), ""))?;
+            buffer.resize(numbers.len() * floats.size(), 0);
+            stored.read(range.start * behind, &mut buffer)?;
             seen = seen.and(floats.magnitudes(&buffer));
             floats.decode(&buffer, numbers);
             match order {
@@ -164,7 +172,9 @@ impl PartwiseProduct<'_> {
         }
         // Records the range of the constant's magnitudes, so that scaling need not read the
         // constant again.
-        floats.see(seen);
+        if stored.is_whole {
+            floats.see(seen);
+        }
         Ok(result)
     }
 
@@ -211,5 +221,31 @@ impl PartwiseProduct<'_> {
         Ok(array
             .into_shape_with_order((rows, columns))
             .expect("one matrix"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::evaluate;
+
+    #[test]
+    fn sums_of_a_large_constant_match_the_definition() {
+        let shape = [3, 200, 150];
+        let number = |place: usize| (place as f64).sin();
+        let constant = ArrayD::from_shape_fn(&shape[..], |place| {
+            number((place[0] * shape[1] + place[1]) * shape[2] + place[2])
+        });
+        let sum = Recipe::constant("W", &shape).sum(2).unwrap();
+        assert!(matches!(
+            PartOrder::from_recipe(&sum),
+            Some(PartOrder::Result(0))
+        ));
+        let sums = evaluate(&sum, &|_| Ok(constant.clone())).unwrap();
+        assert_eq!(sums.shape(), [3, 200, 1]);
+        for (row, &sum) in sums.iter().enumerate() {
+            let expected: f64 = (0..shape[2]).map(|at| number(row * shape[2] + at)).sum();
+            assert!((sum - expected).abs() < 1e-12, "{row}: {sum} {expected}");
+        }
     }
 }

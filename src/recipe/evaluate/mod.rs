@@ -5,6 +5,7 @@ mod cut;
 mod in_parts;
 mod kernels;
 mod operation;
+mod stored_part;
 
 use std::ops::Range;
 
@@ -12,11 +13,13 @@ use ndarray::{ArrayD, Axis};
 
 pub(super) use self::cut::Cutting;
 use self::cut::consecutive;
+pub(crate) use self::cut::with_cut_constants;
 #[cfg(all(feature = "prove", feature = "tract"))]
 pub(crate) use self::cut::{cut, ends};
 use self::in_parts::PartOrder;
 pub(super) use self::operation::compute;
 use self::operation::{Array, row_major, vanishes};
+pub(super) use self::stored_part::StoredPart;
 use super::{Op, Operation, Recipe};
 use crate::hash::HashMap;
 use crate::onnx::tensor::{DataType, Floats};
@@ -197,13 +200,20 @@ fn unlike(name: &str, shape: &[usize]) -> Refusal {
 /// The constant, axis and range of a step that takes a range of a constant along an axis. `None`
 /// for other steps.
 pub(crate) fn cut_constant(step: &Recipe) -> Option<(&str, usize, Range<usize>)> {
-    let (Op::Pick { axis, places }, [input]) = (step.op(), step.inputs()) else {
-        return None;
-    };
-    let Op::Constant(name) = input.op() else {
-        return None;
-    };
-    Some((&**name, *axis, consecutive(places)?))
+    let (axis, range) = picked_range(step)?;
+    match step.inputs().first()?.op() {
+        Op::Constant(name) => Some((&**name, axis, range)),
+        _ => None,
+    }
+}
+
+/// The axis and the range of a step that takes consecutive places along an axis. `None` for other
+/// steps.
+fn picked_range(step: &Recipe) -> Option<(usize, Range<usize>)> {
+    match step.op() {
+        Op::Pick { axis, places } => Some((*axis, consecutive(places)?)),
+        _ => None,
+    }
 }
 
 /// Computes the part of a recipe that lies in a range along an axis. The numbers are equal to those
