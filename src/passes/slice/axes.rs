@@ -92,7 +92,6 @@ const TAKE_NO_PLACES: &[&str] = &[
     "Cast",
     "Concat",
     "DepthToSpace",
-    "Einsum",
     "InstanceNormalization",
     "LayerNormalization",
     "LogSoftmax",
@@ -105,7 +104,8 @@ const TAKE_NO_PLACES: &[&str] = &[
 ];
 
 /// Whether a node can compute a part without places. onnxruntime refuses some operators without
-/// elements, such as Attention and GroupNormalization.
+/// elements, such as Attention and GroupNormalization, and an Einsum without batches ends its
+/// process.
 pub(super) fn takes_no_places(analysis: &Analysis, node: NodeId) -> bool {
     let (domain, op) = analysis.graph.domain_op(node);
     let is_usual = matches!(
