@@ -150,7 +150,7 @@ fn fuse_with(model: &Model, options: &FuseOptions, only: Option<&'static str>) -
         .to
         .filter(|_| fused.plan.half.is_some() && options.io == EndType::Half)
     {
-        retyped_ends(&mut fused.model, to);
+        retyped_ends(&mut fused.model, to)?;
     }
     if fused.changed() {
         fused.model.forget_source();

@@ -46,7 +46,8 @@ pub enum WideReason {
     Operator,
     /// The operator has a body or is unknown, or the type of an input or output is unknown.
     Unknown,
-    /// One of the operator's constants is beyond the range of half.
+    /// A constant of the operator is beyond the range of half, or a constant that half rounds to 0
+    /// keeps the operator away from 0.
     Range,
 }
 

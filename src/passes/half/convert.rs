@@ -212,11 +212,20 @@ impl<'r> Rewriter<'r> {
         }
     }
 
+    /// The type of an output after the conversion. An output without a declaration is taken for
+    /// float32.
+    fn wanted(&self, output: &ValueInfoProto) -> DataType {
+        match declared_type(output) {
+            None | Some(DataType::Float) => self.ends.data_type_of(self.to),
+            Some(other) => other,
+        }
+    }
+
     /// Renames each value that is an output, if its type now differs from the type of the output.
     fn rename_outputs(&mut self, graph: &GraphProto) {
-        let wanted = self.ends.data_type_of(self.to);
         for output in &graph.output {
             let name = output.name();
+            let wanted = self.wanted(output);
             let is_input = graph.input.iter().any(|input| input.name() == name);
             let own = self.own.get(name).copied();
             if let Some(own) = own.filter(|&own| own != wanted && !is_input) {
@@ -229,12 +238,14 @@ impl<'r> Rewriter<'r> {
 
     /// Adds the Cast from each renamed value to its output.
     fn cast_outputs(&mut self, graph: &GraphProto) {
-        let wanted = self.ends.data_type_of(self.to);
         for output in &graph.output {
-            let Some(value) = self.renamed.get(output.name()) else {
+            let Some(value) = self.renamed.get(output.name()).cloned() else {
                 continue;
             };
-            let node = cast(value, output.name(), wanted);
+            // Some exporters name nodes after their outputs, so the name of the output may be that
+            // of the node which computed it.
+            let mut node = cast(&value, output.name(), self.wanted(output));
+            node.name = Some(self.names.fresh(&format!("{value}_cast")));
             self.made.push(node);
             self.end_casts += 1;
         }
@@ -256,8 +267,8 @@ impl<'r> Rewriter<'r> {
         }
         if types.outputs.contains(&Some(self.to)) {
             self.set_attributes(node, types.is_mask);
-            self.forget_cast(node);
         }
+        self.forget_cast(node);
         if bodies(node).next().is_some() {
             self.widen_captured(node);
         }
@@ -351,18 +362,41 @@ impl EndType {
     }
 }
 
-/// Declares the float32 inputs and outputs of a model as half.
-pub(crate) fn retyped_ends(model: &mut Model, to: HalfType) {
+/// Declares the float32 inputs and outputs of a model as half, and converts the initializers of
+/// inputs. An output that is an initializer keeps its type.
+///
+/// # Errors
+/// If an initializer cannot be read, or is beyond the range of half.
+pub(crate) fn retyped_ends(model: &mut Model, to: HalfType) -> Result<()> {
+    let externals = model.externals().clone();
     let graph = model.graph_mut();
-    for value in graph.input.iter_mut().chain(&mut graph.output) {
-        let tensor = value
-            .r#type
-            .as_ref()
-            .and_then(|declared| declared.tensor_type.as_ref());
-        if tensor.is_some_and(|tensor| tensor.elem_type() == DataType::Float.code()) {
-            set_type(value, to.data_type());
+    let mut retyped = HashSet::default();
+    for input in &mut graph.input {
+        if declared_type(input) == Some(DataType::Float) {
+            set_type(input, to.data_type());
+            retyped.insert(input.name().to_owned());
         }
     }
+    for tensor in &mut graph.initializer {
+        if retyped.contains(tensor.name()) {
+            let numbers = tensor::read_f64(tensor, &externals)?;
+            *tensor = tensor::make(tensor.name(), to.data_type(), &numbers.view())?;
+        }
+    }
+    let stored: HashSet<&str> = graph.initializer.iter().map(TensorProto::name).collect();
+    for output in &mut graph.output {
+        let keeps_type = stored.contains(output.name()) && !retyped.contains(output.name());
+        if declared_type(output) == Some(DataType::Float) && !keeps_type {
+            set_type(output, to.data_type());
+        }
+    }
+    Ok(())
+}
+
+/// The element type that a value declares.
+fn declared_type(value: &ValueInfoProto) -> Option<DataType> {
+    let declared = value.r#type.as_ref()?.tensor_type.as_ref()?;
+    DataType::from_code(declared.elem_type())
 }
 
 fn set_type(value: &mut ValueInfoProto, data_type: DataType) {

@@ -2,11 +2,12 @@
 //! bfloat16.
 //!
 //! Each float32 value keeps its type or becomes half. [`precision`] decides which operators compute
-//! in half, [`masks`] recognizes masks, [`constants`] converts constants, and [`convert`] adds the
+//! in half, [`guards`] finds the operators that a small constant keeps away from 0, [`masks`] recognizes masks, [`constants`] converts constants, and [`convert`] adds the
 //! Casts.
 
 mod constants;
 mod convert;
+mod guards;
 mod masks;
 mod precision;
 mod products;

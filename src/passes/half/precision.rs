@@ -8,6 +8,7 @@ use crate::ir::{NodeId, ValueId};
 use crate::onnx::node::bodies;
 use crate::onnx::schema::{Arity, Formal, OperatorDefinition, OperatorSchema, Sort, definition};
 use crate::onnx::tensor::{DataType, read_f64, rounded};
+use crate::passes::half::guards::guarded;
 use crate::passes::half::masks::is_mask;
 
 /// Operators without a known definition whose float inputs and outputs all have one type. They are
@@ -26,6 +27,9 @@ const UNIFORM: &[&str] = &[
     "SkipLayerNormalization",
     "SkipSimplifiedLayerNormalization",
 ];
+
+/// Operators that stay in float32: scales of codes, and the bits of numbers, which half has not.
+const WIDE: &[&str] = &["BitCast", "DequantizeLinear", "QuantizeLinear"];
 
 /// The largest constant in arithmetic on integers, in elements. A larger constant is taken for a
 /// weight.
@@ -66,6 +70,7 @@ impl<'p> Precisions<'p> {
             wide: vec![None; graph.proto().node.len()],
         };
         let statistics = statistics(analysis);
+        let guarded = guarded(analysis, to);
         for &node in graph.order() {
             precisions.wide[node] = if !precisions.has_floats(node) {
                 None
@@ -73,7 +78,10 @@ impl<'p> Precisions<'p> {
                 Some(reason)
             } else if statistics.contains(&node) {
                 Some(WideReason::Statistics)
-            } else if refused.contains(&node) || precisions.is_beyond(node) {
+            } else if refused.contains(&node)
+                || guarded.contains(&node)
+                || precisions.is_beyond(node)
+            {
                 Some(WideReason::Range)
             } else if precisions.is_from_integers(node) {
                 Some(WideReason::Integers)
@@ -167,8 +175,19 @@ impl<'p> Precisions<'p> {
             let is_float = value.is_some_and(|value| self.is_float(value));
             is_float && is_variable && !allows(Some(schema), formal, self.to)
         });
-        let is_quantized = matches!(op, "QuantizeLinear" | "DequantizeLinear");
-        (is_excluded || is_quantized).then_some(WideReason::Operator)
+        let is_excluded = is_excluded || WIDE.contains(&op) || self.combines_scattered(node);
+        is_excluded.then_some(WideReason::Operator)
+    }
+
+    /// Whether a node combines what it scatters with what is there, which onnxruntime does not
+    /// compute in half.
+    fn combines_scattered(&self, node: NodeId) -> bool {
+        let graph = &self.analysis.graph;
+        let is_scatter = ["ScatterElements", "ScatterND"]
+            .iter()
+            .any(|op| graph.is(node, op));
+        let reduction = graph.node(node).attr_s("reduction").ok().flatten();
+        is_scatter && reduction.is_some_and(|reduction| reduction != "none")
     }
 
     /// Whether a node is a ConstantOfShape whose number is beyond the range of half, and whose

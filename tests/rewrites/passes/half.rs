@@ -526,3 +526,114 @@ fn body_reads_float32_from_around_it() {
     assert_eq!(sum[0], *result);
     assert!(widened.contains(&sum[1].as_str()), "{sum:?}");
 }
+
+#[test]
+fn cast_to_an_output_has_a_name_that_no_node_has() {
+    let text = r#"<ir_version: 8, opset_import: ["" : 17]>
+        named (float[2] x) => (float[2] y) {
+            [r] r = Relu(x)
+            [y] y = Tanh(r)
+        }"#;
+    let fused = convert(&Model::from_text(text).unwrap(), EndType::Float32);
+    let nodes = &fused.model.graph().node;
+    let mut names: Vec<&str> = nodes.iter().map(NodeProto::name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), nodes.len(), "{names:?}");
+}
+
+#[test]
+fn output_that_is_half_already_is_not_cast() {
+    let text = r#"<ir_version: 8, opset_import: ["" : 17]>
+        halves (float[2] x) => (float[2] y, float16[2] z) {
+            y = Relu(x)
+            c = Cast<to = 10>(y)
+            z = Tanh(c)
+        }"#;
+    let model = Model::from_text(text).unwrap();
+    let kept = convert(&model, EndType::Float32);
+    assert_eq!(ends(&kept.model), [1, 1, 10]);
+    let expected = ["Cast", "Relu", "Identity", "Tanh", "Cast"];
+    assert_eq!(operators(&kept.model), expected);
+    assert_eq!(the(&kept, "Tanh").output, ["z"]);
+    let half = convert(&model, EndType::Half);
+    assert_eq!(ends(&half.model), [10, 10, 10]);
+    assert_eq!(operators(&half.model), ["Relu", "Identity", "Tanh"]);
+}
+
+#[test]
+fn initializer_of_a_half_input_is_half_and_that_of_an_output_stays() {
+    let text = r#"<ir_version: 8, opset_import: ["" : 17]>
+        stored (float[2] x, float[2] w) => (float[2] y, float[2] v)
+        <float[2] w = {0.1, 2}, float[2] v = {0.3, 4}> {
+            s = Mul(x, w)
+            y = Add(s, v)
+        }"#;
+    let fused = convert(&Model::from_text(text).unwrap(), EndType::Half);
+    assert_eq!(ends(&fused.model), [10, 10, 10, 1]);
+    let stored = |name| {
+        let mut tensors = constants(&fused).iter();
+        let tensor = tensors.find(|tensor| tensor.name() == name).unwrap();
+        (tensor::data_type(tensor).unwrap(), numbers(&fused, tensor))
+    };
+    let tenth = half::f16::from_f32(0.1).to_f64();
+    assert_eq!(stored("w"), (DataType::Float16, vec![tenth, 2.0]));
+    let v = vec![f64::from(0.3_f32), 4.0];
+    assert_eq!(stored("v"), (DataType::Float, v));
+}
+
+#[test]
+fn constant_that_half_rounds_to_0_keeps_a_logarithm_and_a_divisor_away_from_0() {
+    let text = |epsilon: &str| {
+        format!(
+            "input x batch 4
+             input z batch 4
+             const e = {epsilon}
+             r = Relu(x)
+             s = ReduceSum(r) keepdims=1
+             a = Add(s, e)
+             l = Log(a)
+             d = Div(z, a)
+             p = Sigmoid(l)
+             q = Mul(p, d)
+             output q"
+        )
+    };
+    let fused = in_half(&text("0.000000001"), EndType::Half);
+    let stays = ["Add", "Log", "Div"];
+    assert_eq!(wide(&fused), stays.map(|op| (op, WideReason::Range)));
+    // 1e-7 is a number of float16, and no guard.
+    let fused = in_half(&text("0.0000001"), EndType::Half);
+    assert_eq!(wide(&fused), []);
+}
+
+#[test]
+fn small_constant_without_a_logarithm_or_divisor_becomes_0() {
+    let text = "input x batch 4
+         const e = 0.000000001
+         a = Add(x, e)
+         y = Tanh(a)
+         output y";
+    let fused = in_half(text, EndType::Half);
+    assert_eq!(wide(&fused), []);
+    assert_eq!(numbers(&fused, &constants(&fused)[0]), [0.0]);
+}
+
+#[test]
+fn bits_of_floats_and_scattered_sums_stay() {
+    let text = r#"<ir_version: 10, opset_import: ["" : 18]>
+        scattered (float[3, 2] x, int64[1, 1] at, float[1, 2] u) => (float[3, 2] y, float[3, 2] z) {
+            a = Relu(x)
+            y = ScatterND<reduction = "add">(a, at, u)
+            z = ScatterND(a, at, u)
+        }"#;
+    let fused = convert(&Model::from_text(text).unwrap(), EndType::Half);
+    assert_eq!(wide(&fused), [("ScatterND", WideReason::Operator)]);
+    let text = r#"<ir_version: 11, opset_import: ["" : 26]>
+        bits (float[3] x) => (int32[3] y) {
+            a = Relu(x)
+            y = BitCast<to = 6>(a)
+        }"#;
+    let fused = convert(&Model::from_text(text).unwrap(), EndType::Half);
+    assert_eq!(wide(&fused), [("BitCast", WideReason::Operator)]);
+}
