@@ -193,7 +193,7 @@ fn decided(original: &Model, fused: &Model, options: &VerifyOptions) -> Result<V
     let comparison = Comparison { tolerance, outputs };
     if comparison.agrees() && is_mute(&reference) {
         let reason =
-            "no output has a finite number but 0: whatever is folded would agree".to_owned();
+            "no output has two different numbers: a wrong result would agree too".to_owned();
         return Err(Verdict::CouldNotVerify { reason });
     }
     Ok(Verdict::Compared(comparison))

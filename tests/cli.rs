@@ -1491,6 +1491,12 @@ fn dim_option_sets_sizes_and_rejects_unknown_names() {
         unfold([&"fuse", &un(), &"-o", &path, &"--dim", &"batch=3"]).code,
         DONE
     );
+    let expected = unfold([&"fuse", &un(), &"-o", &path, &"--expect", &"bacth=3"]);
+    assert!(
+        expected.error().contains("--expect: no input has"),
+        "{}",
+        expected.stderr
+    );
     let misspelled = unfold([&"fuse", &un(), &"-o", &path, &"--dim", &"bacth=3"]);
     assert_eq!(misspelled.code, USAGE);
     assert!(

@@ -292,7 +292,7 @@ pub(super) fn fuse(
     let certificate = certificate
         .map(|file| certificate_target(file, &path))
         .transpose()?;
-    let mut dims = sizes(&args.dims, &model)?;
+    let mut dims = sizes("--dim", &args.dims, &model)?;
     // The compared models have fixed sizes in place of these symbols, so no sizes may be given for
     // them.
     dims.remove_all(&options.fix);
@@ -431,7 +431,9 @@ impl FuseArgs {
         let mut fixed = Dims::default();
         for fix in &self.fix {
             match fix {
-                Fix::All => fixed.extend([Input::sizes(model, &sizes(&self.dims, model)?)?]),
+                Fix::All => {
+                    fixed.extend([Input::sizes(model, &sizes("--dim", &self.dims, model)?)?])
+                }
                 Fix::Sizes(dims) => fixed.extend([dims.clone()]),
             }
         }

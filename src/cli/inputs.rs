@@ -14,15 +14,16 @@ use unfold::run::{Dims, Input};
 
 use crate::cli::usage_errors::misused;
 
-/// Merges sizes of dimensions. Each name must be a dimension of an input of the model.
-pub(crate) fn sizes(given: &[Dims], model: &Model) -> Result<Dims> {
+/// Merges the sizes of dimensions that `option` gives. Each name must be a dimension of an input of
+/// the model.
+pub(crate) fn sizes(option: &str, given: &[Dims], model: &Model) -> Result<Dims> {
     let mut dims = Dims::default();
     dims.extend(given.iter().cloned());
     // If tract does not support the inputs at any size, no size is checked here, and verification
     // reports the failure.
     if Input::from_model(model, &Dims::default()).is_ok() {
         Input::from_model(model, &dims)
-            .map_err(|failure| misused(format!("--dim: {}", failure.reason)))?;
+            .map_err(|failure| misused(format!("{option}: {}", failure.reason)))?;
     }
     Ok(dims)
 }

@@ -40,7 +40,7 @@ impl ModelPairArgs {
         let first = self.reach.open(&self.first)?;
         let second = self.reach.open(&self.second)?;
         let options = ProveOptions {
-            dims: sizes(&self.dims, &first)?,
+            dims: sizes("--dim", &self.dims, &first)?,
             ..ProveOptions::default()
         };
         Ok(([first, second], options))

@@ -134,7 +134,7 @@ pub(crate) fn run(args: &ProveArgs) -> Result<End> {
         args.reach.open(&args.fused)?,
     );
     let options = ProveOptions {
-        dims: sizes(&args.dims, &original)?,
+        dims: sizes("--dim", &args.dims, &original)?,
         points: args.points.into(),
         seed: args.seed,
     };

@@ -108,7 +108,7 @@ impl ScalingArgs {
                 Ok(ScalingChoice::measured(found, false))
             }
             None => {
-                let dims = sizes(dims, model)?;
+                let dims = sizes("--dim", dims, model)?;
                 let inputs = Input::from_model(&widened(model)?, &dims);
                 let found = inputs.ok().and_then(|inputs| {
                     StreamMagnitude::measure(model, &random(&inputs, 0), &dims).ok()
@@ -123,7 +123,7 @@ impl ScalingArgs {
         let Some(file) = &self.input else {
             return Ok(None);
         };
-        let samples = read_inputs(file, &widened(model)?, &sizes(dims, model)?)?;
+        let samples = read_inputs(file, &widened(model)?, &sizes("--dim", dims, model)?)?;
         Ok(Some(samples))
     }
 }

@@ -43,7 +43,7 @@ pub(super) struct SlicingArgs {
 impl SlicingArgs {
     /// The requested slicing.
     pub(super) fn of(&self, model: &Model) -> Result<Slicing> {
-        let expect = sizes(&self.expect, model)?
+        let expect = sizes("--expect", &self.expect, model)?
             .iter()
             .map(|(name, size)| (name.to_owned(), size))
             .collect();

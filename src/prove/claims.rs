@@ -206,11 +206,11 @@ fn established(
 ) -> Result<Established, Ended> {
     let unknown = at_points(pair, options, scope, (cases, false));
     match unknown {
-        Err(Ended::Unknown(_) | Ended::With(Proof::Disproved { .. } | Proof::Undecided { .. }))
-            if pair.takes_roots.get() =>
-        {
-            at_points(pair, options, scope, (cases, true))
-        }
+        Err(
+            Ended::Shapeless(_)
+            | Ended::Unknown(_)
+            | Ended::With(Proof::Disproved { .. } | Proof::Undecided { .. }),
+        ) if pair.takes_roots.get() => at_points(pair, options, scope, (cases, true)),
         decided => decided,
     }
 }

@@ -15,6 +15,9 @@ pub(super) enum Ended {
     /// The bodies of the node that computes this value could not be evaluated, perhaps because of
     /// the extents.
     Unknown(String),
+    /// The extents of this value are not known, such as those of a Squeeze without axes. At other
+    /// sizes they may be.
+    Shapeless(String),
     /// This value needs too much computation, such as attention between all pixels of an image.
     Beyond(String),
     /// A recipe cannot be computed, for this reason, perhaps because of the extents.
@@ -30,6 +33,7 @@ impl Ended {
     pub(super) fn reason(&self) -> String {
         match self {
             Self::Unknown(at) => format!("what the bodies of `{at}` compute is not known"),
+            Self::Shapeless(at) => format!("the extents of `{at}` are not known"),
             Self::Beyond(at) => {
                 format!("`{at}` takes more than a model of its size is known to take")
             }

@@ -324,10 +324,7 @@ impl Sides<'_> {
         // An opaque value counts as different whenever some input of its node differs, even if the
         // fold is correct. So the proof is undecided.
         if let Some(opaque) = blame::behind(self.graph, output, &|name| self.is_opaque(name)) {
-            let opaque = self.graph.value_name(opaque);
-            return Ended::With(undecided(format!(
-                "the extents of `{opaque}` are not known"
-            )));
+            return Ended::Shapeless(self.graph.value_name(opaque).to_owned());
         }
         let uncertain = blame::behind(self.graph, output, &|name| self.is_uncertain(name));
         if let Some(uncertain) = uncertain {

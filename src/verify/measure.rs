@@ -77,8 +77,9 @@ fn unequal(a: &Tensor, b: &Tensor) -> TractResult<usize> {
     }
 }
 
-/// Whether outputs carry no information: all are floats, and each element is 0, NaN or infinite.
-/// For example, a Relu may return only zeros. False if no output has elements.
+/// Whether outputs carry no information: all are floats, and each element is 0, NaN or infinite, or
+/// all elements of an output are equal. For example, a Relu may return only zeros, and the shares of
+/// an attention between equal tokens are equal. False if no output has elements.
 pub(super) fn is_mute(runs: &[Vec<Tensor>]) -> bool {
     let mut outputs = runs
         .iter()
@@ -95,6 +96,8 @@ fn is_mute_output(output: &Tensor) -> bool {
     let Ok(floats) = floats.to_plain_array_view::<f64>() else {
         return false;
     };
-    let mut floats = floats.iter();
-    output.datum_type().is_float() && floats.all(|number| !number.is_finite() || *number == 0.0)
+    let is_void = |number: &f64| !number.is_finite() || *number == 0.0;
+    let first = floats.first();
+    let are_equal = floats.len() > 1 && floats.iter().all(|number| Some(number) == first);
+    output.datum_type().is_float() && (are_equal || floats.iter().all(is_void))
 }

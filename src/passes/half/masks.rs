@@ -2,8 +2,8 @@
 //! element `−3.4e38`, which would become `−∞` in float16.
 //!
 //! If a large negative number reaches only a softmax, through sums, products and selections, it
-//! means "far below all other scores". Any number whose exponential is 0 has the same effect.
-//! Elements that are `−∞` stay unchanged.
+//! means "far below all other scores". Any number whose exponential is 0 has the same effect, except
+//! in a row without other scores. Elements that are `−∞` stay unchanged.
 
 use crate::analysis::Analysis;
 use crate::hash::HashSet;
