@@ -177,7 +177,7 @@ pub enum Reason {
     ReducedAxis,
     /// The affine has a shift, which would not be added to the zeros of the padding, and the bias
     /// for each position cannot be computed exactly.
-    #[error("a shift meets zero padding, to which it would not be added")]
+    #[error("a shift becomes a bias that differs from place to place, as at zero padding")]
     Padding,
     /// A constant on which the affine depends could not be computed.
     #[error("constant could not be evaluated: {0}")]

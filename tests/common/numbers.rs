@@ -32,10 +32,9 @@ impl Numbers {
 
     /// Numbers that the name determines.
     pub fn from_recipe(name: &str) -> Self {
-        Numbers::new(
-            name.bytes()
-                .fold(7, |state, byte| state * 31 + u64::from(byte)),
-        )
+        Numbers::new(name.bytes().fold(7, |state: u64, byte| {
+            state.wrapping_mul(31).wrapping_add(u64::from(byte))
+        }))
     }
 
     /// The next 64 random bits.
