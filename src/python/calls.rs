@@ -226,7 +226,7 @@ pub(super) type SizesByName = BTreeMap<String, NonZeroUsize>;
 
 /// Converts sizes of dimensions. Each name must be a dimension of an input of the model.
 fn dims(given: &SizesByName, model: &Model) -> Result<Dims> {
-    sizes(&[sizes_of(given)], model).map_err(|error| BadOption(error.to_string()).into())
+    sizes("--dim", &[sizes_of(given)], model).map_err(|error| BadOption(error.to_string()).into())
 }
 
 /// Converts sizes of dimensions to [`Dims`].
