@@ -36,6 +36,7 @@ pub(crate) use evaluate::Read;
 pub use evaluate::evaluate;
 #[cfg(test)]
 pub(crate) use evaluate::part;
+#[cfg(feature = "prove")]
 pub(crate) use evaluate::with_cut_constants;
 #[cfg(all(feature = "prove", feature = "tract"))]
 pub(crate) use evaluate::{computed, cut, cut_constant, ends};

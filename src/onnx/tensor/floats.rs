@@ -211,7 +211,7 @@ impl Runs {
 
     /// The index in the tensor of the selected element with index `at`, and the number of selected
     /// elements from there to the end of its row.
-    pub(crate) fn from_selected(&self, at: usize) -> (usize, usize) {
+    pub(crate) fn locate(&self, at: usize) -> (usize, usize) {
         let (row, within) = (at / self.wanted.len(), at % self.wanted.len());
         let range = self.of_row(row);
         (range.start + within, self.wanted.len() - within)

@@ -43,7 +43,7 @@ impl StoredPart {
         let size = self.floats.size();
         let mut rest = buffer;
         while !rest.is_empty() {
-            let (begin, count) = self.runs.from_selected(at);
+            let (begin, count) = self.runs.locate(at);
             let count = count.min(rest.len() / size);
             let (run, others) = rest.split_at_mut(count * size);
             let read = self.floats.read_bytes_into(begin, run);
