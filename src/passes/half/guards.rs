@@ -68,7 +68,7 @@ fn vanishes(analysis: &Analysis, value: ValueId, to: DataType) -> bool {
 }
 
 /// The nodes between a value and the operators that have no finite result at 0, with these
-/// operators. `None` if there are none.
+/// operators. `None` if no such operator follows.
 fn path_to_singular(analysis: &Analysis, value: ValueId) -> Option<Vec<NodeId>> {
     let graph = &analysis.graph;
     let (mut path, mut waiting, mut reaches) = (vec![], vec![value], false);

@@ -179,8 +179,8 @@ impl<'p> Precisions<'p> {
         is_excluded.then_some(WideReason::Operator)
     }
 
-    /// Whether a node combines what it scatters with what is there, which onnxruntime does not
-    /// compute in half.
+    /// Whether a node adds its updates to the elements of a value, or combines them in another way.
+    /// onnxruntime does not compute this in half.
     fn combines_scattered(&self, node: NodeId) -> bool {
         let graph = &self.analysis.graph;
         let is_scatter = ["ScatterElements", "ScatterND"]
