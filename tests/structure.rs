@@ -65,7 +65,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "recipe", "refusal", "run", "shape",
         ],
     ),
-    ("claim", &["affine", "error", "fuse", "onnx", "provenance"]),
+    (
+        "claim",
+        &["affine", "error", "fuse", "hash", "onnx", "provenance"],
+    ),
     ("prove_passes", &["fuse", "prove"]),
     (
         "judge",
