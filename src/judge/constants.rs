@@ -30,6 +30,10 @@ const MOVEMENTS: [&str; 7] = [
     "Where",
 ];
 
+/// Operators each element of whose result is an element of an input. An error of an input moves the
+/// result at most as far.
+const SELECTIONS_BY_SIZE: [&str; 6] = ["Clip", "Max", "MaxPool", "Min", "ReduceMax", "ReduceMin"];
+
 /// Constants by name.
 pub(super) type GivenConstants = HashMap<Arc<str>, RoundedConstant>;
 
@@ -188,7 +192,9 @@ impl<'c> ComputedConstants<'c> {
             return None;
         }
         match (graph.op(node)?, graph.category(node)) {
-            (op, _) if MOVEMENTS.contains(&op) => self.moved(node),
+            (op, _) if MOVEMENTS.contains(&op) || SELECTIONS_BY_SIZE.contains(&op) => {
+                self.moved(node)
+            }
             (_, Some(Category::Movement | Category::Selection)) => self.moved(node),
             ("Resize", _) => self.resized(node, value, data_type),
             ("BatchNormalization", _) => self.standardized(node, value, data_type),
@@ -202,6 +208,7 @@ impl<'c> ComputedConstants<'c> {
             ("ReduceSum" | "ReduceMean", _) => self.sum(node, value, data_type),
             ("ReduceL2", _) => self.euclidean_norm(node, value, data_type),
             ("MatMul", _) => self.product(node, value, data_type),
+            ("Conv", _) => self.pointwise_convolution(node, value, data_type),
             (op, _) => self.element_wise(op, node, value, data_type),
         }
     }
@@ -305,19 +312,49 @@ impl<'c> ComputedConstants<'c> {
 
     fn product(&self, node: NodeId, value: ValueId, data_type: DataType) -> Option<ErrorBound> {
         let [a, b] = [0, 1].map(|slot| self.rounded(self.analysis.graph.input(node, slot)?));
-        let (a, b) = (a?, b?);
         let result = self.analysis.constants.read(value).ok()?;
-        let terms = *a.values.shape().last()?;
-        let [shape_a, shape_b] = [&a, &b].map(|side| side.values.shape());
-        let product = Recipe::constant("a", shape_a).product(&Recipe::constant("b", shape_b))?;
-        let [size_a, size_b] = [&a, &b].map(|side| side.values.mapv(f64::abs));
-        let magnitudes = computed(&product, &[&size_a, &size_b]);
-        if magnitudes.shape() != result.shape() {
+        product_error([&a?, &b?], None, &result, data_type)
+    }
+
+    /// The bound on the error of a Conv whose windows have one place. It is a product of matrices.
+    /// `None` for other windows, for groups, or if no bound is known.
+    fn pointwise_convolution(
+        &self,
+        node: NodeId,
+        value: ValueId,
+        data_type: DataType,
+    ) -> Option<ErrorBound> {
+        let graph = &self.analysis.graph;
+        let [input, weight] = [0, 1].map(|slot| self.rounded(graph.input(node, slot)?));
+        let (input, weight) = (input?, weight?);
+        let result = self.analysis.constants.read(value).ok()?;
+        let &[samples, inner, ..] = input.values.shape() else {
+            return None;
+        };
+        let &[outer, in_group, ref window @ ..] = weight.values.shape() else {
+            return None;
+        };
+        let places = input.values.len() / (samples * inner).max(1);
+        let each_is = |name: &str, number: i64| {
+            let numbers = graph.node(node).attr_ints(name).ok().flatten();
+            numbers.is_none_or(|numbers| numbers.iter().all(|&found| found == number))
+        };
+        let has_one_place = window.iter().all(|&extent| extent == 1);
+        let is_pointwise =
+            in_group == inner && has_one_place && each_is("strides", 1) && each_is("pads", 0);
+        let keeps_places = result.len() == samples * outer * places;
+        if !is_pointwise || !keeps_places {
             return None;
         }
-        let [large_a, large_b] = [&a, &b].map(largest_magnitudes);
-        let carried = computed(&product, &[&large_a, &large_b]) - &magnitudes;
-        of_sums(&carried, terms, &result, &magnitudes, data_type)
+        let bias = graph.input(node, 2).map(|bias| self.rounded(bias));
+        let bias = match bias {
+            Some(bias) => Some(reshaped(bias?, &[outer, 1])?),
+            None => None,
+        };
+        let input = reshaped(input, &[samples, inner, places])?;
+        let weight = reshaped(weight, &[outer, inner])?;
+        let result = result.into_shape_with_order(vec![samples, outer, places]);
+        product_error([&weight, &input], bias.as_ref(), &result.ok()?, data_type)
     }
 
     /// The bound on the error of the root of a sum of squares. `None` if the bound on the error of
@@ -357,6 +394,39 @@ impl<'c> ComputedConstants<'c> {
         let b = self.rounded(graph.input(node, 1)?)?;
         of_binary(binary(op)?, &a, &b, &result, data_type)
     }
+}
+
+/// The bound on the error of a product of matrices, and of a bias that is added to it. `None` if the
+/// result has another shape than the product.
+fn product_error(
+    [a, b]: [&Rounded; 2],
+    bias: Option<&Rounded>,
+    result: &ArrayD<f64>,
+    data_type: DataType,
+) -> Option<ErrorBound> {
+    let mut terms = *a.values.shape().last()?;
+    let [shape_a, shape_b] = [a, b].map(|side| side.values.shape());
+    let product = Recipe::constant("a", shape_a).product(&Recipe::constant("b", shape_b))?;
+    let [size_a, size_b] = [a, b].map(|side| side.values.mapv(f64::abs));
+    let mut magnitudes = computed(&product, &[&size_a, &size_b]);
+    if magnitudes.shape() != result.shape() {
+        return None;
+    }
+    let [large_a, large_b] = [a, b].map(largest_magnitudes);
+    let mut carried = computed(&product, &[&large_a, &large_b]) - &magnitudes;
+    if let Some(bias) = bias {
+        carried = carried + &(largest_magnitudes(bias) - &bias.values.mapv(f64::abs));
+        magnitudes = magnitudes + &bias.values.mapv(f64::abs);
+        terms += 1;
+    }
+    of_sums(&carried, terms, result, &magnitudes, data_type)
+}
+
+/// The same elements in another shape. `None` if the numbers of elements differ.
+fn reshaped(side: Rounded, shape: &[usize]) -> Option<Rounded> {
+    let error = side.error;
+    let values = side.values.into_shape_with_order(shape.to_vec()).ok()?;
+    Some(Rounded { values, error })
 }
 
 /// For each element, an upper bound on the magnitude of the exact number that it approximates.

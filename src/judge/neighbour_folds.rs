@@ -1,4 +1,5 @@
-//! Formulas for weights and biases into which neighbouring element-wise constants are folded.
+//! Formulas for weights and biases into which neighbouring element-wise constants are folded, and
+//! for element-wise constants that are merged.
 //!
 //! Other tools fold each Mul, Add or BatchNormalization into the adjacent layer. unfold may fold
 //! the same operator into another layer, or fold more operators into the same layer, so the folds
@@ -12,14 +13,14 @@ use crate::affine::recognize::affine_chain::step;
 use crate::affine::rule::{At, Side};
 use crate::analysis::Analysis;
 use crate::ir::ValueId;
-use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 
 /// The maximum number of element-wise operators that are folded into a layer from each side.
 const STEPS: usize = 4;
 
-/// The weights and biases that layers would have if neighbouring operators were folded into them.
-/// Keeps only the weights and biases with a type and size in `keys`.
+/// The weights and biases that layers would have if neighbouring operators were folded into them, and
+/// the constants of consecutive element-wise operators that are merged into one. Keeps only those
+/// with a type and size in `keys`.
 pub(super) fn of_neighbours(
     analysis: &Analysis,
     keys: &[CandidateKey],
@@ -28,18 +29,60 @@ pub(super) fn of_neighbours(
     let mut recipes = vec![];
     for &node in analysis.graph.order() {
         let at = analysis.at(node);
-        let Some(rules) = linear(at.graph.domain_op(node)).filter(|rules| rules.is_layer()) else {
+        let output = at.graph.only_output(node);
+        let Some(data_type) = output.and_then(|output| at.facts.data_type(output)) else {
             continue;
         };
-        let layer = FoldingLayer { at, rules };
-        let Some(data_type) = layer.data_type() else {
-            continue;
+        let rules = linear(at.graph.domain_op(node)).filter(|rules| rules.is_layer());
+        let folded = match rules {
+            Some(rules) => FoldingLayer { at, rules }.folded(),
+            None => merged_constants(&at),
         };
-        let folded = layer.folded().into_iter();
+        let folded = folded.into_iter();
         let wanted = folded.filter(|recipe| keys.contains(&(data_type, recipe.len())));
         recipes.extend(wanted.map(|recipe| (recipe, data_type)));
     }
     by_key(recipes, constants)
+}
+
+/// The constants of an element-wise operator and of up to [`STEPS`] operators after it, merged into
+/// one scale and one shift. Empty if no element-wise operator follows.
+fn merged_constants(at: &At) -> Vec<Recipe> {
+    let mut merged = vec![];
+    let Some((_, mut affine)) = varying_step(at) else {
+        return merged;
+    };
+    let mut value = at.graph.only_output(at.node);
+    for _ in 0..STEPS {
+        let Some((next, step)) = value.and_then(|value| step_behind(at, value)) else {
+            break;
+        };
+        (affine, value) = (affine.then(&step), Some(next));
+        merged.push(affine.scale.recipe().clone());
+        merged.push(affine.shift.recipe().clone());
+    }
+    merged
+}
+
+/// The only varying operand of a node, and the node as an affine of it. `None` if the node is no
+/// affine.
+fn varying_step(at: &At) -> Option<(ValueId, Affine)> {
+    let mut inputs = at.graph.inputs(at.node).iter().flatten();
+    let varying = inputs.find(|&&input| !at.constants.is_constant(input));
+    let output = at.graph.only_output(at.node)?;
+    Some((*varying?, step(at, *varying?, output)?))
+}
+
+/// The only reader of a value as an affine, and the result of that reader. `None` if there are
+/// several readers, or if the reader is not an affine.
+fn step_behind(at: &At, value: ValueId) -> Option<(ValueId, Affine)> {
+    let (reader, _) = at.graph.only_reader(value)?;
+    let output = at.graph.only_output(reader)?;
+    let at = At {
+        node: reader,
+        ..*at
+    };
+    Some((output, step(&at, value, output)?))
 }
 
 /// A linear operator with a constant weight, into which neighbouring operators may be folded.
@@ -49,12 +92,6 @@ struct FoldingLayer<'l> {
 }
 
 impl FoldingLayer<'_> {
-    fn data_type(&self) -> Option<DataType> {
-        self.at
-            .facts
-            .data_type(self.at.graph.only_output(self.at.node)?)
-    }
-
     /// The weights and biases that the layer would have if up to [`STEPS`] operators before it and
     /// up to [`STEPS`] operators after it were folded into it.
     fn folded(&self) -> Vec<Recipe> {
@@ -85,25 +122,13 @@ impl FoldingLayer<'_> {
         };
         let mut affine = Affine::identity(rank);
         for _ in 0..STEPS {
-            let Some((next, step)) = self.step_behind(value) else {
+            let Some((next, step)) = step_behind(&self.at, value) else {
                 return (affines, self.addend(value));
             };
             (affine, value) = (affine.then(&step), next);
             affines.push(Some(affine.clone()));
         }
         (affines, None)
-    }
-
-    /// The only reader of a value as an affine, and the result of that reader. `None` if there are
-    /// several readers, or if the reader is not an affine.
-    fn step_behind(&self, value: ValueId) -> Option<(ValueId, Affine)> {
-        let (reader, _) = self.at.graph.only_reader(value)?;
-        let output = self.at.graph.only_output(reader)?;
-        let at = At {
-            node: reader,
-            ..self.at
-        };
-        Some((output, step(&at, value, output)?))
     }
 
     /// The constant of the Add that reads a value. It may differ from place to place. `None` if the
@@ -145,13 +170,11 @@ impl FoldingLayer<'_> {
     /// the producer is not an affine.
     fn step_before(&self, value: ValueId) -> Option<(ValueId, Affine)> {
         let (producer, _) = self.at.graph.producer(value)?;
-        let mut inputs = self.at.graph.inputs(producer).iter().flatten();
-        let varying = inputs.find(|&&input| !self.at.constants.is_constant(input));
         let at = At {
             node: producer,
             ..self.at
         };
-        Some((*varying?, step(&at, *varying?, value)?))
+        varying_step(&at)
     }
 
     /// The weight and the bias after the affines are folded into them, and the constant of an Add in

@@ -805,6 +805,55 @@ fn resized_table_is_a_rounded_tensor() {
     assert_only_rounding_is_accepted(nodes, "2 3", &table);
 }
 
+#[test]
+fn table_that_a_pointwise_convolution_computes_is_a_rounded_tensor() {
+    let nodes = "const t 1 2 1 2 = 0.3 -0.4 1.2 0.5
+         const k 2 2 1 1 = 0.6 -1.1 0.9 0.2
+         const d 2 = 0.7 -0.1
+         ints s 2 = 2 2
+         c = Conv(t, k, d)
+         w2 = Reshape(c, s)";
+    let row = |[a, b]: [f32; 2], bias: f32| [a * 0.3 + b * 1.2 + bias, a * -0.4 + b * 0.5 + bias];
+    let table = [row([0.6, -1.1], 0.7), row([0.9, 0.2], -0.1)].concat();
+    assert_only_rounding_is_accepted(nodes, "2 2", &table);
+}
+
+#[test]
+fn exponential_of_a_clipped_constant_is_a_rounded_tensor() {
+    let nodes = "const t 2 2 = 0.3 -0.4 1.2 0.5
+         const most = 0.7
+         const least 2 1 = -0.2 0.6
+         m = Min(t, most)
+         c = Max(m, least)
+         w2 = Exp(c)";
+    let table = [0.3, -0.2, 0.7, 0.6].map(f32::exp);
+    assert_only_rounding_is_accepted(nodes, "2 2", &table);
+}
+
+#[test]
+fn merged_scales_before_a_layer_are_a_rounding() {
+    let text = |scales: &str| {
+        format!(
+            "input x b 2
+             weight w 2 3
+             {scales}
+             y = MatMul(m, w)
+             output y"
+        )
+    };
+    let apart = text(
+        "const g 2 = 0.3 -0.7
+         const s = 0.6
+         n = Mul(x, g)
+         m = Mul(n, s)",
+    );
+    let merged = |part: f32| {
+        let [one, other] = [0.3_f32 * 0.6 * part, -0.7 * 0.6];
+        text(&format!("const g 2 = {one} {other}\n m = Mul(x, g)"))
+    };
+    assert_fold_is_a_rounding(&apart, merged);
+}
+
 /// A layer with a scale on a residual stream. The normalization after it folds into all layers of
 /// the stream.
 fn scaled_layer(layer: &str) -> String {
