@@ -415,8 +415,8 @@ fn product_error(
     let [large_a, large_b] = [a, b].map(largest_magnitudes);
     let mut carried = computed(&product, &[&large_a, &large_b]) - &magnitudes;
     if let Some(bias) = bias {
-        carried = carried + &(largest_magnitudes(bias) - &bias.values.mapv(f64::abs));
-        magnitudes = magnitudes + &bias.values.mapv(f64::abs);
+        carried += &(largest_magnitudes(bias) - &bias.values.mapv(f64::abs));
+        magnitudes += &bias.values.mapv(f64::abs);
         terms += 1;
     }
     of_sums(&carried, terms, result, &magnitudes, data_type)
