@@ -106,6 +106,10 @@ mod tests {
         model
     }
 
+    fn names(tensors: &[Stored]) -> Vec<&str> {
+        tensors.iter().map(|tensor| &*tensor.name).collect()
+    }
+
     #[test]
     fn claim_has_the_tensors_of_the_fold_even_if_one_was_refused() {
         for (element, tensors) in [(0.25, 2), (1e30, 1)] {
@@ -113,9 +117,6 @@ mod tests {
             let fused = crate::fuse(&original, &FuseOptions::default()).unwrap();
             assert_eq!(fused.plan.tensors.len(), tensors);
             let claim = Claim::recorded(&original, &fused.model).unwrap().unwrap();
-            let names = |tensors: &[Stored]| -> Vec<String> {
-                tensors.iter().map(|tensor| tensor.name.clone()).collect()
-            };
             assert_eq!(names(&claim.tensors), names(&fused.plan.tensors));
             let proof = prove(&original, &fused.model, &claim.tensors, &Default::default());
             assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");

@@ -14,6 +14,7 @@ use super::standardized::Standardization;
 use crate::analysis::Analysis;
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::Category;
+use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::{self, DataType};
 use crate::onnx::tract_quirks::batch_norm_trains;
 use crate::recipe::{Given, Recipe, computed};
@@ -335,13 +336,12 @@ impl<'c> ComputedConstants<'c> {
             return None;
         };
         let places = input.values.len() / (samples * inner).max(1);
-        let each_is = |name: &str, number: i64| {
-            let numbers = graph.node(node).attr_ints(name).ok().flatten();
-            numbers.is_none_or(|numbers| numbers.iter().all(|&found| found == number))
-        };
+        let proto = graph.node(node);
         let has_one_place = window.iter().all(|&extent| extent == 1);
-        let is_pointwise =
-            in_group == inner && has_one_place && each_is("strides", 1) && each_is("pads", 0);
+        let is_pointwise = in_group == inner
+            && has_one_place
+            && each_is(proto, "strides", 1)
+            && each_is(proto, "pads", 0);
         let keeps_places = result.len() == samples * outer * places;
         if !is_pointwise || !keeps_places {
             return None;
@@ -422,7 +422,13 @@ fn product_error(
     of_sums(&carried, terms, result, &magnitudes, data_type)
 }
 
-/// The same elements in another shape. `None` if the numbers of elements differ.
+/// Whether each number of an attribute is `number`. True if the attribute is missing.
+fn each_is(node: &NodeProto, name: &str, number: i64) -> bool {
+    let numbers = node.attr_ints(name).ok().flatten();
+    numbers.is_none_or(|numbers| numbers.iter().all(|&found| found == number))
+}
+
+/// Reshapes an array and keeps its bound. `None` if the numbers of elements differ.
 fn reshaped(side: Rounded, shape: &[usize]) -> Option<Rounded> {
     let error = side.error;
     let values = side.values.into_shape_with_order(shape.to_vec()).ok()?;

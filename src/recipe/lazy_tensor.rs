@@ -131,10 +131,12 @@ impl Promise {
 
     /// The promise as a scaled constant. `None` if it is small, or not one.
     fn scaled(&self) -> Option<&Scaled> {
-        let made = || Scaled::from_recipe(&self.recipe, self.data_type, self);
-        let is_large = self.recipe.len() > PART;
-        self.scaled
-            .get_or_init(|| is_large.then(made).flatten())
+        if self.recipe.len() <= PART {
+            return None;
+        }
+        let scaled = &self.scaled;
+        scaled
+            .get_or_init(|| Scaled::from_recipe(&self.recipe, self.data_type, self))
             .as_ref()
     }
 
