@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use ndarray::ArrayD;
 use tract_onnx::prelude::DatumType;
 
-use crate::onnx::proto::{TensorProto, ValueInfoProto};
-use crate::onnx::tensor::{self, DataType};
+use crate::onnx::proto::TensorProto;
+use crate::onnx::tensor::{self, DataType, declared_type};
 use crate::prove::evaluate::Stopped;
 use crate::prove::field_value::FieldValue;
 use crate::prove::operators::Allowance;
@@ -128,18 +128,13 @@ pub(super) fn given(
                 .zip(tensor::shape(tensor).ok()),
             (_, Some(_)) => continue,
             (Some(sized), None) => {
-                element_type(input).map(|element| (element, sized.shape.clone()))
+                declared_type(input).map(|element| (element, sized.shape.clone()))
             }
             (None, None) => None,
         };
         values.insert(name.to_owned(), draw.value(name, kind)?);
     }
     Ok(values)
-}
-
-/// The element type that an input declares.
-fn element_type(input: &ValueInfoProto) -> Option<DataType> {
-    DataType::from_code(input.r#type.as_ref()?.tensor_type.as_ref()?.elem_type())
 }
 
 /// Draws inputs.

@@ -16,7 +16,7 @@ use super::element::error;
 pub(crate) use super::element::without_elements;
 pub(crate) use super::element::{byte_size, count, float_type, is_held, shape};
 use super::external_data::Externals;
-use super::proto::TensorProto;
+use super::proto::{TensorProto, ValueInfoProto};
 use crate::error::{Error, Result};
 pub(crate) use encode::{append, encode_f64, encode_into, rounded, underflow};
 pub(crate) use floats::{Floats, Runs};
@@ -214,6 +214,12 @@ fn shaped<T>(name: &str, shape: &[usize], values: Vec<T>) -> Result<ArrayD<T>> {
         tensor: name.to_owned(),
         reason: source.to_string(),
     })
+}
+
+/// The element type that an input, an output or another value declares. `None` if it declares none.
+pub(crate) fn declared_type(value: &ValueInfoProto) -> Option<DataType> {
+    let declared = value.r#type.as_ref()?.tensor_type.as_ref()?;
+    DataType::from_code(declared.elem_type())
 }
 
 /// Builds a tensor of float16, bfloat16, float or double. Each element is rounded once, to the

@@ -15,7 +15,7 @@ use crate::onnx::default_types::write_default_type;
 use crate::onnx::node::{bodies, bodies_mut};
 use crate::onnx::operator::TYPES;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
-use crate::onnx::tensor::{self, DataType};
+use crate::onnx::tensor::{self, DataType, declared_type};
 use crate::passes::half::constants::HalfConstants;
 use crate::passes::half::masks::clamp_mask;
 use crate::passes::half::precision::{NodeTypes, Precisions};
@@ -391,12 +391,6 @@ pub(crate) fn retyped_ends(model: &mut Model, to: HalfType) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The element type that a value declares.
-fn declared_type(value: &ValueInfoProto) -> Option<DataType> {
-    let declared = value.r#type.as_ref()?.tensor_type.as_ref()?;
-    DataType::from_code(declared.elem_type())
 }
 
 fn set_type(value: &mut ValueInfoProto, data_type: DataType) {
