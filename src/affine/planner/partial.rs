@@ -239,14 +239,19 @@ impl Planner<'_> {
     /// Folds an item that can fold in neither direction. The factor that multiplies its value
     /// absorbs the scale, and the summand after the product absorbs the shift.
     pub(super) fn fold_factor(&mut self, item: usize) -> bool {
-        let Some(propagation) = self.scale_in_factor(item) else {
+        let found = self
+            .scale_in_factor(item, false)
+            .or_else(|| self.scale_in_factor(item, true));
+        let Some(propagation) = found else {
             return false;
         };
         self.commit(item, Direction::Forward, propagation);
         true
     }
 
-    fn scale_in_factor(&self, item: usize) -> Option<Propagation> {
+    /// Finds a propagation of the scale into the other factor. With `merge`, the normalizer that
+    /// computes the other factor may absorb it, as the γ of the queries' RMSNorm.
+    fn scale_in_factor(&self, item: usize, merge: bool) -> Option<Propagation> {
         let Item { part, site, .. } = &self.items[item];
         let affine = &part.affine;
         if affine.has_no_scale() {
@@ -256,7 +261,7 @@ impl Planner<'_> {
             true => Propagation::for_site(*site),
             false => self.modulation(item)?,
         };
-        let sides = (&self.overlay, &self.items(false));
+        let sides = (&self.overlay, &self.items(merge));
         modulation::scale(sides, item, &mut propagation, part.output, &affine.scale)?;
         if !propagation.makes.is_empty() {
             return None;

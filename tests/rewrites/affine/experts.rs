@@ -1,7 +1,7 @@
 //! Scales before a product with a computed factor: weights of experts, which a Gather selects, and
 //! keys.
 
-use ndarray::IxDyn;
+use ndarray::{ArrayD, IxDyn};
 use unfold::onnx::tensor::{make, read_f64};
 use unfold::onnx::{DataType, Externals, Model};
 use unfold::plan::Outcome;
@@ -170,6 +170,66 @@ fn query_scale_folds_into_the_key_projection() {
     assert_eq!(reason, Reason::NotConstant);
     let (reason, _) = kept(&attention("e = Relu(d)", ""));
     assert_eq!(reason, Reason::NotConstant);
+}
+
+/// A decode step: queries and keys with a rotary embedding, and a scale of the cached keys. `made`
+/// computes the queries `q` and the keys `k` before the rotary embedding.
+fn decode_step(made: &str) -> Model {
+    model(&format!(
+        "input x batch tokens 6
+         input past batch tokens 8
+         input cos tokens 8
+         input sin tokens 8
+         ints zero 1 = 0
+         ints four 1 = 4
+         ints eight 1 = 8
+         ints sixteen 1 = 16
+         ints two 1 = 2
+         const s 1 = 0.5
+         {made}
+         {}
+         {}
+         present = Concat(past, rk) axis=1
+         t = Transpose(present) perm=[0,2,1]
+         e = Mul(t, s)
+         y = MatMul(rq, e)
+         output y present",
+        rotary("q"),
+        rotary("k")
+    ))
+}
+
+fn rotary(value: &str) -> String {
+    format!(
+        "{value}0 = Slice({value}, zero, four, two)
+         {value}1 = Slice({value}, four, eight, two)
+         n{value} = Neg({value}1)
+         h{value} = Concat(n{value}, {value}0) axis=2
+         c{value} = Mul({value}, cos)
+         s{value} = Mul(h{value}, sin)
+         r{value} = Add(c{value}, s{value})"
+    )
+}
+
+#[test]
+fn scale_of_cached_keys_folds_into_the_queries() {
+    let whole = "weight w 6 16\n qk = MatMul(x, w)\n q = Slice(qk, zero, eight, two)\n k = Slice(qk, eight, sixteen, two)";
+    let before = decode_step(whole);
+    let after = folded(&before);
+    assert_eq!(muls(&after), 4);
+    let read = |model: &Model, name: &str| {
+        read_f64(initializer(model, name), &Externals::none()).unwrap()
+    };
+    // The queries are the first eight columns.
+    let scale = ArrayD::from_shape_fn(IxDyn(&[16]), |i| if i[0] < 8 { 0.5 } else { 1.0 });
+    assert_eq!(read(&after, "w_folded"), read(&before, "w") * scale);
+
+    // The γ of a normalizer of the queries absorbs the scale too.
+    let normalized = "opset 23\n weight v 6 8\n weight w 6 8\n scale g 8\n p = MatMul(x, v)\n k = MatMul(x, w)\n q = RMSNormalization(p, g)";
+    let before = decode_step(normalized);
+    let after = fused(&before).model;
+    assert_eq!(muls(&after), 4);
+    assert_eq!(read(&after, "g_folded"), read(&before, "g") * 0.5);
 }
 
 #[test]

@@ -51,6 +51,31 @@ impl Mode {
         compensates: true,
         ..Mode::WAITING
     };
+
+    /// Like [`Mode::WAITING`], but each reader may need an affine of its part of a value.
+    const APART: Mode = Mode {
+        partial_readers: PartialReaders::Apart,
+        ..Mode::WAITING
+    };
+
+    /// The modes in which a scalar propagates to the producers of one input of a node, in the order
+    /// in which they are tried.
+    const OF_SCALARS: [Mode; 5] = [
+        Mode {
+            waits_for_readers: false,
+            ..Mode::WAITING
+        },
+        Mode::WAITING,
+        Mode::APART,
+        Mode {
+            spares_shared_constants: true,
+            ..Mode::WAITING
+        },
+        Mode {
+            spares_shared_constants: true,
+            ..Mode::APART
+        },
+    ];
 }
 
 /// Which readers of a part of a value may need an affine of only that part, if all other readers
@@ -290,7 +315,8 @@ pub(crate) fn wanted(
 }
 
 /// Like [`wanted`], but a scalar also passes a value whose other readers need it too, such as both
-/// halves of a rotary embedding.
+/// halves of a rotary embedding, or take other parts, such as the queries' part of a product that
+/// computes queries, keys and values.
 ///
 /// # Errors
 /// The first error of [`backward`], if no mode succeeds.
@@ -302,14 +328,9 @@ pub(crate) fn wanted_by_all(
     (node, slot, affine): (NodeId, usize, Affine),
 ) -> Result<(), Refusal> {
     let way = [(slot, affine)];
-    let sparing = Mode {
-        spares_shared_constants: true,
-        ..Mode::WAITING
-    };
-    let modes: &[Mode] = if way[0].1.is_number() {
-        &[Mode::default(), Mode::WAITING, sparing]
-    } else {
-        &[Mode::default()]
+    let modes: &[Mode] = match way[0].1.is_number() {
+        true => &Mode::OF_SCALARS,
+        false => &[Mode::default()],
     };
     let mut first = None;
     for &mode in modes {
