@@ -9,15 +9,12 @@ use ndarray::ArrayD;
 
 use super::binary_errors::{Binary, of_binary, of_rounding};
 use super::resized;
-use super::rounded::{ErrorBound, Rounded, Unary, of_products, of_sums, of_unary};
-use super::standardized::Standardization;
+use super::rounded::{ErrorBound, Rounded, Unary, of_products, of_unary};
 use crate::analysis::Analysis;
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::Category;
-use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::{self, DataType};
-use crate::onnx::tract_quirks::batch_norm_trains;
-use crate::recipe::{Given, Recipe, computed};
+use crate::recipe::{Given, Recipe};
 use crate::shape::facts::extent;
 
 /// Operators that only move elements, although their category is not movement.
@@ -63,7 +60,7 @@ impl RoundedConstant {
 
 /// The float constants that a graph stores or computes, with bounds on their errors.
 pub(super) struct ComputedConstants<'c> {
-    analysis: &'c Analysis<'c>,
+    pub(super) analysis: &'c Analysis<'c>,
     errors: HashMap<ValueId, ErrorBound>,
 }
 
@@ -257,34 +254,14 @@ impl<'c> ComputedConstants<'c> {
         self.provided(value, &made, data_type)
     }
 
-    /// Evaluates a BatchNormalization in training mode with a constant input. Returns the bound on
-    /// the error of the result. `None` outside of training mode, for the other results, or if no
-    /// bound is known.
-    fn standardized(
-        &self,
-        node: NodeId,
-        value: ValueId,
-        data_type: DataType,
-    ) -> Option<ErrorBound> {
-        let graph = &self.analysis.graph;
-        let trains = batch_norm_trains(graph.node(node), graph.model().own_opset());
-        if !trains.ok()? || graph.output(node, 0) != Some(value) {
-            return None;
-        }
-        let [input, scale, shift] = [0, 1, 2].map(|slot| self.rounded(graph.input(node, slot)?));
-        let epsilon = graph.node(node).attr_f("epsilon").ok()?.unwrap_or(1e-5);
-        let standardization = Standardization {
-            input: input?,
-            scale: scale?,
-            shift: shift?,
-            epsilon: epsilon.into(),
-        };
-        self.provided(value, &standardization.value(data_type)?, data_type)
-    }
-
     /// Stores the elements `made` as those of the constant `value`. Returns the bound on their
     /// error. `None` if the elements cannot be stored.
-    fn provided(&self, value: ValueId, made: &Rounded, data_type: DataType) -> Option<ErrorBound> {
+    pub(super) fn provided(
+        &self,
+        value: ValueId,
+        made: &Rounded,
+        data_type: DataType,
+    ) -> Option<ErrorBound> {
         let name = self.analysis.graph.value_name(value);
         let tensor = tensor::make(name, data_type, &made.values.view());
         let is_provided = self.analysis.constants.provide(value, &tensor.ok()?);
@@ -309,52 +286,6 @@ impl<'c> ComputedConstants<'c> {
             &magnitudes,
             data_type,
         )
-    }
-
-    fn product(&self, node: NodeId, value: ValueId, data_type: DataType) -> Option<ErrorBound> {
-        let [a, b] = [0, 1].map(|slot| self.rounded(self.analysis.graph.input(node, slot)?));
-        let result = self.analysis.constants.read(value).ok()?;
-        product_error([&a?, &b?], None, &result, data_type)
-    }
-
-    /// The bound on the error of a Conv whose windows have one place. It is a product of matrices.
-    /// `None` for other windows, for groups, or if no bound is known.
-    fn pointwise_convolution(
-        &self,
-        node: NodeId,
-        value: ValueId,
-        data_type: DataType,
-    ) -> Option<ErrorBound> {
-        let graph = &self.analysis.graph;
-        let [input, weight] = [0, 1].map(|slot| self.rounded(graph.input(node, slot)?));
-        let (input, weight) = (input?, weight?);
-        let result = self.analysis.constants.read(value).ok()?;
-        let &[samples, inner, ..] = input.values.shape() else {
-            return None;
-        };
-        let &[outer, in_group, ref window @ ..] = weight.values.shape() else {
-            return None;
-        };
-        let places = input.values.len() / (samples * inner).max(1);
-        let proto = graph.node(node);
-        let has_one_place = window.iter().all(|&extent| extent == 1);
-        let is_pointwise = in_group == inner
-            && has_one_place
-            && each_is(proto, "strides", 1)
-            && each_is(proto, "pads", 0);
-        let keeps_places = result.len() == samples * outer * places;
-        if !is_pointwise || !keeps_places {
-            return None;
-        }
-        let bias = graph.input(node, 2).map(|bias| self.rounded(bias));
-        let bias = match bias {
-            Some(bias) => Some(reshaped(bias?, &[outer, 1])?),
-            None => None,
-        };
-        let input = reshaped(input, &[samples, inner, places])?;
-        let weight = reshaped(weight, &[outer, inner])?;
-        let result = result.into_shape_with_order(vec![samples, outer, places]);
-        product_error([&weight, &input], bias.as_ref(), &result.ok()?, data_type)
     }
 
     /// The bound on the error of the root of a sum of squares. `None` if the bound on the error of
@@ -394,50 +325,6 @@ impl<'c> ComputedConstants<'c> {
         let b = self.rounded(graph.input(node, 1)?)?;
         of_binary(binary(op)?, &a, &b, &result, data_type)
     }
-}
-
-/// The bound on the error of a product of matrices, and of a bias that is added to it. `None` if the
-/// result has another shape than the product.
-fn product_error(
-    [a, b]: [&Rounded; 2],
-    bias: Option<&Rounded>,
-    result: &ArrayD<f64>,
-    data_type: DataType,
-) -> Option<ErrorBound> {
-    let mut terms = *a.values.shape().last()?;
-    let [shape_a, shape_b] = [a, b].map(|side| side.values.shape());
-    let product = Recipe::constant("a", shape_a).product(&Recipe::constant("b", shape_b))?;
-    let [size_a, size_b] = [a, b].map(|side| side.values.mapv(f64::abs));
-    let mut magnitudes = computed(&product, &[&size_a, &size_b]);
-    if magnitudes.shape() != result.shape() {
-        return None;
-    }
-    let [large_a, large_b] = [a, b].map(largest_magnitudes);
-    let mut carried = computed(&product, &[&large_a, &large_b]) - &magnitudes;
-    if let Some(bias) = bias {
-        carried += &(largest_magnitudes(bias) - &bias.values.mapv(f64::abs));
-        magnitudes += &bias.values.mapv(f64::abs);
-        terms += 1;
-    }
-    of_sums(&carried, terms, result, &magnitudes, data_type)
-}
-
-/// Whether each number of an attribute is `number`. True if the attribute is missing.
-fn each_is(node: &NodeProto, name: &str, number: i64) -> bool {
-    let numbers = node.attr_ints(name).ok().flatten();
-    numbers.is_none_or(|numbers| numbers.iter().all(|&found| found == number))
-}
-
-/// Reshapes an array and keeps its bound. `None` if the numbers of elements differ.
-fn reshaped(side: Rounded, shape: &[usize]) -> Option<Rounded> {
-    let error = side.error;
-    let values = side.values.into_shape_with_order(shape.to_vec()).ok()?;
-    Some(Rounded { values, error })
-}
-
-/// For each element, an upper bound on the magnitude of the exact number that it approximates.
-fn largest_magnitudes(side: &Rounded) -> ArrayD<f64> {
-    side.values.mapv(|value| value.abs() + side.error.at(value))
 }
 
 fn unary(op: &str) -> Option<Unary> {

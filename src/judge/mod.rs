@@ -22,6 +22,8 @@ mod hidden_fold;
 mod interface;
 mod match_tensors;
 mod neighbour_folds;
+mod normalizations;
+mod products;
 mod resized;
 mod rounded;
 mod standardized;
