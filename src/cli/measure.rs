@@ -117,7 +117,7 @@ impl MeasureArgs {
     ) -> Result<Vec<BenchOptions>> {
         let model = &variants
             .first()
-            .ok_or_else(|| anyhow!("there is nothing to compare"))?
+            .ok_or_else(|| anyhow!("no model to compare"))?
             .model;
         let references = if self.references.is_empty() {
             ["LN twin", "floor", "as exported"].map(String::from).into()

@@ -113,7 +113,7 @@ impl Tuned {
         }
         let Some(BestCandidates { chosen, fastest }) = choice::choose(&choices, goal) else {
             let reason = times.into_iter().find_map(Result::err);
-            let reason = reason.ok_or_else(|| anyhow!("there is nothing to measure"))?;
+            let reason = reason.ok_or_else(|| anyhow!("no variant to measure"))?;
             bail!("{engine} can run no candidate: {reason}");
         };
         let mut measured = vec![];

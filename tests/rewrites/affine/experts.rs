@@ -217,9 +217,8 @@ fn scale_of_cached_keys_folds_into_the_queries() {
     let before = decode_step(whole);
     let after = folded(&before);
     assert_eq!(muls(&after), 4);
-    let read = |model: &Model, name: &str| {
-        read_f64(initializer(model, name), &Externals::none()).unwrap()
-    };
+    let read =
+        |model: &Model, name: &str| read_f64(initializer(model, name), &Externals::none()).unwrap();
     // The queries are the first eight columns.
     let scale = ArrayD::from_shape_fn(IxDyn(&[16]), |i| if i[0] < 8 { 0.5 } else { 1.0 });
     assert_eq!(read(&after, "w_folded"), read(&before, "w") * scale);
