@@ -9,7 +9,7 @@ use ndarray::ArrayD;
 
 use super::binary_errors::{Binary, of_binary, of_rounding};
 use super::resized;
-use super::rounded::{ErrorBound, Rounded, Unary, of_products, of_unary};
+use super::rounded::{ErrorBound, FloatRounding, Rounded, Unary, of_products, of_unary};
 use crate::analysis::Analysis;
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::Category;
@@ -167,7 +167,7 @@ impl<'c> ComputedConstants<'c> {
         Some(Rounded { values, error })
     }
 
-    fn error(&self, value: ValueId) -> Option<ErrorBound> {
+    pub(super) fn error(&self, value: ValueId) -> Option<ErrorBound> {
         let is_stored = self.analysis.constants.stored(value).is_some();
         match is_stored {
             true => Some(ErrorBound::EXACT),
@@ -195,17 +195,18 @@ impl<'c> ComputedConstants<'c> {
             }
             (_, Some(Category::Movement | Category::Selection)) => self.moved(node),
             ("Resize", _) => self.resized(node, value, data_type),
-            ("BatchNormalization", _) => self.standardized(node, value, data_type),
+            ("BatchNormalization", _) => self.batch_normalized(node, value, data_type),
+            ("InstanceNormalization", _) => self.instance_normalized(node, value, data_type),
+            ("LayerNormalization", _) => self.layer_normalized(node, value, data_type),
+            ("Softmax", _) => self.softmax(node, value, data_type),
             ("Cast", _) => self.cast(node, value, data_type),
-            ("Range", _) => {
-                let result = self.analysis.constants.read(value).ok()?;
-                self.moved(node)?;
-                let is_whole = result.iter().all(|number| number.fract() == 0.0);
-                is_whole.then_some(ErrorBound::EXACT)
-            }
+            ("Range" | "CumSum", _) => self.sums_of_whole_numbers(node, value, data_type),
+            ("Floor" | "Ceil", _) => self.rounded_to_whole_numbers(node, value),
             ("ReduceSum" | "ReduceMean", _) => self.sum(node, value, data_type),
             ("ReduceL2", _) => self.euclidean_norm(node, value, data_type),
             ("MatMul", _) => self.product(node, value, data_type),
+            ("Gemm", _) => self.gemm(node, value, data_type),
+            ("Einsum", _) => self.einsum(node, value, data_type),
             ("Conv", _) => self.pointwise_convolution(node, value, data_type),
             (op, _) => self.element_wise(op, node, value, data_type),
         }
@@ -221,6 +222,44 @@ impl<'c> ComputedConstants<'c> {
             }
         }
         Some(error)
+    }
+
+    /// Exact, if a node adds only whole numbers that are exact, and the type represents all whole
+    /// numbers up to the largest sum. `None` otherwise.
+    fn sums_of_whole_numbers(
+        &self,
+        node: NodeId,
+        value: ValueId,
+        data_type: DataType,
+    ) -> Option<ErrorBound> {
+        // A float type represents all whole numbers up to this one.
+        let largest = FloatRounding::new(data_type)?.unit.recip();
+        let result = self.analysis.constants.read(value).ok()?;
+        let error = self.moved(node)?;
+        let mut inputs = self.analysis.graph.inputs(node).iter().flatten();
+        let are_whole = inputs.all(|&input| {
+            let input = self.analysis.constants.read(input);
+            input.is_ok_and(|numbers| numbers.iter().all(|number| number.fract() == 0.0))
+        });
+        let are_small = result.iter().all(|number| number.abs() <= largest);
+        (error.is_exact() && are_whole && are_small).then_some(ErrorBound::EXACT)
+    }
+
+    /// Exact, if the errors of the operand move no element past a whole number. `None` otherwise.
+    fn rounded_to_whole_numbers(&self, node: NodeId, value: ValueId) -> Option<ErrorBound> {
+        let graph = &self.analysis.graph;
+        let operand = self.rounded(graph.input(node, 0)?)?;
+        let result = self.analysis.constants.read(value).ok()?;
+        let is_floor = graph.is(node, "Floor");
+        let mut pairs = operand.values.iter().zip(&result);
+        let are_fixed = pairs.all(|(&number, &whole)| {
+            let error = operand.error.at(number);
+            [number - error, number + error].iter().all(|end| {
+                let moved = if is_floor { end.floor() } else { end.ceil() };
+                moved == whole
+            })
+        });
+        are_fixed.then_some(ErrorBound::EXACT)
     }
 
     fn cast(&self, node: NodeId, value: ValueId, to: DataType) -> Option<ErrorBound> {
@@ -336,7 +375,7 @@ fn unary(op: &str) -> Option<Unary> {
         "Reciprocal" => Unary::Reciprocal,
         "Exp" => Unary::Exp,
         "Log" => Unary::Log,
-        "Sin" | "Cos" | "Tanh" | "Sigmoid" | "Erf" => Unary::Gentle,
+        "Atan" | "Cos" | "Erf" | "Sigmoid" | "Sin" | "Softplus" | "Tanh" => Unary::Gentle,
         _ => return None,
     })
 }

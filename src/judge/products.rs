@@ -3,7 +3,9 @@
 use ndarray::ArrayD;
 
 use super::constants::ComputedConstants;
-use super::rounded::{ErrorBound, Rounded, of_sums};
+use super::rounded::{
+    ErrorBound, FloatRounding, ROUNDINGS, Rounded, of_products, of_sums, reshaped,
+};
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
@@ -19,6 +21,57 @@ impl ComputedConstants<'_> {
         let [a, b] = [0, 1].map(|slot| self.rounded(self.analysis.graph.input(node, slot)?));
         let result = self.analysis.constants.read(value).ok()?;
         product_error([&a?, &b?], None, &result, data_type)
+    }
+
+    /// The bound on the error of a Gemm. `None` if no bound is known.
+    pub(super) fn gemm(
+        &self,
+        node: NodeId,
+        value: ValueId,
+        data_type: DataType,
+    ) -> Option<ErrorBound> {
+        let graph = &self.analysis.graph;
+        let proto = graph.node(node);
+        let [a, b] = [(0, "transA"), (1, "transB")].map(|(slot, flag)| {
+            let side = self.rounded(graph.input(node, slot)?)?;
+            let is_transposed = proto.attr_i(flag).ok()?.unwrap_or(0) != 0;
+            Some(if is_transposed {
+                transposed(side)
+            } else {
+                side
+            })
+        });
+        let a = scaled(a?, proto.attr_f("alpha").ok()?, data_type)?;
+        let bias = match graph.input(node, 2) {
+            Some(bias) => {
+                let bias = self.rounded(bias)?;
+                Some(scaled(bias, proto.attr_f("beta").ok()?, data_type)?)
+            }
+            None => None,
+        };
+        let result = self.analysis.constants.read(value).ok()?;
+        product_error([&a, &b?], bias.as_ref(), &result, data_type)
+    }
+
+    /// The bound on the error of an Einsum of two operands that sums over nothing, such as an outer
+    /// product. `None` for other equations, or if no bound is known.
+    pub(super) fn einsum(
+        &self,
+        node: NodeId,
+        value: ValueId,
+        data_type: DataType,
+    ) -> Option<ErrorBound> {
+        let graph = &self.analysis.graph;
+        let equation = graph.node(node).attr_s("equation").ok()??;
+        let (operands, result) = equation.split_once("->")?;
+        let is_summed = |letter: char| letter.is_ascii_alphabetic() && !result.contains(letter);
+        if graph.inputs(node).len() != 2 || operands.contains(is_summed) {
+            return None;
+        }
+        let [a, b] = [0, 1].map(|slot| self.error(graph.input(node, slot)?));
+        let result = self.analysis.constants.read(value).ok()?;
+        let magnitudes = result.mapv(f64::abs);
+        of_products([a?, b?], 1, &result, &magnitudes, data_type)
     }
 
     /// The bound on the error of a Conv whose windows have one place. It is a product of matrices.
@@ -81,6 +134,7 @@ fn product_error(
     let [large_a, large_b] = [a, b].map(largest_magnitudes);
     let mut carried = computed(&product, &[&large_a, &large_b]) - &magnitudes;
     if let Some(bias) = bias {
+        bias.values.broadcast(result.raw_dim())?;
         carried += &(largest_magnitudes(bias) - &bias.values.mapv(f64::abs));
         magnitudes += &bias.values.mapv(f64::abs);
         terms += 1;
@@ -94,14 +148,30 @@ fn each_is(node: &NodeProto, name: &str, number: i64) -> bool {
     numbers.is_none_or(|numbers| numbers.iter().all(|&found| found == number))
 }
 
-/// Reshapes an array and keeps its bound. `None` if the numbers of elements differ.
-fn reshaped(side: Rounded, shape: &[usize]) -> Option<Rounded> {
-    let error = side.error;
-    let values = side.values.into_shape_with_order(shape.to_vec()).ok()?;
-    Some(Rounded { values, error })
-}
-
 /// For each element, an upper bound on the magnitude of the exact number that it approximates.
 fn largest_magnitudes(side: &Rounded) -> ArrayD<f64> {
     side.values.mapv(|value| value.abs() + side.error.at(value))
+}
+
+fn transposed(side: Rounded) -> Rounded {
+    let values = side.values.reversed_axes();
+    Rounded {
+        values: values.as_standard_layout().into_owned(),
+        error: side.error,
+    }
+}
+
+/// Multiplies by a factor that is 1 if it is missing.
+fn scaled(side: Rounded, factor: Option<f32>, data_type: DataType) -> Option<Rounded> {
+    let factor = f64::from(factor.unwrap_or(1.0));
+    if factor == 1.0 {
+        return Some(side);
+    }
+    let unit = FloatRounding::new(data_type)?.unit * ROUNDINGS;
+    let values = side.values.mapv(|value| value * factor);
+    let errors = side
+        .values
+        .mapv(|value| factor.abs() * (side.error.at(value) + unit * value.abs()));
+    let error = ErrorBound::covering(values.iter().zip(&errors));
+    Some(Rounded { values, error })
 }

@@ -130,6 +130,13 @@ pub(super) struct Rounded {
     pub error: ErrorBound,
 }
 
+/// Reshapes an array and keeps its bound. `None` if the numbers of elements differ.
+pub(super) fn reshaped(side: Rounded, shape: &[usize]) -> Option<Rounded> {
+    let error = side.error;
+    let values = side.values.into_shape_with_order(shape.to_vec()).ok()?;
+    Some(Rounded { values, error })
+}
+
 /// A function of one float.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unary {
@@ -140,8 +147,8 @@ pub(super) enum Unary {
     Reciprocal,
     Exp,
     Log,
-    /// Sin, Cos, Tanh, Sigmoid or Erf. Their derivatives are at most 2/√π, the derivative of Erf at
-    /// 0.
+    /// Atan, Cos, Erf, Sigmoid, Sin, Softplus or Tanh. Their derivatives are at most 2/√π, the
+    /// derivative of Erf at 0.
     Gentle,
 }
 

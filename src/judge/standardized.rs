@@ -1,51 +1,54 @@
-//! Evaluates a BatchNormalization in training mode whose input is a constant, so that the
-//! statistics are those of the constant. Also bounds the errors.
+//! Standardizes groups of the elements of a constant: BatchNormalization in training mode,
+//! InstanceNormalization and LayerNormalization. Also bounds the errors.
 //!
 //! Networks without normalization of activations, such as NFNet, standardize their weights in this
 //! way.
 
-use ndarray::{ArrayD, Axis};
+use ndarray::{ArrayD, Axis, Zip};
 
 use super::rounded::{ErrorBound, FloatRounding, ROUNDINGS, Rounded};
 use crate::onnx::tensor::{DataType, rounded};
 
 /// The input, the scale and the shift of a standardization.
 pub(super) struct Standardization {
+    /// The input, of shape `[groups, length]`. The elements of a group have common statistics.
     pub input: Rounded,
+    /// The scale, which broadcasts to the shape of the input.
     pub scale: Rounded,
+    /// The shift, which broadcasts to the shape of the input.
     pub shift: Rounded,
     pub epsilon: f64,
 }
 
 impl Standardization {
-    /// Evaluates the standardization. `None` if the input is empty, if the parameters do not fit
-    /// the channels along axis 1, or if a bound is infinite.
+    /// Evaluates the standardization. `None` if the input is empty, if the parameters do not
+    /// broadcast to its shape, or if a bound is infinite.
     pub(super) fn value(&self, data_type: DataType) -> Option<Rounded> {
         let unit = FloatRounding::new(data_type)?.unit * ROUNDINGS;
         let shape = self.input.values.shape();
-        let channels = *shape.get(1)?;
-        let lengths = [&self.scale, &self.shift].map(|parameter| parameter.values.len());
-        if lengths != [channels; 2] || self.input.values.is_empty() {
+        let &[groups, length] = shape else {
+            return None;
+        };
+        if groups * length == 0 {
             return None;
         }
+        let scale = self.scale.values.broadcast(shape)?;
+        let shift = self.shift.values.broadcast(shape)?;
         let [mut values, mut errors] = [(); 2].map(|()| ArrayD::zeros(shape));
-        for channel in 0..channels {
-            let statistics = self.statistics(channel, unit);
-            let inputs = self.input.values.index_axis(Axis(1), channel);
-            let [scale, shift] = [&self.scale, &self.shift].map(|parameter| {
-                let value = parameter.values.iter().nth(channel).copied();
-                let value = value.unwrap_or_default();
-                (value, parameter.error.at(value))
-            });
-            let mut results = values.index_axis_mut(Axis(1), channel);
-            results.zip_mut_with(&inputs, |result, &input| {
-                *result = (input - statistics.mean) / statistics.deviation * scale.0 + shift.0;
-            });
-            let mut errors = errors.index_axis_mut(Axis(1), channel);
-            errors.zip_mut_with(&inputs, |error, &input| {
-                let of_input = self.input.error.at(input);
-                *error = statistics.error([input, of_input], [scale, shift], unit);
-            });
+        for group in 0..groups {
+            let statistics = self.statistics(group, unit);
+            Zip::from(values.index_axis_mut(Axis(0), group))
+                .and(errors.index_axis_mut(Axis(0), group))
+                .and(self.input.values.index_axis(Axis(0), group))
+                .and(scale.index_axis(Axis(0), group))
+                .and(shift.index_axis(Axis(0), group))
+                .for_each(|value, error, &input, &scale, &shift| {
+                    *value = (input - statistics.mean) / statistics.deviation * scale + shift;
+                    let input = (input, self.input.error.at(input));
+                    let scale = (scale, self.scale.error.at(scale));
+                    let shift = (shift, self.shift.error.at(shift));
+                    *error = statistics.error(input, scale, shift, unit);
+                });
         }
         let values = values.mapv(|value| rounded(data_type, value));
         let error = ErrorBound::covering(values.iter().zip(&errors));
@@ -55,10 +58,10 @@ impl Standardization {
             .then_some(Rounded { values, error })
     }
 
-    /// The mean and the deviation of a channel. The bound on the error of the variance also holds
+    /// The mean and the deviation of a group. The bound on the error of the variance also holds
     /// if an engine computes `mean(x²) − mean(x)²`.
-    fn statistics(&self, channel: usize, unit: f64) -> Statistics {
-        let inputs = self.input.values.index_axis(Axis(1), channel);
+    fn statistics(&self, group: usize, unit: f64) -> Statistics {
+        let inputs = self.input.values.index_axis(Axis(0), group);
         let count = inputs.len() as f64;
         let mean = inputs.sum() / count;
         let magnitude = inputs.iter().map(|input| input.abs()).sum::<f64>() / count;
@@ -85,7 +88,7 @@ impl Standardization {
     }
 }
 
-/// The mean and the deviation of a channel, with bounds on their errors.
+/// The mean and the deviation of a group, with bounds on their errors.
 struct Statistics {
     mean: f64,
     deviation: f64,
@@ -98,8 +101,9 @@ impl Statistics {
     /// bound on its error.
     fn error(
         &self,
-        [input, of_input]: [f64; 2],
-        [scale, shift]: [(f64, f64); 2],
+        (input, of_input): (f64, f64),
+        (scale, of_scale): (f64, f64),
+        (shift, of_shift): (f64, f64),
         unit: f64,
     ) -> f64 {
         if self.of_deviation >= self.deviation {
@@ -111,9 +115,9 @@ impl Statistics {
         let of_ratio = (of_difference + ratio * self.of_deviation)
             / (self.deviation - self.of_deviation)
             + unit * ratio;
-        let product = ratio * scale.0.abs();
-        let of_product = of_ratio * (scale.0.abs() + scale.1) + ratio * scale.1 + unit * product;
-        of_product + shift.1 + unit * (product + shift.0.abs())
+        let product = ratio * scale.abs();
+        let of_product = of_ratio * (scale.abs() + of_scale) + ratio * of_scale + unit * product;
+        of_product + of_shift + unit * (product + shift.abs())
     }
 }
 
@@ -132,12 +136,12 @@ mod tests {
     }
 
     /// A standardization in float32 that computes the variance as `mean(x²) − mean(x)²`.
-    fn in_float32(channel: &[f32], scale: f32, shift: f32) -> Vec<f32> {
-        let count = channel.len() as f32;
-        let mean = channel.iter().sum::<f32>() / count;
-        let square = channel.iter().map(|number| number * number).sum::<f32>() / count;
+    fn in_float32(group: &[f32], scale: f32, shift: f32) -> Vec<f32> {
+        let count = group.len() as f32;
+        let mean = group.iter().sum::<f32>() / count;
+        let square = group.iter().map(|number| number * number).sum::<f32>() / count;
         let factor = scale / (square - mean * mean + 1e-5).sqrt();
-        let results = channel
+        let results = group
             .iter()
             .map(|number| number * factor + (shift - mean * factor));
         results.collect()
@@ -149,9 +153,9 @@ mod tests {
             .map(|at| f32::from(at * 37 % 101) * 0.0137 - 0.4)
             .collect();
         let standardization = Standardization {
-            input: exact(&[1, 2, 30], &numbers),
-            scale: exact(&[2], &[0.7, -1.9]),
-            shift: exact(&[2], &[0.1, 0.0]),
+            input: exact(&[2, 30], &numbers),
+            scale: exact(&[2, 1], &[0.7, -1.9]),
+            shift: exact(&[2, 1], &[0.1, 0.0]),
             epsilon: 1e-5,
         };
         let made = standardization.value(DataType::Float).unwrap();

@@ -819,6 +819,111 @@ fn table_that_a_pointwise_convolution_computes_is_a_rounded_tensor() {
 }
 
 #[test]
+fn table_that_a_gemm_computes_is_a_rounded_tensor() {
+    let nodes = "const t 2 2 = 0.3 -0.4 1.2 0.5
+         const k 2 2 = 0.6 -1.1 0.9 0.2
+         const d 2 = 0.7 -0.1
+         w2 = Gemm(t, k, d) transA=1 transB=1 alpha=0.3 beta=1.7";
+    let element = |t: [f32; 2], k: [f32; 2], d: f32| 0.3 * (t[0] * k[0] + t[1] * k[1]) + 1.7 * d;
+    let (first, second) = ([0.6, -1.1], [0.9, 0.2]);
+    let table = [
+        element([0.3, 1.2], first, 0.7),
+        element([0.3, 1.2], second, -0.1),
+        element([-0.4, 0.5], first, 0.7),
+        element([-0.4, 0.5], second, -0.1),
+    ];
+    assert_only_rounding_is_accepted(nodes, "2 2", &table);
+}
+
+#[test]
+fn outer_product_of_constants_is_a_rounded_tensor() {
+    let nodes = "const p 2 = 1 3
+         const f 3 = 0.3 0.7 1.1
+         e = Einsum(p, f) equation=i,j->ij
+         w2 = Sin(e)";
+    let table = [0.3, 0.7, 1.1, 0.3 * 3.0, 0.7 * 3.0, 1.1 * 3.0].map(f32::sin);
+    assert_only_rounding_is_accepted(nodes, "2 3", &table);
+}
+
+#[test]
+fn softmax_of_a_constant_is_a_rounded_tensor() {
+    let shares = |scores: [f32; 4]| {
+        let sum: f32 = scores.map(f32::exp).iter().sum();
+        scores.map(|score| score.exp() / sum)
+    };
+    let [one, other] = [[0.3, -0.4, 1.2, 0.5], [2.0, -1.0, 0.1, 0.7]].map(shares);
+    let rows = "const t 2 4 = 0.3 -0.4 1.2 0.5 2 -1 0.1 0.7\n w2 = Softmax(t) axis=-1";
+    assert_only_rounding_is_accepted(rows, "2 4", &[one, other].concat());
+    let columns = "const t 4 2 = 0.3 2 -0.4 -1 1.2 0.1 0.5 0.7
+         s = Softmax(t) axis=0
+         w2 = Transpose(s)";
+    assert_only_rounding_is_accepted(columns, "2 4", &[one, other].concat());
+}
+
+/// `(x − mean) / √(variance + ε)` of four numbers, with ε = 0.01.
+fn standardized(row: [f32; 4]) -> [f32; 4] {
+    let mean = row.iter().sum::<f32>() / 4.0;
+    let variance = row.iter().map(|x| (x - mean) * (x - mean)).sum::<f32>() / 4.0;
+    row.map(|x| (x - mean) / (variance + 0.01).sqrt())
+}
+
+#[test]
+fn normalized_constants_are_rounded_tensors() {
+    let [one, other] = [[0.3, -0.4, 1.2, 0.5], [2.0, -1.0, 0.1, 0.7]].map(standardized);
+    let (scale, shift) = ([0.7, -1.9, 1.3, 0.4], [0.2, 0.0, -0.6, 1.0]);
+    let by_place: Vec<f32> = [one, other]
+        .iter()
+        .flat_map(|row| (0..4).map(|i| row[i] * scale[i] + shift[i]))
+        .collect();
+    let layer = "const t 2 4 = 0.3 -0.4 1.2 0.5 2 -1 0.1 0.7
+         const g 4 = 0.7 -1.9 1.3 0.4
+         const d 4 = 0.2 0 -0.6 1
+         w2 = LayerNormalization(t, g, d) epsilon=0.01";
+    assert_only_rounding_is_accepted(layer, "2 4", &by_place);
+    let by_channel = [one.map(|x| x * 0.7 + 0.2), other.map(|x| x * -1.9 - 0.6)].concat();
+    let instance = "const t 1 2 4 = 0.3 -0.4 1.2 0.5 2 -1 0.1 0.7
+         const g 2 = 0.7 -1.9
+         const d 2 = 0.2 -0.6
+         ints s 2 = 2 4
+         i = InstanceNormalization(t, g, d) epsilon=0.01
+         w2 = Reshape(i, s)";
+    assert_only_rounding_is_accepted(instance, "2 4", &by_channel);
+}
+
+#[test]
+fn sine_of_counted_places_is_a_rounded_tensor() {
+    let counted = |ones: &str| {
+        format!(
+            "const t 2 3 = {ones}
+             ints a = 1
+             c = CumSum(t, a)
+             const f = 0.7
+             m = Mul(c, f)
+             w2 = Sin(m)"
+        )
+    };
+    let table = [0.7, 0.7 * 2.0, 0.7 * 3.0, 0.7, 0.7 * 2.0, 0.7 * 2.0].map(f32::sin);
+    assert_only_rounding_is_accepted(&counted("1 1 1 1 1 0"), "2 3", &table);
+    // No bound is known for sums of fractions.
+    let judgement = judged_with_stored(&counted("1 1 1 1 1 0.25"), "2 3", &table);
+    assert!(
+        !matches!(judgement, Judgement::Rounded { .. }),
+        "{judgement:?}"
+    );
+}
+
+#[test]
+fn exponential_of_whole_numbers_is_a_rounded_tensor() {
+    let nodes = "const t 2 2 = 0.3 -0.4 1.2 0.5
+         f = Floor(t)
+         c = Ceil(t)
+         s = Add(f, c)
+         w2 = Exp(s)";
+    let table = [1.0, -1.0, 3.0, 1.0].map(f32::exp);
+    assert_only_rounding_is_accepted(nodes, "2 2", &table);
+}
+
+#[test]
 fn exponential_of_a_clipped_constant_is_a_rounded_tensor() {
     let nodes = "const t 2 2 = 0.3 -0.4 1.2 0.5
          const most = 0.7
