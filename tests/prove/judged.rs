@@ -450,6 +450,14 @@ fn normalization_that_only_the_second_model_has_is_a_rounding_of_the_first_one()
 
 /// `zero-bias`.
 #[test]
+fn value_taken_from_an_optional_is_the_same() {
+    let plain = "opset 18\n input x b 4\n y = Relu(x)\n output y";
+    let wrapped = "opset 18\n input x b 4\n o = Optional(x)\n e = OptionalGetElement(o)\n y = Relu(e)\n output y";
+    assert_same(plain, wrapped);
+    assert_same(wrapped, plain);
+}
+
+#[test]
 fn added_bias_of_zeros_is_the_same() {
     assert_same(
         "input x 4 4\n weight w 4 4\n y = Gemm(x, w)\n output y",

@@ -250,7 +250,13 @@ const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
     ("", &["Range"], &[], integers::range),
     ("", &["NonZero"], &[], integers::non_zero),
     ("", &["OneHot"], &["axis"], integers::one_hot),
-    ("", &["Identity"], &[], movement::identity),
+    (
+        "",
+        &["Identity", "OptionalGetElement"],
+        &[],
+        movement::identity,
+    ),
+    ("", &["Optional"], &["type"], movement::identity),
     (
         "",
         &["Dropout"],
