@@ -204,7 +204,7 @@ impl<'r> Rewriter<'r> {
         graph.node = std::mem::take(&mut self.made);
         graph
             .value_info
-            .retain(|info| !self.renamed.contains_key(info.name()));
+            .retain(|info| !self.renamed.contains_key(info.name()) && !is_container(info));
         for info in &mut graph.value_info {
             if let Some(&data_type) = self.own.get(info.name()) {
                 set_type(info, data_type);
@@ -439,4 +439,11 @@ fn rename_read(body: &mut GraphProto, now: &HashMap<String, String>) {
             output.name = Some(other.clone());
         }
     }
+}
+
+/// Whether a value is declared to be a sequence or an optional. The type of its elements may change,
+/// and the declaration of an inner value is not required.
+fn is_container(info: &ValueInfoProto) -> bool {
+    let declared = info.r#type.as_ref();
+    declared.is_some_and(|declared| declared.tensor_type.is_none())
 }

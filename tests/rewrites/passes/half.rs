@@ -3,7 +3,9 @@
 
 use unfold::plan::{HalfPlan, WideReason};
 
-use unfold::onnx::proto::{GraphProto, NodeProto, TensorProto};
+use unfold::onnx::proto::{
+    GraphProto, NodeProto, SequenceType, TensorProto, TypeProto, ValueInfoProto,
+};
 use unfold::onnx::{DataType, Model, tensor};
 
 use unfold::run::{Engine, random};
@@ -636,4 +638,30 @@ fn bits_of_floats_and_scattered_sums_stay() {
         }"#;
     let fused = convert(&Model::from_text(text).unwrap(), EndType::Half);
     assert_eq!(wide(&fused), [("BitCast", WideReason::Operator)]);
+}
+
+#[test]
+fn declared_type_of_a_sequence_is_dropped() {
+    let mut before = model(
+        "input x 2 4
+         const k 4 = 2 4 1 0.5
+         h = Mul(x, k)
+         s = SplitToSequence(h) axis=1
+         y = ConcatFromSequence(s) axis=1
+         output y",
+    );
+    let element = declared("s", DataType::Float, &["2", "1"]).r#type.unwrap();
+    let elem_type = Some(element);
+    before.proto.graph.as_mut().unwrap().value_info = vec![ValueInfoProto {
+        name: Some("s".to_owned()),
+        r#type: Some(TypeProto {
+            sequence_type: Some(Box::new(SequenceType { elem_type })),
+            ..TypeProto::default()
+        }),
+        ..ValueInfoProto::default()
+    }];
+    let fused = convert(&before, EndType::Float32);
+    let values = &fused.model.graph().value_info;
+    assert!(values.iter().all(|value| value.name() != "s"));
+    assert_eq!(constants(&fused)[0].data_type(), DataType::Float16.code());
 }
