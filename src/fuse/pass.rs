@@ -146,6 +146,11 @@ pub(crate) struct Bases<'m> {
 }
 
 impl Settings<'_> {
+    /// Whether a LayerNormalization in parts becomes one operator.
+    pub(super) fn writes_layer_norms(&self) -> bool {
+        self.half.is_some() || self.target != Target::Portable
+    }
+
     /// Whether `--skip` names a pass, or another pass is the only one to run.
     pub(super) fn skips(&self, pass: &dyn Pass) -> bool {
         let is_left_out = self.only.is_some_and(|only| only != pass.name());

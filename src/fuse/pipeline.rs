@@ -23,7 +23,7 @@ use crate::fuse::passes::simplify::{
 use crate::fuse::passes::slice::SlicePass;
 use crate::fuse::passes::streams::{CentreStreams, ScaleStreams};
 use crate::fuse::passes::to_half::ToHalf;
-use crate::fuse::passes::upgrade_opset::UpgradeOpset;
+use crate::fuse::passes::upgrade_opset::{UPGRADE_FOR_HARD_SWISH, UPGRADE_FOR_LAYER_NORM};
 use crate::fuse::stage::PipelineStage;
 
 /// The largest number of times that the stage `fold` begins again.
@@ -62,7 +62,14 @@ pub(crate) static PIPELINE: &[PipelineStage] = &[
     // This stage comes after `fold`, which would fold the power of two away.
     PipelineStage::once("streams", &[&[&ScaleStreams]]),
     // Other passes do not recognize the result of `LegalizeProducts` as a layer.
-    PipelineStage::once("legalize", &[&[&LEGALIZE_LAYER_NORM, &LegalizeProducts]]),
+    PipelineStage::once(
+        "legalize",
+        &[&[
+            &UPGRADE_FOR_LAYER_NORM,
+            &LEGALIZE_LAYER_NORM,
+            &LegalizeProducts,
+        ]],
+    ),
     PipelineStage::fixpoint("layout", MAX_FORM_REPETITIONS, &[FORMS, SIMPLIFYING])
         .after("legalize-products"),
     PipelineStage::once("finish", &[&[&KeepInput, &RestoreRegions, &StripShapes]]),
@@ -73,7 +80,7 @@ pub(crate) static PIPELINE: &[PipelineStage] = &[
 
 /// Folds affines, after equivalent operators are written in one form.
 const FOLDING: &[&dyn Pass] = &[
-    &UpgradeOpset,
+    &UPGRADE_FOR_HARD_SWISH,
     &UNFLATTEN_ROWS,
     &CANONICALIZE,
     &ARITHMETIC_BEFORE_CONCAT,

@@ -1,7 +1,6 @@
 //! Upgrades the operator set of a model that writes out an operator which only the newer set has.
 //!
-//! Set 14 has HardSwish, and set 17 has LayerNormalization, which a model in half precision needs.
-//! Most operators of operator sets 11 to 16 keep their meaning in these sets. An axes attribute
+//! Set 14 has HardSwish, and set 17 has LayerNormalization. Most operators of operator sets 11 to 16 keep their meaning in these sets. An axes attribute
 //! becomes an input. If the meaning of an operator of the model changed, the model keeps its
 //! operator set.
 
@@ -69,30 +68,46 @@ pub(crate) fn means_the_same(node: &NodeProto, from: i64, to: i64) -> bool {
     }
 }
 
-/// The model in a newer operator set. `None` if it writes out no operator of a newer set, or if the
-/// meaning of an operator would change. LayerNormalizations count only if the model becomes half.
-pub(crate) fn raised(
-    analysis: &Analysis,
-    becomes_half: bool,
-    is_skipped: &dyn Fn(&str) -> bool,
-) -> Option<(Model, OpsetUpgrade)> {
-    let model = analysis.graph.model();
-    let is_whole = model.proto.functions.is_empty() && model.proto.training_info.is_empty();
-    if !is_whole || model.proto.ir_version() < REPLACEABLE {
-        return None;
+/// A newer operator set with an operator that a model may write out.
+pub(crate) struct NewerSet {
+    /// The first operator set with the operator.
+    since: i64,
+    /// Whether a model writes out the operator, where the names may be changed.
+    writes_out: fn(&Analysis, &dyn Fn(&str) -> bool) -> bool,
+}
+
+/// The operator set with HardSwish.
+pub(crate) static WITH_HARD_SWISH: NewerSet = NewerSet {
+    since: hard_swish::SINCE,
+    writes_out: writes_out_hard_swish,
+};
+
+/// The operator set with LayerNormalization.
+pub(crate) static WITH_LAYER_NORM: NewerSet = NewerSet {
+    since: norm_operators::LAYER_NORM,
+    writes_out: writes_out_layer_norm,
+};
+
+impl NewerSet {
+    /// The model in this operator set. `None` if it does not write out the operator, or if the
+    /// meaning of an operator would change.
+    pub(crate) fn upgraded(
+        &self,
+        analysis: &Analysis,
+        is_skipped: &dyn Fn(&str) -> bool,
+    ) -> Option<(Model, OpsetUpgrade)> {
+        let model = analysis.graph.model();
+        let is_whole = model.proto.functions.is_empty() && model.proto.training_info.is_empty();
+        let from = model.own_opset();
+        let is_older = (OLDEST..self.since).contains(&from);
+        if !is_whole || model.proto.ir_version() < REPLACEABLE || !is_older {
+            return None;
+        }
+        let to = self.since;
+        (self.writes_out)(analysis, is_skipped)
+            .then(|| in_newer_set(analysis, OpsetUpgrade { from, to }))
+            .flatten()
     }
-    let from = model.own_opset();
-    let mut sets = vec![];
-    let has_no_layer_norm = (OLDEST..norm_operators::LAYER_NORM).contains(&from);
-    if becomes_half && has_no_layer_norm && writes_out_layer_norm(analysis, is_skipped) {
-        sets.push(norm_operators::LAYER_NORM);
-    }
-    let has_no_hard_swish = (OLDEST..hard_swish::SINCE).contains(&from);
-    if has_no_hard_swish && writes_out_hard_swish(analysis, is_skipped) {
-        sets.push(hard_swish::SINCE);
-    }
-    let mut changes = sets.into_iter().map(|to| OpsetUpgrade { from, to });
-    changes.find_map(|change| in_newer_set(analysis, change))
 }
 
 /// Whether a model writes out a HardSwish that may be changed.

@@ -220,15 +220,18 @@ pub(crate) static LEGALIZE_ENGINE: RewritePass = RewritePass {
     )
 };
 
-/// Writes LayerNormalizations in parts as one operator before a conversion to half precision. The
-/// operator computes its statistics in float32, so they need no Casts.
+/// Writes LayerNormalizations in parts as one operator. Engines do not recognize every arrangement
+/// of the parts. In half precision the operator computes its statistics in float32, so they need no
+/// Casts.
 pub(crate) static LEGALIZE_LAYER_NORM: RewritePass = RewritePass {
+    aliases: BIASED,
+    note: |log, count| log.plan.tidy.biased += count,
     leaves_skipped_nodes: true,
-    is_wanted: |settings| settings.half.is_some(),
+    is_wanted: |settings| settings.writes_layer_norms(),
     neighbours: Neighbours::Stay,
     ..RewritePass::new(
         "legalize-layer-norm",
-        "writes a LayerNormalization in parts as one operator, with --to",
+        "writes a LayerNormalization in parts as one operator",
         |analysis, _| norm_operators::layer_norms(analysis),
     )
 };

@@ -1,11 +1,11 @@
-//! Tests that LayerNormalizations in parts become one operator before a conversion to half
-//! precision.
+//! Tests that LayerNormalizations in parts become one operator, for engines on CPUs and before a
+//! conversion to half precision.
 
 use unfold::onnx::Model;
 use unfold::plan::{OpsetUpgrade, WideReason};
 use unfold::prove::{Proof, prove};
 use unfold::run::{Dims, Engine, Tensor, random};
-use unfold::{FuseOptions, Fused, HalfType};
+use unfold::{FuseOptions, Fused, HalfType, Target};
 
 use crate::common::text::model;
 use crate::common::{operators, options};
@@ -192,9 +192,66 @@ fn operator_set_stays_if_it_is_skipped_or_an_operator_changes_its_meaning() {
     }
 }
 
+fn for_cpus(before: &Model, skip: &str) -> Fused {
+    let options = FuseOptions {
+        target: Target::Cpu,
+        skip: vec![skip.to_owned()],
+        ..options()
+    };
+    unfold::fuse(before, &options).unwrap()
+}
+
 #[test]
-fn operator_set_stays_without_a_conversion() {
+fn layer_norm_in_parts_becomes_one_operator_for_cpus() {
+    for opset in [11, 13, 16, 17] {
+        let behind = format!("{AFFINE}\n const c = 1000\n u = Mul(x, c)\n output u");
+        let before = in_parts(opset, &behind);
+        let fused = for_cpus(&before, "nothing");
+        let expected = ["Mul", "LayerNormalization", "Mul"];
+        assert_eq!(operators(&fused.model), expected);
+        assert_eq!(fused.plan.tidy.raised.is_some(), opset < 17);
+        assert_eq!(fused.model.own_opset(), 17);
+        let tensors = &fused.plan.tensors;
+        let proof = prove(&before, &fused.model, tensors, &Default::default());
+        assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+    }
+    for skip in ["LN", "biased", "legalize-layer-norm", "upgrade-opset"] {
+        let fused = for_cpus(&in_parts(13, AFFINE), skip);
+        assert!(
+            !operators(&fused.model).contains(&"LayerNormalization"),
+            "{skip}"
+        );
+    }
+}
+
+#[test]
+fn operator_set_stays_for_the_portable_target() {
     let fused = unfold::fuse(&in_parts(12, AFFINE), &options()).unwrap();
     assert_eq!(fused.plan.tidy.raised, None);
     assert!(!operators(&fused.model).contains(&"LayerNormalization"));
+}
+
+#[test]
+fn operator_set_stays_if_a_stream_is_centred() {
+    // A layer writes the value, so its mean can be 0. Then an RMSNorm is left.
+    let centred = CENTRED
+        .replace("input z 3 4", "input z batch 3 6\n weight w 6 4")
+        .replace("x = Mul(z, k)", "x = MatMul(z, w)");
+    let behind = AFFINE.replace(
+        "output y",
+        "weight o 4 5\n shift c 5\n l = MatMul(y, o)\n q = Add(l, c)\n output q",
+    );
+    let before = model(&format!("opset 13\n {centred} {behind}"));
+    let centring = FuseOptions {
+        target: Target::Cpu,
+        centre: true,
+        ..options()
+    };
+    let fused = unfold::fuse(&before, &centring).unwrap();
+    let operators = operators(&fused.model);
+    assert!(
+        operators.contains(&"Sqrt") && !operators.contains(&"Sub"),
+        "{operators:?}"
+    );
+    assert_eq!(fused.plan.tidy.raised, None);
 }
