@@ -68,12 +68,15 @@ pub(crate) fn means_the_same(node: &NodeProto, from: i64, to: i64) -> bool {
     }
 }
 
+/// Whether `--skip` names a site or its kind.
+type IsSkipped<'s> = &'s dyn Fn(&str) -> bool;
+
 /// A newer operator set with an operator that a model may write out.
 pub(crate) struct NewerSet {
     /// The first operator set with the operator.
     since: i64,
     /// Whether a model writes out the operator, where the names may be changed.
-    writes_out: fn(&Analysis, &dyn Fn(&str) -> bool) -> bool,
+    writes_out: fn(&Analysis, IsSkipped<'_>) -> bool,
 }
 
 /// The operator set with HardSwish.
@@ -94,7 +97,7 @@ impl NewerSet {
     pub(crate) fn upgraded(
         &self,
         analysis: &Analysis,
-        is_skipped: &dyn Fn(&str) -> bool,
+        is_skipped: IsSkipped<'_>,
     ) -> Option<(Model, OpsetUpgrade)> {
         let model = analysis.graph.model();
         let is_whole = model.proto.functions.is_empty() && model.proto.training_info.is_empty();
@@ -111,7 +114,7 @@ impl NewerSet {
 }
 
 /// Whether a model writes out a HardSwish that may be changed.
-fn writes_out_hard_swish(analysis: &Analysis, is_skipped: &dyn Fn(&str) -> bool) -> bool {
+fn writes_out_hard_swish(analysis: &Analysis, is_skipped: IsSkipped<'_>) -> bool {
     let graph = &analysis.graph;
     let mut nodes = graph.order().iter();
     if is_skipped(hard_swish::KIND) || !nodes.any(|&node| graph.is(node, "Clip")) {
@@ -125,7 +128,7 @@ fn writes_out_hard_swish(analysis: &Analysis, is_skipped: &dyn Fn(&str) -> bool)
 }
 
 /// Whether a model writes out a LayerNormalization that may be changed.
-fn writes_out_layer_norm(analysis: &Analysis, is_skipped: &dyn Fn(&str) -> bool) -> bool {
+fn writes_out_layer_norm(analysis: &Analysis, is_skipped: IsSkipped<'_>) -> bool {
     let view = View::new(analysis);
     let mut nodes = analysis.graph.order().iter();
     !is_skipped(layer_norm::NAME)
