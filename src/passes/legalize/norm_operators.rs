@@ -75,7 +75,7 @@ impl NormInParts {
         let graph = view.graph;
         let mut maker = Maker::new(graph, self.division());
         let scale = match self.scale {
-            Some(scale) => graph.value_name(scale).to_owned(),
+            Some(scale) => vector_name(view, &mut maker, scale)?,
             None => {
                 let last = view.facts.rank(self.output)?.checked_sub(1)?;
                 let ones = Recipe::filled(1.0, &[view.facts.extent(self.output, last)?]);
@@ -83,7 +83,11 @@ impl NormInParts {
             }
         };
         let mut inputs = vec![graph.value_name(self.input), &scale];
-        inputs.extend(self.shift.map(|shift| graph.value_name(shift)));
+        let shift = match self.shift {
+            Some(shift) => Some(vector_name(view, &mut maker, shift)?),
+            None => None,
+        };
+        inputs.extend(shift.as_deref());
         let attributes = vec![int("axis", -1), float("epsilon", self.epsilon)];
         maker.op(self.operator, &inputs, attributes);
         let (made, constants) = maker.finish(graph.value_name(self.output));
@@ -187,16 +191,33 @@ fn subtracts_mean(view: &View, node: NodeId, core: &Core) -> bool {
 }
 
 /// The node with this operator that is the only reader of a value, and its other operand, if that
-/// is a constant with one element for each channel.
+/// is a constant that varies only along the last axis, with one element for each channel.
 fn vector_after(view: &View, value: ValueId, op: &str) -> Option<(NodeId, ValueId)> {
     let graph = view.graph;
     let (node, slot) = graph
         .only_reader(value)
         .filter(|&(node, _)| graph.is(node, op))?;
     let vector = graph.input(node, 1 - slot)?;
-    let channels = view.facts.shape(value)?.last().cloned()?;
-    let own = view.facts.shape(vector)?;
-    let fits =
-        view.constants.is_constant(vector) && own.len() == 1 && own.first() == Some(&channels);
-    fits.then_some((node, vector))
+    let rank = view.facts.rank(value)?;
+    let channels = view.facts.extent(value, rank.checked_sub(1)?)?;
+    let own = view.facts.rank(vector)?;
+    let places = own.checked_sub(1).filter(|_| own <= rank)?;
+    let is_vector = view.facts.extent(vector, places)? == channels
+        && (0..places).all(|axis| view.facts.extent(vector, axis) == Some(1));
+    (view.constants.is_constant(vector) && is_vector).then_some((node, vector))
+}
+
+/// The name of a constant as a vector. A constant of a higher rank gets a copy of rank 1.
+fn vector_name(view: &View, maker: &mut Maker, constant: ValueId) -> Option<String> {
+    let name = view.graph.value_name(constant);
+    let rank = view.facts.rank(constant)?;
+    if rank == 1 {
+        return Some(name.to_owned());
+    }
+    let shape: Option<Vec<usize>> = (0..rank)
+        .map(|axis| view.facts.extent(constant, axis))
+        .collect();
+    let shape = shape?;
+    let vector = Recipe::constant(name, &shape).reshape(&[*shape.last()?])?;
+    Some(maker.floats(DataType::Float, &vector))
 }

@@ -224,6 +224,27 @@ fn layer_norm_in_parts_becomes_one_operator_for_cpus() {
     }
 }
 
+/// The TensorFlow exporter writes γ and β with the rank of the value.
+#[test]
+fn parameters_of_higher_rank_become_vectors() {
+    let behind = AFFINE
+        .replace("const g 4 =", "const g 1 4 =")
+        .replace("const b 4 =", "const b 1 4 =");
+    let before = in_parts(17, &behind);
+    let fused = for_cpus(&before, "nothing");
+    assert_eq!(operators(&fused.model), ["Mul", "LayerNormalization"]);
+    let tensors = &fused.plan.tensors;
+    let proof = prove(&before, &fused.model, tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+    // A constant that varies along another axis is no parameter.
+    let by_row = AFFINE.replace("const b 4 = 0.5 0.25 -1 2", "const b 3 1 = 0.5 0.25 -1");
+    let fused = for_cpus(&in_parts(17, &by_row), "nothing");
+    assert_eq!(
+        operators(&fused.model),
+        ["Mul", "LayerNormalization", "Add"]
+    );
+}
+
 #[test]
 fn operator_set_stays_for_the_portable_target() {
     let fused = unfold::fuse(&in_parts(12, AFFINE), &options()).unwrap();
