@@ -3,6 +3,7 @@
 
 use super::computed_twins::{self, StoredTwins};
 use super::match_tensors::{self, Matched};
+use super::mixed_rows::{MIXED, with_mixed_rows};
 use crate::affine::plan::Stored;
 use crate::ir::Graph;
 use crate::onnx::Model;
@@ -112,13 +113,33 @@ impl ComparisonDirection<'_> {
         let values = self.record.emptied();
         let proof = same_function_recorded(models, &formulas, self.options, Some(&values));
         self.keep(values.take(), matches!(proof, Proof::Proved { .. }));
-        match proof {
+        match self.with_all_rows(models, &formulas, proof) {
             Proof::Proved { points, bound, .. } => Ok(EstablishedFormulas {
                 points,
                 bound,
                 matched,
             }),
             failed => Err((matched, failed)),
+        }
+    }
+
+    /// The given proof, or a failed one that also compares the rows of tables that no drawn index
+    /// selects. These rows may differ only if `other` stores a tensor that no formula gives.
+    fn with_all_rows(&self, models: [&Model; 2], formulas: &[Stored], proof: Proof) -> Proof {
+        if !matches!(proof, Proof::Proved { .. }) {
+            return proof;
+        }
+        let mut foreign = foreign(self.base, models[1]).unwrap_or_default();
+        foreign.retain(|name| formulas.iter().all(|formula| formula.name != *name));
+        if foreign.is_empty() {
+            return proof;
+        }
+        let Some([base, other]) = with_mixed_rows(models) else {
+            return proof;
+        };
+        match same_function_recorded([&base, &other], formulas, self.options, None) {
+            Proof::Proved { .. } => proof,
+            failed => named_after_table(failed),
         }
     }
 
@@ -131,6 +152,18 @@ impl ComparisonDirection<'_> {
                 [base, other]
             }));
         }
+    }
+}
+
+/// The failed proof, with the name of a table in place of the name of its mixed rows.
+fn named_after_table(failed: Proof) -> Proof {
+    match failed {
+        Proof::Disproved { at, site, reason } => Proof::Disproved {
+            at: at.strip_suffix(MIXED).unwrap_or(&at).to_owned(),
+            site,
+            reason,
+        },
+        other => other,
     }
 }
 

@@ -21,6 +21,7 @@ mod formulas;
 mod hidden_fold;
 mod interface;
 mod match_tensors;
+mod mixed_rows;
 mod neighbour_folds;
 mod normalizations;
 mod products;

@@ -449,6 +449,35 @@ fn normalization_that_only_the_second_model_has_is_a_rounding_of_the_first_one()
 }
 
 /// `zero-bias`.
+/// A table with 40 rows, of which the six drawn indices select at most six. One row differs in one
+/// element.
+#[test]
+fn changed_row_of_a_table_is_never_accepted() {
+    let table = |changed: f64, behind: &str| {
+        let mut rows: Vec<f64> = (0..80).map(|i| f64::from(i) * 0.25 - 7.0).collect();
+        rows[2 * 23] = changed;
+        let rows: Vec<String> = rows.iter().map(f64::to_string).collect();
+        text::model(&format!(
+            "indices ids 2 3\n const t 40 2 = {}\n {behind}\n output y",
+            rows.join(" ")
+        ))
+    };
+    let plain = "e = Gather(t, ids)\n y = Relu(e)";
+    let first = table(4.5, plain);
+    let judgement = judged(&first, &table(4.5, plain));
+    assert!(matches!(judgement, Judgement::Same { .. }), "{judgement:?}");
+    let judgement = judged(&first, &table(4.6, plain));
+    match judgement {
+        Judgement::Different(witness) => assert_eq!(witness.first_value.as_deref(), Some("t")),
+        Judgement::Undecided { reason } => assert!(reason.contains("`t`"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+    // A transposed table with the same numbers is the same.
+    let turned = "u = Transpose(t)\n e = Gather(u, ids) axis=1\n p = Transpose(e) perm=[1,2,0]\n y = Relu(p)";
+    let judgement = judged(&first, &table(4.5, turned));
+    assert!(matches!(judgement, Judgement::Same { .. }), "{judgement:?}");
+}
+
 #[test]
 fn value_taken_from_an_optional_is_the_same() {
     let plain = "opset 18\n input x b 4\n y = Relu(x)\n output y";
