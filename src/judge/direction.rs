@@ -3,13 +3,16 @@
 
 use super::computed_twins::{self, StoredTwins};
 use super::match_tensors::{self, Matched};
-use super::mixed_rows::{MIXED, with_mixed_rows};
+use super::mixed_rows::{MIXED, has_foreign_indices, with_mixed_rows};
 use crate::affine::plan::Stored;
 use crate::ir::Graph;
 use crate::onnx::Model;
 use crate::prove::{
     Proof, ProveOptions, RecordedValues, ValueDigests, foreign, same_function_recorded,
 };
+
+/// The number of points at which any two of the first 128 places of a mask have different values.
+const POINTS_OF_MASKS: usize = 8;
 
 /// A comparison in which formulas over `base` may replace tensors of `other`.
 pub(super) struct ComparisonDirection<'d> {
@@ -113,7 +116,7 @@ impl ComparisonDirection<'_> {
         let values = self.record.emptied();
         let proof = same_function_recorded(models, &formulas, self.options, Some(&values));
         self.keep(values.take(), matches!(proof, Proof::Proved { .. }));
-        match self.with_all_rows(models, &formulas, proof) {
+        match self.with_all_places(models, &formulas, proof) {
             Proof::Proved { points, bound, .. } => Ok(EstablishedFormulas {
                 points,
                 bound,
@@ -123,11 +126,25 @@ impl ComparisonDirection<'_> {
         }
     }
 
-    /// The given proof, or a failed one that also compares the rows of tables that no drawn index
-    /// selects. These rows may differ only if `other` stores a tensor that no formula gives.
-    fn with_all_rows(&self, models: [&Model; 2], formulas: &[Stored], proof: Proof) -> Proof {
+    /// The given proof, or a failed one that also compares what few drawn integers do not reach.
+    ///
+    /// The first are the rows of tables that no drawn index selects. They may differ only if `other`
+    /// stores a tensor that no formula gives. The second are places of masks with the same drawn
+    /// value. Another place may be selected only if `other` stores indices that `base` does not
+    /// store.
+    fn with_all_places(&self, models: [&Model; 2], formulas: &[Stored], proof: Proof) -> Proof {
         if !matches!(proof, Proof::Proved { .. }) {
             return proof;
+        }
+        if has_foreign_indices(self.base, models[1]) {
+            let options = ProveOptions {
+                points: self.options.points.max(POINTS_OF_MASKS),
+                ..self.options.clone()
+            };
+            let again = same_function_recorded(models, formulas, &options, None);
+            if !matches!(again, Proof::Proved { .. }) {
+                return again;
+            }
         }
         let mut foreign = foreign(self.base, models[1]).unwrap_or_default();
         foreign.retain(|name| formulas.iter().all(|formula| formula.name != *name));

@@ -8,7 +8,7 @@ use tract_onnx::prelude::DatumType;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType, declared_type};
 use crate::prove::evaluate::Stopped;
-use crate::prove::field_value::FieldValue;
+use crate::prove::field_value::{FieldValue, slice};
 use crate::prove::operators::Allowance;
 use crate::prove::prepared::Prepared;
 use crate::prove::random::{Hash, Unknown};
@@ -88,6 +88,8 @@ fn truth(
     let values = (0..shape.iter().product::<usize>()).map(|place| {
         let bits = match is_few {
             true => point >> (before + place),
+            // After two points, as for integers.
+            false if point > 1 => place as u64 >> (point - 2).min(63),
             false => u64::from(unknown.value(place as u64)) ^ point,
         };
         (bits & 1) as i64
@@ -165,6 +167,23 @@ impl Draw<'_> {
         if self.truths.iter().any(|(truth, _)| *truth == name) {
             return Ok(truth(&self.truths, name, &shape, self.seed));
         }
-        Ok(FieldValue::drawn(own, &shape, data_type))
+        let drawn = FieldValue::drawn(own, &shape, data_type);
+        Ok(with_hidden_places(drawn, self.seed.point))
     }
+}
+
+/// Integers of which half are 0 at each point after the first, like places that a mask hides: those
+/// whose place has a certain binary digit. Any two places differ in a digit.
+fn with_hidden_places(drawn: FieldValue, point: u64) -> FieldValue {
+    let digit = point.checked_sub(1).filter(|digit| *digit < 64);
+    let (FieldValue::Int(integers), Some(digit)) = (&drawn, digit) else {
+        return drawn;
+    };
+    let places = slice(integers).iter().enumerate();
+    let hidden = places.map(|(place, &integer)| match place as u64 >> digit & 1 {
+        1 => 0,
+        _ => integer,
+    });
+    let hidden = ArrayD::from_shape_vec(integers.shape(), hidden.collect());
+    hidden.map_or(drawn, FieldValue::int)
 }

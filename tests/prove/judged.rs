@@ -478,6 +478,40 @@ fn changed_row_of_a_table_is_never_accepted() {
     assert!(matches!(judgement, Judgement::Same { .. }), "{judgement:?}");
 }
 
+/// Most drawn elements of a mask are not 0, so that two places often have the same truth value.
+#[test]
+fn changed_index_into_a_mask_is_never_accepted() {
+    let masked = |places: &str| {
+        text::model(&format!(
+            "opset 18
+             input x 12
+             indices mask 12
+             const zero = 0
+             const most = -30
+             ints order 12 = {places}
+             c = Cast(mask) to=9
+             g = Gather(c, order)
+             y = Where(g, x, most)
+             output y"
+        ))
+    };
+    let first = masked("0 1 2 3 4 5 6 7 8 9 10 11");
+    for places in [
+        "0 1 2 3 4 4 6 7 8 9 10 11",
+        "0 1 2 3 4 5 6 7 8 10 10 11",
+        "0 1 3 2 4 5 6 7 8 9 10 11",
+    ] {
+        let judgement = judged(&first, &masked(places));
+        let is_accepted = matches!(
+            judgement,
+            Judgement::Same { .. } | Judgement::Rounded { .. } | Judgement::Casts { .. }
+        );
+        assert!(!is_accepted, "{places}: {judgement:?}");
+    }
+    let again = masked("0 1 2 3 4 5 6 7 8 9 10 11");
+    assert!(matches!(judged(&first, &again), Judgement::Same { .. }));
+}
+
 #[test]
 fn value_taken_from_an_optional_is_the_same() {
     let plain = "opset 18\n input x b 4\n y = Relu(x)\n output y";
