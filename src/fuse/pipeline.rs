@@ -62,14 +62,7 @@ pub(crate) static PIPELINE: &[PipelineStage] = &[
     // This stage comes after `fold`, which would fold the power of two away.
     PipelineStage::once("streams", &[&[&ScaleStreams]]),
     // Other passes do not recognize the result of `LegalizeProducts` as a layer.
-    PipelineStage::once(
-        "legalize",
-        &[&[
-            &UPGRADE_FOR_LAYER_NORM,
-            &LEGALIZE_LAYER_NORM,
-            &LegalizeProducts,
-        ]],
-    ),
+    PipelineStage::once("legalize", &[&[&LegalizeProducts]]),
     PipelineStage::fixpoint("layout", MAX_FORM_REPETITIONS, &[FORMS, SIMPLIFYING])
         .after("legalize-products"),
     PipelineStage::once("finish", &[&[&KeepInput, &RestoreRegions, &StripShapes]]),
@@ -117,4 +110,9 @@ const FORMS: &[&dyn Pass] = &[
 ];
 
 /// Writes operators in the forms of the target.
-const ENGINE_FORMS: &[&dyn Pass] = &[&LEGALIZE_ENGINE, &LegalizeAttention];
+const ENGINE_FORMS: &[&dyn Pass] = &[
+    &UPGRADE_FOR_LAYER_NORM,
+    &LEGALIZE_LAYER_NORM,
+    &LEGALIZE_ENGINE,
+    &LegalizeAttention,
+];
