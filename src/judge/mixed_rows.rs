@@ -1,4 +1,5 @@
-//! Lets a proof compare all rows of the tables that indices select from, such as embeddings.
+//! Lets a proof compare all rows of the tables that indices select from, such as embeddings, and
+//! finds stored indices that only one model has.
 //!
 //! A proof draws few indices, so it may never read a row that differs. Here each table `T` with `n`
 //! rows becomes `M·T`, where the matrix `M` with two rows is a new input. Indices are reduced modulo
@@ -36,13 +37,13 @@ pub(super) fn with_mixed_rows(models: [&Model; 2]) -> Option<[Model; 2]> {
     Some([first?, second?])
 }
 
-/// Whether a node of `other` selects places by stored indices by which no node of `base` selects.
+/// Whether a node of `other` selects places with stored indices that no node of `base` uses.
 pub(super) fn has_foreign_indices(base: &Model, other: &Model) -> bool {
     let [before, after] = [base, other].map(stored_indices);
     !after.is_subset(&before)
 }
 
-/// All lists of at least two stored indices by which nodes select places.
+/// All lists of at least two stored indices with which nodes select places.
 fn stored_indices(model: &Model) -> HashSet<Vec<i64>> {
     let Ok(analysis) = Analysis::new(model) else {
         return HashSet::new();
