@@ -66,7 +66,7 @@ fn mixed(model: &Model) -> Option<Model> {
     let mut tables = BTreeSet::new();
     let mut nodes = vec![];
     for (id, mut reader) in std::mem::take(&mut proto.node).into_iter().enumerate() {
-        if let Some(table) = Table::read_by(&analysis, id) {
+        if let Some(table) = LookupTable::read_by(&analysis, id) {
             let name = reader.input[0].clone();
             let rows = names.fresh(&format!("{name}{MIXED}"));
             nodes.push(made("MatMul", &[&table.mixer(), &name], &rows));
@@ -84,14 +84,14 @@ fn mixed(model: &Model) -> Option<Model> {
 
 /// A constant from which computed indices select rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Table {
+struct LookupTable {
     /// The number of rows.
     rows: i64,
     /// The code of the element type.
     code: i32,
 }
 
-impl Table {
+impl LookupTable {
     /// The table that a node reads rows of. `None` for other nodes, and for tables of rank 3 and
     /// more.
     fn read_by(analysis: &Analysis, node: NodeId) -> Option<Self> {
