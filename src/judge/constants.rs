@@ -167,6 +167,12 @@ impl<'c> ComputedConstants<'c> {
         Some(Rounded { values, error })
     }
 
+    /// Reads an input of a node, with the bound on its error. `None` if the input is left out, or if
+    /// no bound is known.
+    pub(super) fn operand(&self, node: NodeId, slot: usize) -> Option<Rounded> {
+        self.rounded(self.analysis.graph.input(node, slot)?)
+    }
+
     pub(super) fn error(&self, value: ValueId) -> Option<ErrorBound> {
         let is_stored = self.analysis.constants.stored(value).is_some();
         match is_stored {
@@ -248,7 +254,7 @@ impl<'c> ComputedConstants<'c> {
     /// Exact, if the errors of the operand move no element past a whole number. `None` otherwise.
     fn rounded_to_whole_numbers(&self, node: NodeId, value: ValueId) -> Option<ErrorBound> {
         let graph = &self.analysis.graph;
-        let operand = self.rounded(graph.input(node, 0)?)?;
+        let operand = self.operand(node, 0)?;
         let result = self.analysis.constants.read(value).ok()?;
         let is_floor = graph.is(node, "Floor");
         let mut pairs = operand.values.iter().zip(&result);
@@ -288,7 +294,7 @@ impl<'c> ComputedConstants<'c> {
         if matches!(graph.node(node).attr_s("mode"), Ok(None | Some("nearest"))) {
             return self.moved(node);
         }
-        let input = self.rounded(graph.input(node, 0)?)?;
+        let input = self.operand(node, 0)?;
         let made = resized::value(self.analysis, node, &input, data_type)?;
         self.provided(value, &made, data_type)
     }
@@ -308,7 +314,7 @@ impl<'c> ComputedConstants<'c> {
     }
 
     fn sum(&self, node: NodeId, value: ValueId, data_type: DataType) -> Option<ErrorBound> {
-        let operand = self.rounded(self.analysis.graph.input(node, 0)?)?;
+        let operand = self.operand(node, 0)?;
         let result = self.analysis.constants.read(value).ok()?;
         let terms = operand.values.len() / result.len().max(1);
         let magnitudes = operand.values.iter().map(|number| number.abs());
@@ -335,7 +341,7 @@ impl<'c> ComputedConstants<'c> {
         value: ValueId,
         data_type: DataType,
     ) -> Option<ErrorBound> {
-        let operand = self.rounded(self.analysis.graph.input(node, 0)?)?;
+        let operand = self.operand(node, 0)?;
         let result = self.analysis.constants.read(value).ok()?;
         let terms = operand.values.len() / result.len().max(1);
         let squares = result.mapv(|norm| norm * norm);
@@ -355,13 +361,12 @@ impl<'c> ComputedConstants<'c> {
         value: ValueId,
         data_type: DataType,
     ) -> Option<ErrorBound> {
-        let graph = &self.analysis.graph;
         let result = self.analysis.constants.read(value).ok()?;
-        let a = self.rounded(graph.input(node, 0)?)?;
+        let a = self.operand(node, 0)?;
         if let Some(function) = unary(op) {
             return of_unary(function, &a, &result, data_type);
         }
-        let b = self.rounded(graph.input(node, 1)?)?;
+        let b = self.operand(node, 1)?;
         of_binary(binary(op)?, &a, &b, &result, data_type)
     }
 }

@@ -3,7 +3,8 @@
 
 use super::computed_twins::{self, StoredTwins};
 use super::match_tensors::{self, Matched};
-use super::mixed_rows::{MIXED, has_foreign_indices, with_mixed_rows};
+use super::mixed_rows::{MIXED, with_mixed_rows};
+use super::stored_indices::has_foreign_indices;
 use crate::affine::plan::Stored;
 use crate::ir::Graph;
 use crate::onnx::Model;
@@ -116,48 +117,55 @@ impl ComparisonDirection<'_> {
         let values = self.record.emptied();
         let proof = same_function_recorded(models, &formulas, self.options, Some(&values));
         self.keep(values.take(), matches!(proof, Proof::Proved { .. }));
-        match self.with_all_places(models, &formulas, proof) {
-            Proof::Proved { points, bound, .. } => Ok(EstablishedFormulas {
+        let Proof::Proved { points, bound, .. } = proof else {
+            return Err((matched, proof));
+        };
+        let compared = self
+            .compare_masks(models, &formulas)
+            .and_then(|()| self.compare_rows(models, &formulas));
+        match compared {
+            Ok(()) => Ok(EstablishedFormulas {
                 points,
                 bound,
                 matched,
             }),
-            failed => Err((matched, failed)),
+            Err(failed) => Err((matched, failed)),
         }
     }
 
-    /// The given proof, or a failed one that also compares what few drawn integers do not reach.
+    /// Compares the places of masks that have the same drawn value at a single point. Another place
+    /// may be selected only if `other` stores indices that `base` does not store.
     ///
-    /// The first are the rows of tables that no drawn index selects. They may differ only if `other`
-    /// stores a tensor that no formula gives. The second are places of masks with the same drawn
-    /// value. Another place may be selected only if `other` stores indices that `base` does not
-    /// store.
-    fn with_all_places(&self, models: [&Model; 2], formulas: &[Stored], proof: Proof) -> Proof {
-        if !matches!(proof, Proof::Proved { .. }) {
-            return proof;
+    /// # Errors
+    /// The proof that failed.
+    fn compare_masks(&self, models: [&Model; 2], formulas: &[Stored]) -> Result<(), Proof> {
+        let [base, other] = models;
+        if !has_foreign_indices(base, other) {
+            return Ok(());
         }
-        if has_foreign_indices(self.base, models[1]) {
-            let options = ProveOptions {
-                points: self.options.points.max(POINTS_OF_MASKS),
-                ..self.options.clone()
-            };
-            let again = same_function_recorded(models, formulas, &options, None);
-            if !matches!(again, Proof::Proved { .. }) {
-                return again;
-            }
-        }
-        let mut foreign = foreign(self.base, models[1]).unwrap_or_default();
+        let options = ProveOptions {
+            points: self.options.points.max(POINTS_OF_MASKS),
+            ..self.options.clone()
+        };
+        proved(same_function_recorded(models, formulas, &options, None))
+    }
+
+    /// Compares the rows of tables that no drawn index selects. They may differ only if `other`
+    /// stores a tensor that no formula gives.
+    ///
+    /// # Errors
+    /// The proof that failed, or that `other` could not be read.
+    fn compare_rows(&self, [base, other]: [&Model; 2], formulas: &[Stored]) -> Result<(), Proof> {
+        let mut foreign = foreign(base, other)?;
         foreign.retain(|name| formulas.iter().all(|formula| formula.name != *name));
         if foreign.is_empty() {
-            return proof;
+            return Ok(());
         }
-        let Some([base, other]) = with_mixed_rows(models) else {
-            return proof;
+        let Some([base, other]) = with_mixed_rows([base, other]) else {
+            return Ok(());
         };
-        match same_function_recorded([&base, &other], formulas, self.options, None) {
-            Proof::Proved { .. } => proof,
-            failed => named_after_table(failed),
-        }
+        let proof = same_function_recorded([&base, &other], formulas, self.options, None);
+        proved(proof).map_err(named_after_table)
     }
 
     /// Records the values of a proof if the proof succeeded, or if nothing is recorded yet.
@@ -169,6 +177,14 @@ impl ComparisonDirection<'_> {
                 [base, other]
             }));
         }
+    }
+}
+
+/// A failed proof as an error.
+fn proved(proof: Proof) -> Result<(), Proof> {
+    match proof {
+        Proof::Proved { .. } => Ok(()),
+        failed => Err(failed),
     }
 }
 

@@ -1,5 +1,4 @@
-//! Lets a proof compare all rows of the tables that indices select from, such as embeddings, and
-//! finds stored indices that only one model has.
+//! Lets a proof compare all rows of the tables that indices select from, such as embeddings.
 //!
 //! A proof draws few indices, so it may never read a row that differs. Here each table `T` with `n`
 //! rows becomes `M·T`, where the matrix `M` with two rows is a new input. Indices are reduced modulo
@@ -7,7 +6,7 @@
 //! product. If the changed models are the same function of `M` too, then the tables are equal in all
 //! rows, since `M` may select any two of them.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
 use ndarray::ArrayD;
 
@@ -25,9 +24,6 @@ use crate::shape::facts::extent;
 /// The number of rows of a mixed table.
 const ROWS: i64 = 2;
 
-/// Operators that select places of the first input by the second one.
-const SELECTIONS: [&str; 3] = ["Gather", "GatherElements", "GatherND"];
-
 /// The end of the name of a mixed table.
 pub(super) const MIXED: &str = "_mixed";
 
@@ -35,28 +31,6 @@ pub(super) const MIXED: &str = "_mixed";
 pub(super) fn with_mixed_rows(models: [&Model; 2]) -> Option<[Model; 2]> {
     let [first, second] = models.map(mixed);
     Some([first?, second?])
-}
-
-/// Whether a node of `other` selects places with stored indices that no node of `base` uses.
-pub(super) fn has_foreign_indices(base: &Model, other: &Model) -> bool {
-    let [before, after] = [base, other].map(stored_indices);
-    !after.is_subset(&before)
-}
-
-/// All lists of at least two stored indices with which nodes select places.
-fn stored_indices(model: &Model) -> HashSet<Vec<i64>> {
-    let Ok(analysis) = Analysis::new(model) else {
-        return HashSet::new();
-    };
-    let graph = &analysis.graph;
-    let selections = graph.order().iter().filter(|&&node| {
-        let op = graph.op(node);
-        op.is_some_and(|op| SELECTIONS.contains(&op))
-    });
-    let indices = selections.filter_map(|&node| graph.input(node, 1));
-    let constant = indices.filter(|&value| analysis.constants.is_constant(value));
-    let lists = constant.filter_map(|value| analysis.constants.ints(value));
-    lists.filter(|list| list.len() > 1).collect()
 }
 
 fn mixed(model: &Model) -> Option<Model> {

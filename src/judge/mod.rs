@@ -28,6 +28,7 @@ mod products;
 mod resized;
 mod rounded;
 mod standardized;
+mod stored_indices;
 mod witness;
 
 use std::collections::HashSet;

@@ -1,9 +1,11 @@
 //! Bounds on the errors of constants that normalizations and Softmax compute.
 
-use ndarray::{ArrayD, Axis};
+use ndarray::{ArrayD, ArrayView1, Axis};
 
 use super::constants::ComputedConstants;
-use super::rounded::{ErrorBound, FUNCTION, FloatRounding, ROUNDINGS, Rounded, reshaped};
+use super::rounded::{
+    ErrorBound, FUNCTION, FloatRounding, ROUNDINGS, Rounded, exchanged, reshaped,
+};
 use super::standardized::Standardization;
 use crate::ir::axes::axis;
 use crate::ir::{NodeId, ValueId};
@@ -25,20 +27,19 @@ impl ComputedConstants<'_> {
         if !trains.ok()? {
             return None;
         }
-        let [input, scale, shift] = [0, 1, 2].map(|slot| self.rounded(graph.input(node, slot)?));
-        let input = channels_first(input?)?;
+        let input = exchanged(self.operand(node, 0)?)?;
         let shape = input.values.shape().to_vec();
         let &[channels, ref others @ ..] = &shape[..] else {
             return None;
         };
         let standardization = Standardization {
             input: reshaped(input, &[channels, others.iter().product()])?,
-            scale: reshaped(scale?, &[channels, 1])?,
-            shift: reshaped(shift?, &[channels, 1])?,
+            scale: reshaped(self.operand(node, 1)?, &[channels, 1])?,
+            shift: reshaped(self.operand(node, 2)?, &[channels, 1])?,
             epsilon: self.epsilon(node)?,
         };
         let made = reshaped(standardization.value(data_type)?, &shape)?;
-        self.first_result(node, value, &channels_first(made)?, data_type)
+        self.first_result(node, value, &exchanged(made)?, data_type)
     }
 
     /// Evaluates an InstanceNormalization of a constant. Returns the bound on the error of the
@@ -49,17 +50,15 @@ impl ComputedConstants<'_> {
         value: ValueId,
         data_type: DataType,
     ) -> Option<ErrorBound> {
-        let graph = &self.analysis.graph;
-        let [input, scale, shift] = [0, 1, 2].map(|slot| self.rounded(graph.input(node, slot)?));
-        let input = input?;
+        let input = self.operand(node, 0)?;
         let shape = input.values.shape().to_vec();
         let &[samples, channels, ref places @ ..] = &shape[..] else {
             return None;
         };
         let standardization = Standardization {
             input: reshaped(input, &[samples * channels, places.iter().product()])?,
-            scale: repeated(&scale?, channels, samples)?,
-            shift: repeated(&shift?, channels, samples)?,
+            scale: repeated(&self.operand(node, 1)?, channels, samples)?,
+            shift: repeated(&self.operand(node, 2)?, channels, samples)?,
             epsilon: self.epsilon(node)?,
         };
         let made = reshaped(standardization.value(data_type)?, &shape)?;
@@ -75,14 +74,13 @@ impl ComputedConstants<'_> {
         data_type: DataType,
     ) -> Option<ErrorBound> {
         let graph = &self.analysis.graph;
-        let [input, scale] = [0, 1].map(|slot| self.rounded(graph.input(node, slot)?));
-        let input = input?;
+        let input = self.operand(node, 0)?;
         let shape = input.values.shape().to_vec();
         let first = graph.node(node).attr_i("axis").ok()?.unwrap_or(-1);
         let (outer, inner) = shape.split_at(axis(first, shape.len()).ok()?);
         let length = inner.iter().product();
         let shift = match graph.input(node, 2) {
-            Some(shift) => reshaped(self.rounded(shift)?, &[1, length])?,
+            Some(_) => reshaped(self.operand(node, 2)?, &[1, length])?,
             None => Rounded {
                 values: ArrayD::zeros(vec![1, 1]),
                 error: ErrorBound::EXACT,
@@ -90,7 +88,7 @@ impl ComputedConstants<'_> {
         };
         let standardization = Standardization {
             input: reshaped(input, &[outer.iter().product(), length])?,
-            scale: reshaped(scale?, &[1, length])?,
+            scale: reshaped(self.operand(node, 1)?, &[1, length])?,
             shift,
             epsilon: self.epsilon(node)?,
         };
@@ -130,7 +128,7 @@ impl ComputedConstants<'_> {
     ) -> Option<ErrorBound> {
         let graph = &self.analysis.graph;
         let unit = FloatRounding::new(data_type)?.unit * ROUNDINGS;
-        let scores = self.rounded(graph.input(node, 0)?)?;
+        let scores = self.operand(node, 0)?;
         let shares = self.analysis.constants.read(value).ok()?;
         let shape = scores.values.shape().to_vec();
         let given = graph.node(node).attr_i("axis").ok()?;
@@ -152,19 +150,9 @@ impl ComputedConstants<'_> {
         let shares = shares.into_shape_with_order(shape).ok()?;
         let mut bound = ErrorBound::EXACT;
         let rows = scores.values.lanes(Axis(along)).into_iter();
-        for (scores_of_row, shares) in rows.zip(shares.lanes(Axis(along))) {
-            let present = scores_of_row
-                .iter()
-                .zip(&shares)
-                .filter(|(_, share)| **share > 0.0);
-            let present: Vec<f64> = present.map(|(score, _)| *score).collect();
-            let largest = present.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let least = present.iter().copied().fold(f64::INFINITY, f64::min);
-            let errors = present.iter().map(|&score| scores.error.at(score));
-            let of_difference = errors.fold(0.0, f64::max) + unit * (largest - least);
-            let roundings = shares.len() as f64 + 1.0 + 2.0 * FUNCTION;
-            let relative = (2.0 * of_difference).exp_m1() + roundings * unit;
-            for &share in &shares {
+        for (row, shares) in rows.zip(shares.lanes(Axis(along))) {
+            let relative = error_of_shares(row, shares, scores.error, unit);
+            for &share in shares {
                 bound.cover(share, relative * share);
             }
         }
@@ -172,17 +160,25 @@ impl ComputedConstants<'_> {
     }
 }
 
-/// Exchanges the first two axes. `None` if there are fewer.
-fn channels_first(input: Rounded) -> Option<Rounded> {
-    let mut values = input.values;
-    if values.ndim() < 2 {
-        return None;
-    }
-    values.swap_axes(0, 1);
-    Some(Rounded {
-        values: values.as_standard_layout().into_owned(),
-        error: input.error,
-    })
+/// The bound on the error of each share of a row, relative to the share. A score without a share, as
+/// in a masked place, has no effect.
+fn error_of_shares(
+    scores: ArrayView1<f64>,
+    shares: ArrayView1<f64>,
+    error: ErrorBound,
+    unit: f64,
+) -> f64 {
+    let places = scores.iter().zip(shares);
+    let present: Vec<f64> = places
+        .filter(|(_, share)| **share > 0.0)
+        .map(|(score, _)| *score)
+        .collect();
+    let largest = present.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let least = present.iter().copied().fold(f64::INFINITY, f64::min);
+    let errors = present.iter().map(|&score| error.at(score));
+    let of_difference = errors.fold(0.0, f64::max) + unit * (largest - least);
+    let roundings = shares.len() as f64 + 1.0 + 2.0 * FUNCTION;
+    (2.0 * of_difference).exp_m1() + roundings * unit
 }
 
 /// Repeats the parameters of the channels for each sample, as a column. `None` if there is another

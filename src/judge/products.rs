@@ -1,11 +1,10 @@
 //! Bounds on the errors of constants that products of matrices compute.
 
-use ndarray::ArrayD;
+use ndarray::{ArrayD, arr0};
 
+use super::binary_errors::{Binary, of_binary};
 use super::constants::ComputedConstants;
-use super::rounded::{
-    ErrorBound, FloatRounding, ROUNDINGS, Rounded, of_products, of_sums, reshaped,
-};
+use super::rounded::{ErrorBound, Rounded, exchanged, of_products, of_sums, reshaped};
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
@@ -18,7 +17,7 @@ impl ComputedConstants<'_> {
         value: ValueId,
         data_type: DataType,
     ) -> Option<ErrorBound> {
-        let [a, b] = [0, 1].map(|slot| self.rounded(self.analysis.graph.input(node, slot)?));
+        let [a, b] = [0, 1].map(|slot| self.operand(node, slot));
         let result = self.analysis.constants.read(value).ok()?;
         product_error([&a?, &b?], None, &result, data_type)
     }
@@ -33,13 +32,11 @@ impl ComputedConstants<'_> {
         let graph = &self.analysis.graph;
         let proto = graph.node(node);
         let [a, b] = [(0, "transA"), (1, "transB")].map(|(slot, flag)| {
-            let side = self.rounded(graph.input(node, slot)?)?;
-            let is_transposed = proto.attr_i(flag).ok()?.unwrap_or(0) != 0;
-            Some(if is_transposed {
-                transposed(side)
-            } else {
-                side
-            })
+            let side = self.operand(node, slot)?;
+            match proto.attr_i(flag).ok()? {
+                None | Some(0) => Some(side),
+                _ => exchanged(side),
+            }
         });
         let a = scaled(a?, proto.attr_f("alpha").ok()?, data_type)?;
         let bias = match graph.input(node, 2) {
@@ -63,9 +60,7 @@ impl ComputedConstants<'_> {
     ) -> Option<ErrorBound> {
         let graph = &self.analysis.graph;
         let equation = graph.node(node).attr_s("equation").ok()??;
-        let (operands, result) = equation.split_once("->")?;
-        let is_summed = |letter: char| letter.is_ascii_alphabetic() && !result.contains(letter);
-        if graph.inputs(node).len() != 2 || operands.contains(is_summed) {
+        if graph.inputs(node).len() != 2 || !sums_over_nothing(equation)? {
             return None;
         }
         let [a, b] = [0, 1].map(|slot| self.error(graph.input(node, slot)?));
@@ -83,7 +78,7 @@ impl ComputedConstants<'_> {
         data_type: DataType,
     ) -> Option<ErrorBound> {
         let graph = &self.analysis.graph;
-        let [input, weight] = [0, 1].map(|slot| self.rounded(graph.input(node, slot)?));
+        let [input, weight] = [0, 1].map(|slot| self.operand(node, slot));
         let (input, weight) = (input?, weight?);
         let result = self.analysis.constants.read(value).ok()?;
         let &[samples, inner, ..] = input.values.shape() else {
@@ -153,25 +148,21 @@ fn largest_magnitudes(side: &Rounded) -> ArrayD<f64> {
     side.values.mapv(|value| value.abs() + side.error.at(value))
 }
 
-fn transposed(side: Rounded) -> Rounded {
-    let values = side.values.reversed_axes();
-    Rounded {
-        values: values.as_standard_layout().into_owned(),
-        error: side.error,
-    }
+/// Whether each letter of the operands of an Einsum is a letter of its result. `None` if the
+/// equation does not give the result.
+fn sums_over_nothing(equation: &str) -> Option<bool> {
+    let (operands, result) = equation.split_once("->")?;
+    let mut letters = operands.chars().filter(char::is_ascii_alphabetic);
+    Some(letters.all(|letter| result.contains(letter)))
 }
 
 /// Multiplies by a factor that is 1 if it is missing.
 fn scaled(side: Rounded, factor: Option<f32>, data_type: DataType) -> Option<Rounded> {
-    let factor = f64::from(factor.unwrap_or(1.0));
-    if factor == 1.0 {
-        return Some(side);
-    }
-    let unit = FloatRounding::new(data_type)?.unit * ROUNDINGS;
-    let values = side.values.mapv(|value| value * factor);
-    let errors = side
-        .values
-        .mapv(|value| factor.abs() * (side.error.at(value) + unit * value.abs()));
-    let error = ErrorBound::covering(values.iter().zip(&errors));
+    let factor = Rounded {
+        values: arr0(f64::from(factor.unwrap_or(1.0))).into_dyn(),
+        error: ErrorBound::EXACT,
+    };
+    let values = &side.values * &factor.values;
+    let error = of_binary(Binary::Mul, &side, &factor, &values, data_type)?;
     Some(Rounded { values, error })
 }

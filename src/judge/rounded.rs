@@ -137,6 +137,17 @@ pub(super) fn reshaped(side: Rounded, shape: &[usize]) -> Option<Rounded> {
     Some(Rounded { values, error })
 }
 
+/// Exchanges the first two axes. `None` if there are fewer.
+pub(super) fn exchanged(side: Rounded) -> Option<Rounded> {
+    let (mut values, error) = (side.values, side.error);
+    if values.ndim() < 2 {
+        return None;
+    }
+    values.swap_axes(0, 1);
+    let values = values.as_standard_layout().into_owned();
+    Some(Rounded { values, error })
+}
+
 /// A function of one float.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unary {
