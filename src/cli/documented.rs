@@ -85,7 +85,7 @@ fn documented() -> Vec<DocumentedCommand> {
 /// lines.
 fn command(place: &str, line: &str, is_partial: bool) -> Option<DocumentedCommand> {
     let line = line.trim().trim_start_matches("$ ");
-    let line = line.replace("cargo run --release -- ", "unfold ");
+    let line = line.replace("cargo run -- ", "unfold ");
     let line = line.replace("target/fresh/bin/unfold ", "unfold ");
     let words = line.strip_prefix("unfold ")?;
     let words = [" | ", " > ", "  #"].iter().fold(words, |words, end| {
