@@ -4,7 +4,7 @@ use tract_onnx::prelude::Tensor;
 
 use crate::measurements::shaken;
 use crate::onnx::Model;
-use crate::run::{Dims, Engine, Input};
+use crate::run::{Dims, Engine, Failure, Input};
 use crate::verify::{default_tolerance, doubt};
 
 /// A difference is far above rounding if it exceeds the effect of one rounding of each weight this many times.
@@ -44,9 +44,13 @@ impl OutputDifference {
     }
 }
 
+/// Loads a model into tract.
+type Load = fn(&Model, &Dims) -> Result<Engine, Failure>;
+
 /// Both models in tract, and a variant of the coarser one with moved weights.
 pub(super) struct ComparedRuns<'r> {
     models: [&'r Model; 2],
+    load: Load,
     engines: [Engine; 2],
     /// The index of the model that stores coarser floats: the first one unless only the second one
     /// stores floats of a narrower type.
@@ -70,18 +74,31 @@ impl<'r> ComparedRuns<'r> {
     /// # Errors
     /// The reason if tract cannot run them.
     pub(super) fn load(models: [&'r Model; 2], dims: &Dims) -> Result<Self, String> {
+        Self::load_as(models, dims, Engine::load)
+    }
+
+    /// Loads both models again, without tract's optimizations.
+    ///
+    /// # Errors
+    /// The reason if tract cannot run them so.
+    pub(super) fn unoptimized(&self) -> Result<Self, String> {
+        Self::load_as(self.models, &self.dims, Engine::load_unoptimized)
+    }
+
+    fn load_as(models: [&'r Model; 2], dims: &Dims, load: Load) -> Result<Self, String> {
         let [first, second] = models;
         if let Some(reason) = doubt(first, second, dims) {
             return Err(reason);
         }
-        let engines = [loaded(first, dims)?, loaded(second, dims)?];
+        let engines = [loaded(first, dims, load)?, loaded(second, dims, load)?];
         let tolerances = models.map(default_tolerance);
         let coarser = usize::from(tolerances[1] > tolerances[0]);
         Ok(Self {
             models,
+            load,
             engines,
             coarser,
-            moved: moved(models[coarser], 0, dims)?,
+            moved: moved(models[coarser], 0, dims, load)?,
             tolerance: tolerances[coarser],
             dims: dims.clone(),
         })
@@ -128,7 +145,7 @@ impl<'r> ComparedRuns<'r> {
             return Err(reason);
         }
         for (model, seed) in VARIANTS {
-            let variant = moved(self.models[model], seed, &self.dims)?;
+            let variant = moved(self.models[model], seed, &self.dims, self.load)?;
             for (sample, outputs) in &mut runs {
                 outputs.add_rounding(model, &variant, &samples[*sample])?;
             }
@@ -208,14 +225,14 @@ impl Outputs {
     }
 }
 
-fn loaded(model: &Model, dims: &Dims) -> Result<Engine, String> {
-    Engine::load(model, dims).map_err(|failure| failure.to_string())
+fn loaded(model: &Model, dims: &Dims, load: Load) -> Result<Engine, String> {
+    load(model, dims).map_err(|failure| failure.to_string())
 }
 
 /// The model with each weight moved by one rounding.
-fn moved(model: &Model, seed: u64, dims: &Dims) -> Result<Engine, String> {
+fn moved(model: &Model, seed: u64, dims: &Dims, load: Load) -> Result<Engine, String> {
     let moved = shaken(model, seed).ok_or("a tensor cannot be read")?;
-    loaded(&moved, dims)
+    loaded(&moved, dims, load)
 }
 
 fn output_values(engine: &Engine, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {

@@ -17,6 +17,12 @@ const NEAR_SCALES: [f32; 4] = [1.0, 0.0625, 16.0, 0.00390625];
 /// The number of inputs that are tried at each scale.
 const SEEDS: u64 = 2;
 
+/// The number of inputs with levels, whose axes take turns.
+const LEVEL_SEEDS: u64 = 8;
+
+/// The standard deviation of the levels.
+const LEVEL: f32 = 3.0;
+
 /// An input on which the outputs of two models differ.
 #[derive(Debug, serde::Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -85,7 +91,14 @@ pub(super) fn search(first: &Model, second: &Model, dims: &Dims) -> Result<Witne
         }
     }
     match (first_runs, failure) {
-        (Some(runs), _) => near_witness(&runs, &drawn(runs.inputs(), &NEAR_SCALES)),
+        (Some(runs), _) => match near_witness(&runs, &near_samples(runs.inputs())) {
+            // tract's optimizations may have removed the difference.
+            Err(NoWitness::Equal) => {
+                let unoptimized = runs.unoptimized().map_err(NoWitness::Failed)?;
+                near_witness(&unoptimized, &near_samples(runs.inputs()))
+            }
+            found => found,
+        },
         (None, Some(reason)) => Err(NoWitness::Failed(reason)),
         (None, None) => Err(NoWitness::Equal),
     }
@@ -153,6 +166,20 @@ fn witness(runs: &ComparedRuns, inputs: Vec<Tensor>, difference: OutputDifferenc
     }
 }
 
+/// Draws inputs at each scale of [`NEAR_SCALES`], and inputs with levels.
+fn near_samples(inputs: &[Input]) -> Vec<Vec<Tensor>> {
+    let mut samples = drawn(inputs, &NEAR_SCALES);
+    samples.extend((0..LEVEL_SEEDS).map(|seed| {
+        let mut sample = random(inputs, seed);
+        let levels = random(inputs, LEVEL_SEEDS + seed);
+        for (input, levels) in sample.iter_mut().zip(&levels) {
+            add_levels(input, levels, seed as usize);
+        }
+        sample
+    }));
+    samples
+}
+
 /// Draws inputs at each scale.
 fn drawn(inputs: &[Input], scales: &[f32]) -> Vec<Vec<Tensor>> {
     let mut samples = vec![];
@@ -164,6 +191,27 @@ fn drawn(inputs: &[Input], scales: &[f32]) -> Vec<Vec<Tensor>> {
         }
     }
     samples
+}
+
+/// Adds to all elements of a float32 input at the same place of an axis the same number. A ReLU that noise never
+/// activates may be active then.
+fn add_levels(input: &mut Tensor, levels: &Tensor, axis: usize) {
+    let rank = input.rank();
+    if rank == 0 {
+        return;
+    }
+    let axis = axis % rank;
+    let extent = input.shape()[axis];
+    let stride: usize = input.shape()[axis + 1..].iter().product();
+    if let Ok(mut plain) = input.try_as_plain_ram_mut()
+        && let Ok(elements) = plain.as_slice_mut::<f32>()
+        && let Ok(levels) = levels.try_as_plain_ram()
+        && let Ok(levels) = levels.as_slice::<f32>()
+    {
+        for (at, element) in elements.iter_mut().enumerate() {
+            *element += LEVEL * levels[at / stride % extent];
+        }
+    }
 }
 
 /// Multiplies the elements of a float32 input. Leaves all other inputs unchanged.

@@ -7,7 +7,9 @@ use tract_core::internal::{RunOptions, TractErrorContext, TypedSimplePlan, Typed
 use tract_linalg::multithread::Executor;
 use tract_onnx::Onnx;
 use tract_onnx::model::ParseResult;
-use tract_onnx::prelude::{InferenceModelExt, TValue, TVec, Tensor, TractResult, TypedModel};
+use tract_onnx::prelude::{
+    InferenceModel, InferenceModelExt, TValue, TVec, Tensor, TractResult, TypedModel,
+};
 
 use super::dims::Dims;
 use super::failure::{Failure, Stage};
@@ -17,6 +19,9 @@ use super::preconditions::{check_inputs, check_size, endless, known_operators};
 use super::skeleton::{WeightStore, skeleton};
 use super::specialize::{specialized, with_definitions};
 use crate::onnx::Model;
+
+/// Gives a parsed model types, and optimizes it or not.
+type TypedForm = fn(InferenceModel) -> TractResult<TypedModel>;
 
 /// A model in tract with concrete shapes. Clones share the graph and the weights.
 ///
@@ -54,22 +59,46 @@ impl Engine {
     /// # Errors
     /// The errors of [`Engine::load`].
     pub fn load_with(model: &Model, dims: &Dims, threads: usize) -> Result<Self, Failure> {
+        Self::load_as(model, dims, InferenceModelExt::into_optimized, threads)
+    }
+
+    /// Like [`Engine::load`], but tract runs the operators as they are. Its optimization takes constants that are close to
+    /// those of a GELU for those of a GELU.
+    ///
+    /// # Errors
+    /// The errors of [`Engine::load`].
+    #[cfg(feature = "prove")]
+    pub(crate) fn load_unoptimized(model: &Model, dims: &Dims) -> Result<Self, Failure> {
+        Self::load_as(model, dims, InferenceModelExt::into_typed, 1)
+    }
+
+    fn load_as(
+        model: &Model,
+        dims: &Dims,
+        form: TypedForm,
+        threads: usize,
+    ) -> Result<Self, Failure> {
         let inputs = Input::from_model(model, dims)?;
         inputs.iter().try_for_each(check_size)?;
         let written = with_definitions(model, &inputs);
         let model = written.as_ref().unwrap_or(model);
-        let failure = match Self::prepare(model, inputs.clone(), threads) {
+        let failure = match Self::prepare(model, inputs.clone(), form, threads) {
             Ok(engine) => return Ok(engine),
             Err(failure) => failure,
         };
         match specialized(model, &inputs) {
-            Some(specialized) => Self::prepare(&specialized, inputs, threads),
+            Some(specialized) => Self::prepare(&specialized, inputs, form, threads),
             None => Err(failure),
         }
     }
 
     /// Loads a model without replacing operators or folding shape arithmetic.
-    fn prepare(model: &Model, inputs: Vec<Input>, threads: usize) -> Result<Self, Failure> {
+    fn prepare(
+        model: &Model,
+        inputs: Vec<Input>,
+        form: TypedForm,
+        threads: usize,
+    ) -> Result<Self, Failure> {
         let onnx = tract_onnx::onnx()
             .with_ignore_value_info(true)
             .with_ignore_output_shapes(true);
@@ -101,7 +130,7 @@ impl Engine {
         }
         drop((proto, onnx));
         let plan = operators.attempt(Stage::Optimize, || {
-            TypedSimplePlan::new_with_options(inferred.into_optimized()?, &run_options(threads))
+            TypedSimplePlan::new_with_options(form(inferred)?, &run_options(threads))
         })?;
         let outputs = model
             .graph()

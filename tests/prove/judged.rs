@@ -1162,6 +1162,39 @@ fn changed_bias_has_a_witness_and_a_rounded_one_has_none() {
     assert!(reason.contains("which rounding can make"), "{reason}");
 }
 
+/// tract's optimization replaces both chains by its operator for the exact GELU.
+#[test]
+fn changed_constant_of_a_gelu_has_a_witness() {
+    let gelu = |half: &str| {
+        format!(
+            "input x b 4\n weight w 4 4\n const r = 1.4142135\n const one = 1\n const h = {half}\n p = MatMul(x, w)\n \
+             d = Div(p, r)\n e = Erf(d)\n a = Add(e, one)\n m = Mul(p, a)\n y = Mul(m, h)\n output y"
+        )
+    };
+    let Judgement::Different(witness) = verdict(&gelu("0.5"), &gelu("0.50005")) else {
+        panic!("no witness");
+    };
+    // Each output is 1.0001 times as large.
+    assert!(
+        (witness.relative - 1e-4).abs() < 1e-5,
+        "{}",
+        witness.relative
+    );
+}
+
+/// The channel is positive where the mean of an input channel exceeds 2, which 64 draws of noise do not reach.
+#[test]
+fn weight_behind_a_rarely_active_channel_has_a_witness() {
+    let network = |sign: &str| {
+        format!(
+            "input x b 2 64\n const two = 2\n m = ReduceMean(x) axes=[2] keepdims=0\n s = Sub(m, two)\n r = Relu(s)\n \
+             const w 2 2 = 1 0.5 {sign}0.25 1\n o = MatMul(r, w)\n const c 2 = 1 1\n y = Add(o, c)\n output y"
+        )
+    };
+    let found = verdict(&network(""), &network("-"));
+    assert!(matches!(found, Judgement::Different(_)), "{found:?}");
+}
+
 #[test]
 fn flags_of_a_gemm_are_0_or_not_0() {
     let gemm =
