@@ -31,6 +31,12 @@ impl Types {
     pub(crate) fn contains(self, data_type: DataType) -> bool {
         self.0 >> data_type.code() & 1 == 1
     }
+
+    /// The only type of the set; `None` for all other sets.
+    pub(crate) fn only(self) -> Option<DataType> {
+        let code = self.0.is_power_of_two().then(|| self.0.trailing_zeros());
+        DataType::from_code(code?.try_into().ok()?)
+    }
 }
 
 /// How many times an input or an output may occur.
@@ -53,6 +59,16 @@ pub(crate) struct Formal {
     pub sort: Sort,
     /// How many times it may occur.
     pub count: Arity,
+}
+
+impl Formal {
+    /// The index of the type variable. `None` if there is none, or if repeated parameters may have different types.
+    pub(crate) fn variable(self) -> Option<usize> {
+        match self.sort {
+            Sort::Variable(index) if self.count != Arity::ManyOfAnyType => Some(index),
+            _ => None,
+        }
+    }
 }
 
 /// An attribute.
@@ -102,6 +118,25 @@ pub(crate) struct OperatorSchema {
     pub variables: Vec<Option<Types>>,
     /// Its attributes.
     pub attributes: Vec<AttributeSchema>,
+}
+
+impl OperatorSchema {
+    /// The formal input of a slot; `None` if the operator has no such slot.
+    pub(crate) fn input(&self, slot: usize) -> Option<Formal> {
+        at(&self.inputs, slot)
+    }
+
+    /// The formal output of a slot; `None` if the operator has no such slot.
+    pub(crate) fn output(&self, slot: usize) -> Option<Formal> {
+        at(&self.outputs, slot)
+    }
+}
+
+/// The formal parameter of a slot. If the last one may repeat, it stands for all further slots.
+fn at(formals: &[Formal], slot: usize) -> Option<Formal> {
+    let last = formals.last().copied();
+    let repeats = last.filter(|it| matches!(it.count, Arity::Many | Arity::ManyOfAnyType));
+    formals.get(slot).copied().or(repeats)
 }
 
 /// The definition of an operator in an operator set.

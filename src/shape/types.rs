@@ -14,6 +14,7 @@ use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::operator::{Category, TYPES};
 use crate::onnx::proto::{NodeProto, ValueInfoProto};
+use crate::onnx::schema::{Formal, OperatorDefinition, Sort, definition};
 use crate::onnx::tensor::DataType;
 
 /// The element type of each value, by the index of the value; `None` if the type is unknown.
@@ -117,7 +118,10 @@ impl OutputType<'_> {
                 self.integer().or(self.declared).or(Some(inferred))
             }
             None if datum_type == Some(DatumType::TDim) => self.integer().or(self.declared),
-            inferred => inferred.or(self.declared).or_else(|| self.shared()),
+            inferred => inferred
+                .or(self.declared)
+                .or_else(|| self.defined())
+                .or_else(|| self.shared()),
         }
     }
 
@@ -130,6 +134,27 @@ impl OutputType<'_> {
     fn inputs(&self) -> impl Iterator<Item = DataType> {
         let inputs = self.graph.inputs(self.node).iter().flatten();
         inputs.filter_map(|input| self.types[input.index()])
+    }
+
+    /// The type that the definition of the operator gives the output: that of an input with the same type variable, or the
+    /// only type that the output may have.
+    fn defined(&self) -> Option<DataType> {
+        let op = self.graph.op(self.node)?;
+        let OperatorDefinition::Is(schema) = definition(op, self.graph.model().own_opset()) else {
+            return None;
+        };
+        let output = schema.output(self.slot)?;
+        if let Sort::OneOf(types) = output.sort {
+            return types.only();
+        }
+        let variable = output.variable()?;
+        let inputs = 0..self.graph.inputs(self.node).len();
+        let mut bound = inputs.filter(|&slot| {
+            let formal = schema.input(slot);
+            formal.and_then(Formal::variable) == Some(variable)
+        });
+        let of_input = bound.find_map(|slot| self.input(slot));
+        of_input.or_else(|| schema.variables[variable]?.only())
     }
 
     /// The floating-point type that all operands and the result share. So the type of one operand,
@@ -159,27 +184,11 @@ impl OutputType<'_> {
         if let Some(code) = named_type(proto) {
             return DataType::from_code(code);
         }
-        let found = match self.graph.op(self.node) {
-            _ if proto.domain() == BEGIN => self.input(self.slot),
-            _ if proto.domain() == END => match proto.op_type() {
-                "If" => self.input(1 + self.slot),
-                _ => None,
-            },
-            _ if bodies(proto).next().is_some() => None,
-            Some("ArgMax" | "ArgMin" | "NonMaxSuppression" | "NonZero" | "Shape" | "Size") => {
-                Some(DataType::Int64)
-            }
-            Some("MaxPool" | "TopK" | "Unique") if self.slot > 0 => Some(DataType::Int64),
-            Some("CastLike") => self.input(1),
-            Some("OneHot") => self.input(2),
-            Some("Where") => self.input(1).or_else(|| self.input(2)),
-            Some("Pow") => self.input(0),
-            Some("Concat" | "Range") => self.inputs().next(),
-            Some(
-                "Compress" | "CumSum" | "DepthToSpace" | "Dropout" | "GatherElements" | "MaxPool"
-                | "Pad" | "ReverseSequence" | "ScatterElements" | "ScatterND" | "SpaceToDepth"
-                | "TopK" | "Trilu" | "Unique",
-            ) => self.input(0),
+        let found = match proto.domain() {
+            "" => self.defined(),
+            BEGIN => self.input(self.slot),
+            END if proto.op_type() == "If" => self.input(1 + self.slot),
+            END => None,
             _ => match proto.category()? {
                 Movement | Selection | Reduction => self.input(0),
                 Arithmetic | Elementwise | Layer | MatrixProduct => self.inputs().next(),
@@ -203,12 +212,15 @@ impl OutputType<'_> {
             Some("LayerNormalization") if self.slot > 0 => {
                 type_code(proto, "stash_type").map_or(Some(DataType::Float), DataType::from_code)
             }
-            Some("CastLike" | "RMSNormalization" | "DequantizeLinear") => self.input(1),
             // The type depends on the body, so only the declared type is used.
             _ if bodies(proto).next().is_some() => self.declared,
             _ => {
-                let first = self.inputs().find(|data_type| data_type.is_float());
-                first.or(self.declared).or(Some(DataType::Float))
+                let defined = self.defined().filter(|defined| defined.is_float());
+                let first = || self.inputs().find(|data_type| data_type.is_float());
+                defined
+                    .or_else(first)
+                    .or(self.declared)
+                    .or(Some(DataType::Float))
             }
         }
     }

@@ -97,6 +97,38 @@ fn visible_keys_must_be_computed() {
     }
 }
 
+/// The function body of Attention pads its mask by a computed number of keys, which may be 0, and casts it.
+#[test]
+fn padded_and_cast_mask_stays_a_mask() {
+    let padded = |end: &str| {
+        text::model(&format!(
+            "input q 2 4
+            input k 4 3
+            input v 3 4
+            const mask 2 {end}
+            const lowest = {LOWEST}
+            shape = Shape(k) start=1 end=2
+            stored = Shape(mask) start=1 end=2
+            more = Sub(shape, stored)
+            ints none 3 = 0 0 0
+            pads = Concat(none, more) axis=0
+            pad = Pad(mask, pads, lowest)
+            like = CastLike(pad, mask)
+            s = MatMul(q, k)
+            t = Add(s, like)
+            p = Softmax(t) axis=-1
+            y = MatMul(p, v)
+            output y"
+        ))
+    };
+    let whole = padded(&format!("3 = 0 {LOWEST} {LOWEST} 0 0 {LOWEST}"));
+    assert!(is_proved(&verdict(&whole)));
+    let padded_by_one = padded(&format!("2 = 0 {LOWEST} 0 0"));
+    assert!(is_proved(&verdict(&padded_by_one)));
+    let visible = padded("2 = 0 0 0 0");
+    assert!(is_not_proved(&visible, &visible_alone()));
+}
+
 #[test]
 fn mask_merged_with_a_bias_stays_a_mask() {
     let model = text::model(&format!(

@@ -222,6 +222,12 @@ pub(crate) fn declared_type(value: &ValueInfoProto) -> Option<DataType> {
     DataType::from_code(declared.elem_type())
 }
 
+/// Whether a value is declared to be a sequence or an optional.
+pub(crate) fn is_container(value: &ValueInfoProto) -> bool {
+    let declared = value.r#type.as_ref();
+    declared.is_some_and(|declared| declared.tensor_type.is_none())
+}
+
 /// Builds a tensor of float16, bfloat16, float or double. Each element is rounded once, to the
 /// nearest, ties to even. Infinities and NaNs are stored as such.
 ///

@@ -15,7 +15,7 @@ use crate::onnx::default_types::write_default_type;
 use crate::onnx::node::{bodies, bodies_mut};
 use crate::onnx::operator::TYPES;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
-use crate::onnx::tensor::{self, DataType, declared_type};
+use crate::onnx::tensor::{self, DataType, declared_type, is_container};
 use crate::passes::half::constants::HalfConstants;
 use crate::passes::half::masks::clamp_mask;
 use crate::passes::half::precision::{NodeTypes, Precisions};
@@ -162,7 +162,7 @@ impl<'r> Rewriter<'r> {
                 .value(input.name())
                 .is_some_and(|value| precisions.is_float(value));
             if is_float {
-                own.insert(input.name().to_owned(), ends.data_type(to));
+                own.insert(input.name().to_owned(), ends.data_type(input, to));
             }
         }
         for &node in graph.order() {
@@ -202,6 +202,7 @@ impl<'r> Rewriter<'r> {
         }
         self.cast_outputs(graph);
         graph.node = std::mem::take(&mut self.made);
+        // The declaration of an inner sequence or optional is not required, and its elements may be half now.
         graph
             .value_info
             .retain(|info| !self.renamed.contains_key(info.name()) && !is_container(info));
@@ -216,7 +217,7 @@ impl<'r> Rewriter<'r> {
     /// float32.
     fn wanted(&self, output: &ValueInfoProto) -> DataType {
         match declared_type(output) {
-            None | Some(DataType::Float) => self.ends.data_type_of(self.to),
+            None | Some(DataType::Float) => self.ends.data_type(output, self.half),
             Some(other) => other,
         }
     }
@@ -349,15 +350,11 @@ impl<'r> Rewriter<'r> {
 }
 
 impl EndType {
-    /// The type of inputs and outputs that are float32 before the conversion.
-    fn data_type(self, to: HalfType) -> DataType {
-        self.data_type_of(to.data_type())
-    }
-
-    fn data_type_of(self, to: DataType) -> DataType {
+    /// The type of an input or output that is float32 before the conversion. Sequences and optionals keep their type.
+    fn data_type(self, end: &ValueInfoProto, to: HalfType) -> DataType {
         match self {
-            EndType::Float32 => DataType::Float,
-            EndType::Half => to,
+            EndType::Half if !is_container(end) => to.data_type(),
+            _ => DataType::Float,
         }
     }
 }
@@ -439,11 +436,4 @@ fn rename_read(body: &mut GraphProto, now: &HashMap<String, String>) {
             output.name = Some(other.clone());
         }
     }
-}
-
-/// Whether a value is declared to be a sequence or an optional. The type of its elements may change,
-/// and the declaration of an inner value is not required.
-fn is_container(info: &ValueInfoProto) -> bool {
-    let declared = info.r#type.as_ref();
-    declared.is_some_and(|declared| declared.tensor_type.is_none())
 }

@@ -3,11 +3,11 @@
 use crate::affine::plan::WideReason;
 use crate::affine::recognize::{self, View, online};
 use crate::analysis::Analysis;
-use crate::hash::{HashMap, HashSet};
+use crate::hash::HashSet;
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::node::bodies;
-use crate::onnx::schema::{Arity, Formal, OperatorDefinition, OperatorSchema, Sort, definition};
-use crate::onnx::tensor::{DataType, read_f64, rounded};
+use crate::onnx::schema::{Formal, OperatorDefinition, OperatorSchema, Sort, definition};
+use crate::onnx::tensor::{DataType, is_container, read_f64, rounded};
 use crate::passes::half::guards::guarded;
 use crate::passes::half::masks::is_mask;
 
@@ -28,8 +28,26 @@ const UNIFORM: &[&str] = &[
     "SkipSimplifiedLayerNormalization",
 ];
 
-/// Operators that stay in float32: scales of codes, and the bits of numbers, which half has not.
-const WIDE: &[&str] = &["BitCast", "DequantizeLinear", "QuantizeLinear"];
+/// Operators that stay in float32: scales of codes, the bits of numbers, which half has not, and operators whose functions
+/// onnxruntime cannot run in half.
+const WIDE: &[&str] = &[
+    "AffineGrid",
+    "BitCast",
+    "DequantizeLinear",
+    "MeanVarianceNormalization",
+    "QuantizeLinear",
+];
+
+/// Operators whose result is a sequence or an optional.
+const CONTAINERS: &[&str] = &[
+    "Optional",
+    "SequenceConstruct",
+    "SequenceEmpty",
+    "SequenceErase",
+    "SequenceInsert",
+    "SequenceMap",
+    "SplitToSequence",
+];
 
 /// The largest constant in arithmetic on integers, in elements. A larger constant is taken for a
 /// weight.
@@ -51,8 +69,6 @@ pub(crate) struct NodeTypes {
 pub(crate) struct Precisions<'p> {
     analysis: &'p Analysis<'p>,
     to: DataType,
-    /// The types of values that shape inference leaves open.
-    inferred: HashMap<ValueId, DataType>,
     /// The reason why each node stays in float32. `None` for nodes in half, and for nodes without a
     /// float32 value.
     wide: Vec<Option<WideReason>>,
@@ -66,16 +82,18 @@ impl<'p> Precisions<'p> {
         let mut precisions = Precisions {
             analysis,
             to,
-            inferred: inferred_types(analysis),
             wide: vec![None; graph.proto().node.len()],
         };
         let statistics = statistics(analysis);
         let guarded = guarded(analysis, to);
+        let uncast = nodes_of_uncast_containers(analysis);
         for &node in graph.order() {
             precisions.wide[node] = if !precisions.has_floats(node) {
                 None
             } else if let Some(reason) = precisions.unsupported(node) {
                 Some(reason)
+            } else if uncast.contains(&node) {
+                Some(WideReason::Unknown)
             } else if statistics.contains(&node) {
                 Some(WideReason::Statistics)
             } else if refused.contains(&node)
@@ -100,8 +118,7 @@ impl<'p> Precisions<'p> {
 
     /// The type of a value before the conversion. `None` if it is unknown.
     fn data_type(&self, value: ValueId) -> Option<DataType> {
-        let known = self.analysis.facts.data_type(value);
-        known.or_else(|| self.inferred.get(&value).copied())
+        self.analysis.facts.data_type(value)
     }
 
     /// Whether a value is float32 before the conversion.
@@ -128,14 +145,14 @@ impl<'p> Precisions<'p> {
         let schema = schema(self.analysis, node);
         let inputs = graph.inputs(node).iter().enumerate();
         let inputs = inputs.map(|(slot, &value)| {
-            let formal = schema.and_then(|it| formal(&it.inputs, slot));
+            let formal = schema.and_then(|it| it.input(slot));
             // A Cast reads any type, so its input keeps the type that it has.
             let read = value.filter(|_| !graph.is(node, "Cast"));
             self.type_at(read, is_wide || !allows(schema, formal, self.to))
         });
         let outputs = graph.outputs(node).iter().enumerate();
         let outputs = outputs.map(|(slot, &value)| {
-            let formal = schema.and_then(|it| formal(&it.outputs, slot));
+            let formal = schema.and_then(|it| it.output(slot));
             self.type_at(value, is_wide || !allows(schema, formal, self.to))
         });
         NodeTypes {
@@ -170,7 +187,7 @@ impl<'p> Precisions<'p> {
         };
         let mut inputs = graph.inputs(node).iter().enumerate();
         let is_excluded = inputs.any(|(slot, &value)| {
-            let formal = formal(&schema.inputs, slot);
+            let formal = schema.input(slot);
             let is_variable = formal.is_some_and(|it| matches!(it.sort, Sort::Variable(_)));
             let is_float = value.is_some_and(|value| self.is_float(value));
             is_float && is_variable && !allows(Some(schema), formal, self.to)
@@ -273,45 +290,35 @@ fn statistics(analysis: &Analysis) -> HashSet<NodeId> {
     in_parts.flat_map(|core| core.nodes).collect()
 }
 
-/// The types that shape inference leaves open, and that follow from the definitions of operators.
-fn inferred_types(analysis: &Analysis) -> HashMap<ValueId, DataType> {
+/// The nodes that read or write sequences or optionals, if one of these is an input or output of the model. No operator
+/// casts it to the type of the model.
+fn nodes_of_uncast_containers(analysis: &Analysis) -> HashSet<NodeId> {
     let graph = &analysis.graph;
-    let mut inferred = HashMap::default();
+    let proto = graph.proto();
+    let ends: Vec<ValueId> = proto
+        .input
+        .iter()
+        .chain(&proto.output)
+        .filter(|end| is_container(end))
+        .filter_map(|end| graph.value(end.name()))
+        .collect();
+    if ends.is_empty() {
+        return HashSet::default();
+    }
+    let mut containers: HashSet<ValueId> = ends.into_iter().collect();
     for &node in graph.order() {
-        for (slot, &output) in graph.outputs(node).iter().enumerate() {
-            let open = output.filter(|&output| analysis.facts.data_type(output).is_none());
-            let data_type = inferred_type(analysis, node, slot, &inferred);
-            inferred.extend(open.zip(data_type));
+        let mut inputs = graph.inputs(node).iter().flatten();
+        let copies = graph.is(node, "Identity") && inputs.any(|input| containers.contains(input));
+        if copies || CONTAINERS.iter().any(|op| graph.is(node, op)) {
+            containers.extend(graph.outputs(node).iter().flatten());
         }
     }
-    inferred
-}
-
-/// The type of an output: that of an input to which the definition of the operator gives the same
-/// type.
-fn inferred_type(
-    analysis: &Analysis,
-    node: NodeId,
-    slot: usize,
-    inferred: &HashMap<ValueId, DataType>,
-) -> Option<DataType> {
-    let schema = schema(analysis, node)?;
-    let of_output = variable(formal(&schema.outputs, slot)?)?;
-    let mut inputs = analysis.graph.inputs(node).iter().enumerate();
-    inputs.find_map(|(slot, &value)| {
-        let value =
-            value.filter(|_| formal(&schema.inputs, slot).and_then(variable) == Some(of_output))?;
-        let known = analysis.facts.data_type(value);
-        known.or_else(|| inferred.get(&value).copied())
-    })
-}
-
-/// The type variable of a formal input or output. `None` if the types of repeated ones may differ.
-fn variable(formal: Formal) -> Option<usize> {
-    match formal.sort {
-        Sort::Variable(place) if formal.count != Arity::ManyOfAnyType => Some(place),
-        _ => None,
-    }
+    let nodes = graph.order().iter().copied();
+    let touches = |&node: &NodeId| {
+        let values = graph.inputs(node).iter().chain(graph.outputs(node));
+        values.flatten().any(|value| containers.contains(value))
+    };
+    nodes.filter(touches).collect()
 }
 
 /// The definition of a node's operator. `None` if the operator set of ONNX does not have the
@@ -325,14 +332,6 @@ fn schema(analysis: &Analysis, node: NodeId) -> Option<&'static OperatorSchema> 
         OperatorDefinition::Is(schema) => Some(schema),
         OperatorDefinition::Later | OperatorDefinition::Unknown => None,
     }
-}
-
-/// The formal input or output of a slot. If the last formal parameter may repeat, it stands for all
-/// further slots. `None` if the operator has no such slot.
-fn formal(formals: &[Formal], slot: usize) -> Option<Formal> {
-    let last = formals.last().copied();
-    let repeats = last.filter(|it| matches!(it.count, Arity::Many | Arity::ManyOfAnyType));
-    formals.get(slot).copied().or(repeats)
 }
 
 /// Whether an operator allows a type at an input or output. An operator without a definition allows

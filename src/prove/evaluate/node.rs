@@ -52,6 +52,9 @@ impl Evaluation<'_> {
                 made => return Ok((made?, true)),
             }
         }
+        if let Some(value) = self.passed_through(&call, location) {
+            return Ok((vec![value], false));
+        }
         let call = match reads_mask(&call) {
             true if function.is_none()
                 && let Ok(made) = carried(&call) =>
@@ -89,8 +92,7 @@ impl Evaluation<'_> {
         self.functions.get(&callee(node)).copied()
     }
 
-    /// The results of a node that is passed through, interpreted or constant. `None` for other
-    /// nodes.
+    /// The results of a node that is interpreted or constant. `None` for other nodes.
     fn interpreted(
         &self,
         call: &Call,
@@ -98,9 +100,6 @@ impl Evaluation<'_> {
         location: &Location,
     ) -> Result<Option<Vec<FieldValue>>, Stopped> {
         let node = call.node;
-        if let Some(value) = self.passed_through(call, location) {
-            return Ok(Some(vec![value]));
-        }
         if let Some(constants) = self.of_unbounded(node, location) {
             return Ok(Some(constants));
         }

@@ -20,6 +20,7 @@ const MOVEMENTS: &[&str] = &[
     "Flatten",
     "Gather",
     "Identity",
+    "Pad",
     "Reshape",
     "Slice",
     "Split",

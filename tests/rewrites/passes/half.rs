@@ -641,6 +641,52 @@ fn bits_of_floats_and_scattered_sums_stay() {
 }
 
 #[test]
+fn operators_whose_functions_fail_in_half_stay() {
+    let text = r#"<ir_version: 10, opset_import: ["" : 20]>
+        grids (float[1, 2, 3, 4] x, float[1, 2, 3] t) => (float[1, 2, 3, 4] y, float[1, 4, 5, 2] g) {
+            a = Relu(x)
+            y = MeanVarianceNormalization(a)
+            u = Relu(t)
+            size = Constant<value_ints = [1, 1, 4, 5]>()
+            g = AffineGrid(u, size)
+        }"#;
+    let fused = convert(&Model::from_text(text).unwrap(), EndType::Half);
+    let mut wide = wide(&fused);
+    wide.sort_unstable_by_key(|(operator, _)| *operator);
+    assert_eq!(
+        wide,
+        [
+            ("AffineGrid", WideReason::Operator),
+            ("MeanVarianceNormalization", WideReason::Operator)
+        ]
+    );
+}
+
+/// No operator casts a sequence, so its elements keep their type.
+#[test]
+fn sequence_that_is_an_output_stays() {
+    let text = r#"<ir_version: 10, opset_import: ["" : 18]>
+        parts (float[2, 4] x) => (seq(float[2, 1]) s, float[2, 4] y) {
+            a = Relu(x)
+            b = Exp(a)
+            s = SplitToSequence<axis = 1>(b)
+            y = ConcatFromSequence<axis = 1>(s)
+        }"#;
+    let fused = convert(&Model::from_text(text).unwrap(), EndType::Half);
+    let wide = wide(&fused);
+    let operators: Vec<&str> = wide.iter().map(|(operator, _)| *operator).collect();
+    assert_eq!(operators, ["SplitToSequence", "ConcatFromSequence"]);
+    let casts = fused
+        .model
+        .graph()
+        .node
+        .iter()
+        .filter(|node| node.op_type() == "Cast");
+    let cast: Vec<&str> = casts.map(|node| node.input[0].as_str()).collect();
+    assert_eq!(cast, ["b", "y_wide"]);
+}
+
+#[test]
 fn declared_type_of_a_sequence_is_dropped() {
     let mut before = model(
         "input x 2 4
