@@ -102,24 +102,45 @@ impl<'r> Restoring<'r> {
     }
 
     /// Moves the initializers into their bodies. An initializer of a removed body moves into the
-    /// enclosing graph if a remaining node reads it; otherwise it is removed too.
+    /// enclosing graph if a remaining node reads it; otherwise it is removed too. A new initializer that one body reads
+    /// moves into this body, because onnxruntime optimizes a Conv in a body only if its weight is there.
     fn place_initializers(&mut self, graph: &'r GraphProto) {
-        let nodes = graph.node.iter().filter(|node| self.stays(node));
-        let read: HashSet<&str> = nodes
-            .flat_map(|node| &node.input)
-            .map(String::as_str)
-            .collect();
+        let readers = self.readers(graph);
+        let before = self.flat.before.initializer.iter();
+        let before: HashSet<&str> = before.map(|tensor| tensor.name()).collect();
         for tensor in &graph.initializer {
             let body = self.flat.names.get(tensor.name()).map(|(body, _)| *body);
             let is_removed = body.is_some_and(|body| !self.is_there[body]);
-            if is_removed && !read.contains(tensor.name()) {
+            let of_readers = readers.get(tensor.name());
+            if is_removed && of_readers.is_none() {
                 continue;
             }
-            let home = body.and_then(|body| self.outside(body));
+            let is_new = body.is_none() && !before.contains(tensor.name());
+            let home = match of_readers {
+                Some(home) if is_new => *home,
+                _ => body.and_then(|body| self.outside(body)),
+            };
             self.homes.extend(home.map(|home| (tensor.name(), home)));
             let content = self.content.entry(home).or_default();
             content.initializers.push(tensor.clone());
         }
+    }
+
+    /// The graph whose nodes read each value; the main graph if nodes of several graphs, or a control-flow node, read it.
+    fn readers(&self, graph: &'r GraphProto) -> HashMap<&'r str, Option<usize>> {
+        let mut readers: HashMap<&str, Option<usize>> = HashMap::default();
+        for node in graph.node.iter().filter(|node| self.stays(node)) {
+            let is_control = [BEGIN, END].contains(&node.domain());
+            let body = self.flat.paths.get(region_path(node)).copied();
+            let home = body.filter(|_| !is_control);
+            for read in &node.input {
+                let others = readers.entry(read).or_insert(home);
+                *others = others.filter(|_| *others == home);
+            }
+        }
+        let outputs = graph.output.iter().map(|output| (output.name(), None));
+        readers.extend(outputs);
+        readers
     }
 
     /// Whether the body of a node still exists. If it was removed, its nodes are removed too.
