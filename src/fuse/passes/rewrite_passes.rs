@@ -10,7 +10,7 @@ use crate::fuse::passes::simplify::DUPLICATE;
 use crate::fuse::plan_log::PlanLog;
 use crate::onnx::Model;
 use crate::passes::canonicalize;
-use crate::passes::half::without_gemm;
+use crate::passes::half::product_edits;
 use crate::passes::legalize::{self, Target, gelu, norm_operators, rms_reciprocal_to_div};
 use crate::passes::movement::{
     arithmetic_before_concat, cancel_inverse, gather_nd_to_reshape, merge_concats, merge_reshapes,
@@ -256,7 +256,7 @@ impl Pass for LegalizeProducts {
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
         let target = context.settings.target;
         if context.settings.half.is_some() {
-            let edits = without_gemm(context.analysis()?);
+            let edits = product_edits(context.analysis()?);
             let made = context.rewritten(&edits, Neighbours::Stay, log)?;
             return Ok(Effect::from_model(made));
         }

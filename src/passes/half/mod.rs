@@ -18,7 +18,7 @@ use strum::{Display, EnumString, VariantNames};
 use crate::onnx::tensor::DataType;
 
 pub(crate) use convert::{retyped_ends, to_half};
-pub(crate) use products::without_gemm;
+pub(crate) use products::product_edits;
 
 /// A float type of 16 bits.
 #[derive(

@@ -10,6 +10,7 @@ use crate::onnx::schema::{Formal, OperatorDefinition, OperatorSchema, Sort, defi
 use crate::onnx::tensor::{DataType, is_container, read_f64, rounded};
 use crate::passes::half::guards::guarded;
 use crate::passes::half::masks::is_mask;
+use crate::passes::half::products::reads_moved_batch;
 
 /// Operators without a known definition whose float inputs and outputs all have one type. They are
 /// operators of `com.microsoft`, and operators that onnxruntime adds to the domain of ONNX.
@@ -192,7 +193,10 @@ impl<'p> Precisions<'p> {
             let is_float = value.is_some_and(|value| self.is_float(value));
             is_float && is_variable && !allows(Some(schema), formal, self.to)
         });
-        let is_excluded = is_excluded || WIDE.contains(&op) || self.combines_scattered(node);
+        let is_excluded = is_excluded
+            || WIDE.contains(&op)
+            || self.combines_scattered(node)
+            || self.to == DataType::Float16 && reads_moved_batch(self.analysis, node);
         is_excluded.then_some(WideReason::Operator)
     }
 

@@ -1,20 +1,62 @@
-//! Rewrites Gemms as MatMul and Add. onnxruntime accumulates a Gemm in half but a MatMul in
-//! float32, and tract has no Gemm in half with a bias.
+//! Rewrites products for half.
+//!
+//! - A Gemm becomes MatMul and Add. onnxruntime accumulates a Gemm in half but a MatMul in float32, and tract has no Gemm in
+//!   half with a bias.
+//! - A MatMul moves before a Transpose that moves the first axis behind the others. onnxruntime 1.32 fuses the two, and
+//!   crashes in float16 while it packs the weight.
 
 use crate::affine::materialize::{Edit, written_anew};
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
-use crate::ir::NodeId;
 use crate::ir::builder::Maker;
+use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 
-/// The edits that rewrite Gemms as MatMul and Add. A Gemm with a factor (`alpha`, `beta`) or with
-/// `transA` stays.
-pub(crate) fn without_gemm(analysis: &Analysis) -> Vec<Edit> {
-    written_anew(analysis, |node, _| product(analysis, node))
+/// The edits that rewrite Gemms as MatMul and Add, and that move products before Transposes. A Gemm with a factor (`alpha`,
+/// `beta`) or with `transA` stays.
+pub(crate) fn product_edits(analysis: &Analysis) -> Vec<Edit> {
+    written_anew(analysis, |node, _| {
+        without_gemm(analysis, node).or_else(|| before_transpose(analysis, node))
+    })
 }
 
-fn product<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+/// Whether a node is a product of a constant and a Transpose that moves the first axis behind the others, which onnxruntime
+/// fuses.
+pub(super) fn reads_moved_batch(analysis: &Analysis, node: NodeId) -> bool {
+    moved_batch(analysis, node).is_some()
+}
+
+/// The operand of a Transpose before a product with a constant, and the permutation. `None` unless the permutation keeps
+/// the order of all axes but the first and the last, and moves the first one behind them.
+fn moved_batch(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<usize>)> {
+    let graph = &analysis.graph;
+    let (value, weight) = (graph.input(node, 0)?, graph.input(node, 1)?);
+    let is_product = graph.is(node, "MatMul") && analysis.constants.is_constant(weight);
+    let (turn, _) = graph.producer(value).filter(|_| is_product)?;
+    let at = analysis.at(turn);
+    graph.is(turn, "Transpose").then_some(())?;
+    let perm = at.permutation(at.rank(0).ok()?).ok()?;
+    let middle = perm.len().checked_sub(2).filter(|&middle| middle > 0)?;
+    let moves_batch = perm[..middle].iter().copied().eq(1..=middle);
+    Some((at.input(0).ok()?, perm)).filter(|_| moves_batch)
+}
+
+/// The product of a matrix with the operand of a Transpose, and the Transpose behind it.
+fn before_transpose<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let (value, perm) = moved_batch(analysis, node)?;
+    let at = analysis.at(node);
+    let keeps_channels = perm.last() == Some(&(perm.len() - 1));
+    (keeps_channels && at.rank(1) == Ok(2)).then_some(())?;
+    let mut maker = Maker::new(&analysis.graph, node);
+    let [value, weight] =
+        [value, at.input(1).ok()?].map(|operand| analysis.graph.value_name(operand));
+    let product = maker.op("MatMul", &[value, weight], vec![]);
+    let perm: Vec<i64> = perm.into_iter().map(|axis| axis as i64).collect();
+    maker.transpose(&product, &perm);
+    Some(maker)
+}
+
+fn without_gemm<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let (graph, at) = (&analysis.graph, analysis.at(node));
     let is_plain = graph.is(node, "Gemm") && has_no_factor(&at) && at.attr("transA", 0) == Ok(0);
     let [value, weight] = [0, 1].map(|slot| graph.input(node, slot));

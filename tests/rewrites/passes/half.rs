@@ -640,6 +640,33 @@ fn bits_of_floats_and_scattered_sums_stay() {
     assert_eq!(wide(&fused), [("BitCast", WideReason::Operator)]);
 }
 
+/// onnxruntime 1.32 fuses such a Transpose and MatMul, and crashes in float16.
+#[test]
+fn products_move_before_transposes_of_the_batch() {
+    let text = |perm: &str, weight: &str| {
+        format!(
+            "input x 5 2 4\n weight w {weight}\n t = Transpose(x) perm={perm}\n y = MatMul(t, w)\n output y"
+        )
+    };
+    let moved = in_half(&text("[1,0,2]", "4 3"), EndType::Half);
+    assert_eq!(operators(&moved.model), ["MatMul", "Transpose"]);
+    assert!(plan(&moved).wide.is_empty());
+    let before = model(&text("[1,0,2]", "4 3"));
+    let half = convert(&before, EndType::Float32).model;
+    let dims = Default::default();
+    let inputs = random(Engine::load(&before, &dims).unwrap().inputs(), 0);
+    let models = [&before, &before, &half];
+    let error = HalfError::measure(models, HalfType::Float16, (&inputs, &dims)).unwrap();
+    assert!(error.error.unwrap() < 2.0 * 2_f64.powi(-11), "{error:?}");
+    // The channels come from the batch, so the product stays in float32.
+    let stays = in_half(&text("[1,2,0]", "5 3"), EndType::Half);
+    assert_eq!(wide(&stays), [("MatMul", WideReason::Operator)]);
+    // onnxruntime does not fuse a Transpose of the last two axes in this way.
+    let other = in_half(&text("[0,2,1]", "2 3"), EndType::Half);
+    assert_eq!(operators(&other.model), ["Transpose", "MatMul"]);
+    assert!(plan(&other).wide.is_empty());
+}
+
 #[test]
 fn operators_whose_functions_fail_in_half_stay() {
     let text = r#"<ir_version: 10, opset_import: ["" : 20]>
