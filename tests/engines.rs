@@ -1,6 +1,5 @@
 //! Checks in tract that `fuse` loses no fusion, and that tract still cannot prepare the forms that
 //! docs/engines.md lists.
-//! that docs/engines.md lists.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,7 +8,7 @@ use prost::Message;
 use tract_onnx::pb::ModelProto;
 use tract_onnx::prelude::{Framework, InferenceModelExt};
 use unfold::onnx::Model;
-use unfold::run::{Dims, Engine};
+use unfold::run::{Dims, Engine, random};
 
 fn operators(model: &Model) -> BTreeMap<String, usize> {
     Engine::load(model, &Dims::default()).unwrap().operators()
@@ -113,4 +112,23 @@ fn forms_written_out_for_the_run_are_prepared() {
         let prepared = Engine::load(&minimal(name), &Dims::default());
         assert_eq!(prepared.is_ok(), WRITTEN_OUT.contains(&name), "{name}");
     }
+}
+
+/// tract casts the end of this Slice to −1, so that the last row is missing.
+#[test]
+fn largest_index_survives_a_cast() {
+    let text = r#"<ir_version: 9, opset_import: ["" : 18]>
+        rest (float[2, 3] x) => (float[1, 3] y) <int64[1] start = {1}, int64[1] axis = {0}> {
+            end = Constant<value_ints = [9223372036854775807]>()
+            cast = Cast<to = 7>(end)
+            y = Slice(x, start, cast, axis)
+        }"#;
+    let engine = Engine::load(&Model::from_text(text).unwrap(), &Dims::default()).unwrap();
+    let inputs = random(engine.inputs(), 0);
+    let outputs = engine.run(&inputs).unwrap();
+    let [rows, row] = [&inputs[0], &outputs[0]].map(|tensor| {
+        let plain = tensor.try_as_plain_ram().unwrap();
+        plain.as_slice::<f32>().unwrap().to_vec()
+    });
+    assert_eq!(row, rows[3..]);
 }

@@ -18,12 +18,13 @@ use tract_onnx::prelude::TractResult;
 use super::failure::{Failure, Stage};
 use super::input::{Input, fix_shapes};
 use crate::error::Error;
+use crate::onnx::Model;
 use crate::onnx::external_data::Externals;
-use crate::onnx::node::bodies;
+use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::proto::{
     AttributeProto, DataLocation, GraphProto, ModelProto, StringStringEntryProto, TensorProto,
 };
-use crate::onnx::{Model, tensor};
+use crate::onnx::tensor::{self, DataType};
 
 /// Returns the graph in tract's protobuf types, and the tensors to which it refers.
 pub(super) fn skeleton(
@@ -36,6 +37,7 @@ pub(super) fn skeleton(
     };
     let mut graph = model.graph().clone();
     drop_unread(&mut graph);
+    drop_casts_of_indices(&mut graph);
     fix_shapes(&mut graph, inputs);
     weights
         .take_graph(&mut graph)
@@ -71,6 +73,28 @@ fn drop_unread(graph: &mut GraphProto) {
         .initializer
         .retain(|tensor| !unread.contains(tensor.name()));
     graph.input.retain(|input| !unread.contains(input.name()));
+}
+
+/// Replaces each Cast of a stored int64 tensor to int64 by an Identity. tract casts by way of a formula over extents, in
+/// which the largest integer, as the end of a Slice, becomes −1.
+fn drop_casts_of_indices(graph: &mut GraphProto) {
+    let int64 = DataType::Int64;
+    let initializers = graph.initializer.iter();
+    let mut stored: HashSet<String> = initializers
+        .filter(|tensor| tensor.data_type() == int64.code())
+        .map(|tensor| tensor.name().to_owned())
+        .collect();
+    for node in &mut graph.node {
+        let is_int64 = |tensor: TensorProto| tensor.data_type() == int64.code();
+        if node.op() == ("", "Constant") && constant_tensor(node).is_some_and(is_int64) {
+            stored.extend(node.output.iter().cloned());
+        }
+        let reads_stored = node.input.first().is_some_and(|name| stored.contains(name));
+        if reads_stored && node.op() == ("", "Cast") && node.cast_to() == Some(int64) {
+            node.op_type = Some("Identity".to_owned());
+            node.attribute.clear();
+        }
+    }
 }
 
 /// Collects the names that the nodes of a graph and their bodies read.
