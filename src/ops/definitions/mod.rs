@@ -20,6 +20,7 @@ mod gather_nd;
 mod gelu;
 mod heads;
 mod linear_attention;
+mod lstm;
 mod multi_head_attention;
 mod strided_slice;
 mod swiglu;
@@ -62,6 +63,7 @@ pub(crate) const LACKING: Definitions = &[
     gelu::FAST,
     gelu::QUICK,
     linear_attention::DEFINITION,
+    lstm::DEFINITION,
     multi_head_attention::DEFINITION,
     swiglu::DEFINITION,
 ];

@@ -138,6 +138,19 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// An attribute that is a list of strings, or an empty list if the node lacks it.
+    pub(super) fn texts(&self, name: &str) -> Option<Vec<String>> {
+        let mut attributes = self.at.proto().attribute.iter();
+        let Some(attribute) = attributes.find(|attribute| attribute.name() == name) else {
+            return Some(vec![]);
+        };
+        let texts = attribute.strings.iter();
+        let texts = texts.map(|text| String::from_utf8(text.to_vec()).ok());
+        texts
+            .collect::<Option<_>>()
+            .filter(|_| attribute.r#type() == AttributeType::Strings)
+    }
+
     /// The attributes of the node, except those with these names.
     pub(super) fn attributes_but(&self, names: &[&str]) -> Vec<AttributeProto> {
         let attributes = self.at.proto().attribute.iter();
