@@ -65,7 +65,7 @@ struct Cell {
 }
 
 /// h and c, `[batch, hidden]` each.
-type State = [String; 2];
+type CellState = [String; 2];
 
 fn write(writer: &mut Writer) -> Option<()> {
     let [steps, ..] = extents(writer, 0)?;
@@ -132,10 +132,10 @@ impl Cell {
     fn run(
         &self,
         writer: &mut Writer,
-        mut state: State,
+        mut state: CellState,
         steps: i64,
         is_reverse: bool,
-    ) -> (Vec<String>, State) {
+    ) -> (Vec<String>, CellState) {
         let mut states = vec![];
         for step in 0..steps {
             let at = if is_reverse { steps - 1 - step } else { step };
@@ -148,7 +148,7 @@ impl Cell {
         (states, state)
     }
 
-    fn step(&self, writer: &mut Writer, at: i64, [h, c]: State) -> State {
+    fn step(&self, writer: &mut Writer, at: i64, [h, c]: CellState) -> CellState {
         let own = writer.maker.slice_between(&self.products, [at, at + 1], 0);
         let own = writer.maker.squeeze(&own, 0);
         let recurrent = writer.pair("MatMul", &h, &self.recurrent);
@@ -233,7 +233,7 @@ fn of_direction(writer: &mut Writer, slot: usize, direction: usize) -> Option<St
 }
 
 /// The initial state of a direction. A state that is not given is zero.
-fn initial_state(writer: &mut Writer, direction: usize) -> Option<State> {
+fn initial_state(writer: &mut Writer, direction: usize) -> Option<CellState> {
     let [_, batch, _] = extents(writer, 0)?;
     let [_, _, hidden] = extents(writer, 2)?;
     let zero = writer.number(0.0)?;
