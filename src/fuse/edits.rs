@@ -111,7 +111,8 @@ fn without_formula(stored: &[Stored], graph: &Graph, log: &PlanLog) -> Vec<Faile
     failed.collect()
 }
 
-/// Whether a value is computed from one of these tensors. False for the tensors themselves.
+/// Whether a value is computed from the elements of one of these tensors. False for the tensors themselves, and where only
+/// their type or shape matters, which no fold changes.
 fn depends_on(graph: &Graph, name: &str, tensors: &HashSet<&str>) -> bool {
     let value = graph.value(name);
     let mut open: Vec<NodeId> = value
@@ -120,7 +121,12 @@ fn depends_on(graph: &Graph, name: &str, tensors: &HashSet<&str>) -> bool {
         .collect();
     let mut seen: HashSet<NodeId> = open.iter().copied().collect();
     while let Some(node) = open.pop() {
-        for &input in graph.inputs(node).iter().flatten() {
+        let read = match graph.op(node) {
+            Some("Shape" | "Size") => 0,
+            Some("CastLike") => 1,
+            _ => usize::MAX,
+        };
+        for &input in graph.inputs(node).iter().take(read).flatten() {
             if tensors.contains(graph.value_name(input)) {
                 return true;
             }

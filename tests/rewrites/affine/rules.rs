@@ -6,6 +6,7 @@ use unfold::onnx::proto::{NodeProto, OperatorSetIdProto};
 use unfold::onnx::{DataType, Externals, Model, tensor};
 use unfold::plan::Outcome;
 use unfold::refusal::Reason;
+use unfold::verify::compare;
 
 use crate::common::text::model;
 use crate::common::{declared, fuse, undeclared};
@@ -1090,4 +1091,27 @@ fn affine_of_a_vector_folds_into_a_product() {
         let after = becomes(&before, &["Relu", "MatMul", "Add"]);
         same(&before, &after, 0.0);
     }
+}
+
+/// The bias takes only its type from a product with a constant that folding stores.
+#[test]
+fn bias_cast_like_a_changed_value_is_a_constant() {
+    let text = r#"<ir_version: 9, opset_import: ["" : 18]>
+        filled (float[B, 2, 5] x) => (float[B, 3, 5] z)
+            <float[3, 2, 1] w = {1, -2, 3, 0.5, 4, -1}, float[3] c = {0.5, 0.25, 1},
+             float[3] g = {2, 3, -1}, float[3] d = {1, -1, 0.5}, float[3] m = {1, 2, 3}, float[3] v = {1, 4, 9}>
+        {
+            shape = Shape(x)
+            two = ConstantOfShape<value = float[1] {2}>(shape)
+            y = Mul(x, two)
+            s = Sigmoid(x)
+            t = Mul(s, y)
+            bias = CastLike(c, t)
+            n = Conv(t, w, bias)
+            z = BatchNormalization(n, g, d, m, v)
+        }"#;
+    let before = Model::from_text(text).unwrap();
+    let fused = crate::fuse(&before);
+    assert!(!operators(&fused.model).contains(&"BatchNormalization"));
+    assert!(compare(&before, &fused.model, &Default::default()).passed());
 }
