@@ -19,6 +19,7 @@ mod end_types;
 mod formula_parts;
 mod formulas;
 mod hidden_fold;
+mod hidden_rows;
 mod interface;
 mod match_tensors;
 mod mixed_rows;
@@ -216,6 +217,10 @@ impl Judge<'_> {
             bound,
             matched,
         } = established;
+        let [first, second] = [&self.first, &self.second];
+        if let Some(witness) = hidden_rows::difference(first, second, &self.options.dims) {
+            return Judgement::Different(witness);
+        }
         let rounded = matched.iter();
         let rounded = rounded.filter_map(|matched| matched.rounded(is_of_first));
         let tensors: Vec<RoundedTensor> = rounded.collect();

@@ -1195,6 +1195,29 @@ fn weight_behind_a_rarely_active_channel_has_a_witness() {
     assert!(matches!(found, Judgement::Different(_)), "{found:?}");
 }
 
+/// The softmax of a row of −∞ is NaN, and that of a row of lowest numbers is not.
+#[test]
+fn lowest_number_and_infinity_differ_where_a_row_is_hidden_whole() {
+    let masked = |hidden: &str, visible: &str| {
+        format!(
+            "input x 2 3\n {visible}\n const none = 0\n const low = {hidden}\n m = Where(keep, none, low)\n \
+             s = Add(x, m)\n y = Softmax(s) axis=-1\n output y"
+        )
+    };
+    let padding = "indices k 2 3\n keep = Cast(k) to=9";
+    let [lowest, infinite] =
+        ["-3.4028234663852886e38", "-inf"].map(|hidden| masked(hidden, padding));
+    let found = verdict(&lowest, &infinite);
+    assert!(matches!(found, Judgement::Different(_)), "{found:?}");
+    assert_same(&lowest, &lowest);
+    // Each row has a visible place.
+    let causal = "ints k 2 3 = 1 0 0 1 1 0\n keep = Cast(k) to=9";
+    let [lowest, infinite] =
+        ["-3.4028234663852886e38", "-inf"].map(|hidden| masked(hidden, causal));
+    let found = verdict(&lowest, &infinite);
+    assert!(!matches!(found, Judgement::Different(_)), "{found:?}");
+}
+
 #[test]
 fn flags_of_a_gemm_are_0_or_not_0() {
     let gemm =
