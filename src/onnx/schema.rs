@@ -130,6 +130,32 @@ impl OperatorSchema {
     pub(crate) fn output(&self, slot: usize) -> Option<Formal> {
         at(&self.outputs, slot)
     }
+
+    /// Whether an input or output of the operator may have a type.
+    pub(crate) fn allows(&self, formal: Formal, data_type: DataType) -> bool {
+        match formal.sort {
+            Sort::Variable(index) => {
+                self.variables[index].is_none_or(|types| types.contains(data_type))
+            }
+            Sort::OneOf(types) => types.contains(data_type),
+            Sort::Any => true,
+        }
+    }
+
+    /// Whether the operator takes these inputs: `None` for an absent input, and `Some(None)` for an input of unknown type.
+    pub(crate) fn takes(&self, inputs: &[Option<Option<DataType>>]) -> bool {
+        let mut formals = self.inputs.iter().enumerate();
+        let are_there = formals.all(|(slot, formal)| {
+            formal.count != Arity::Once || inputs.get(slot).is_some_and(Option::is_some)
+        });
+        let mut inputs = inputs.iter().enumerate();
+        let are_allowed = inputs.all(|(slot, input)| match (input, self.input(slot)) {
+            (None, _) | (Some(None), Some(_)) => true,
+            (Some(Some(data_type)), Some(formal)) => self.allows(formal, *data_type),
+            (Some(_), None) => false,
+        });
+        are_there && are_allowed
+    }
 }
 
 /// The formal parameter of a slot. If the last one may repeat, it stands for all further slots.

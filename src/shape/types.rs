@@ -143,7 +143,11 @@ impl OutputType<'_> {
         let OperatorDefinition::Is(schema) = definition(op, self.graph.model().own_opset()) else {
             return None;
         };
-        let output = schema.output(self.slot)?;
+        let values = self.graph.inputs(self.node).iter();
+        let types: Vec<_> = values
+            .map(|value| value.map(|value| self.types[value.index()]))
+            .collect();
+        let output = schema.output(self.slot).filter(|_| schema.takes(&types))?;
         if let Sort::OneOf(types) = output.sort {
             return types.only();
         }

@@ -344,11 +344,5 @@ fn allows(schema: Option<&OperatorSchema>, formal: Option<Formal>, data_type: Da
     let (Some(schema), Some(formal)) = (schema, formal) else {
         return schema.is_none();
     };
-    match formal.sort {
-        Sort::Variable(place) => {
-            schema.variables[place].is_none_or(|types| types.contains(data_type))
-        }
-        Sort::OneOf(types) => types.contains(data_type),
-        Sort::Any => true,
-    }
+    schema.allows(formal, data_type)
 }
