@@ -62,7 +62,7 @@ pub(crate) struct Formal {
 }
 
 impl Formal {
-    /// The index of the type variable. `None` if there is none, or if repeated parameters may have different types.
+    /// The index of the type variable. `None` for fixed types, and for repeated parameters of different types.
     pub(crate) fn variable(self) -> Option<usize> {
         match self.sort {
             Sort::Variable(index) if self.count != Arity::ManyOfAnyType => Some(index),

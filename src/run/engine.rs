@@ -62,8 +62,8 @@ impl Engine {
         Self::load_as(model, dims, InferenceModelExt::into_optimized, threads)
     }
 
-    /// Like [`Engine::load`], but tract runs the operators as they are. Its optimization takes constants that are close to
-    /// those of a GELU for those of a GELU.
+    /// Loads a model without tract's optimization. The optimization recognizes GELUs by constants, and ignores small
+    /// differences of these constants.
     ///
     /// # Errors
     /// The errors of [`Engine::load`].
